@@ -1,0 +1,138 @@
+-- Made from queries/template/fixed_window.tmpl by make generate: edit that.
+
+
+
+
+
+
+
+-- name: FixedWindowTake :one
+-- FixedWindowTake decides count asks of cost units each and grants as many as fit
+-- into the window. A window starts at its first hit or, aligned, at a whole
+-- multiple of the period since 1970-01-01 UTC.
+--
+-- The row keeps the window's end, not its start: a reading of the clock that
+-- went stale while it waited for the lock still falls into the running window,
+-- and the count is never started anew for it.
+--   used    = 0 once the clock has reached the end, else the count, never above capacity
+--   granted = LEAST(count, floor((capacity - used) / cost)), 0 while blocked
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+-- Denied: granted is 0, block_for_us > 0 starts a block.
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, a.cost, a.granted, a.cost * a.granted,
+       CASE WHEN sqlc.arg(aligned)::bool THEN (a.now_us / sqlc.arg(period_us)::bigint + 1) * sqlc.arg(period_us)::bigint
+            ELSE a.now_us + sqlc.arg(period_us)::bigint END,
+       a.now_us, 0, a.now_us + sqlc.arg(hold_us)::bigint
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             sqlc.arg(cost)::float8 AS cost,
+             LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - LEAST(sqlc.arg(capacity)::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+    level = LEAST(sqlc.arg(capacity)::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - LEAST(sqlc.arg(capacity)::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN sqlc.arg(block_for_us)::bigint > 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((sqlc.arg(capacity)::float8 - LEAST(sqlc.arg(capacity)::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(block_for_us)::bigint
+                            ELSE t.blocked_until_us END,
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(hold_us)::bigint, t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(hold_us)::bigint, t.blocked_until_us) + sqlc.arg(linger_us)::bigint END
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
+
+-- name: FixedWindowFill :one
+-- FixedWindowFill records units that were spent whatever the limit says. What is
+-- there is drained and clamped at zero first, then filled up to the capacity at
+-- most; granted is what went in. Blocks neither stop it nor start.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, a.granted,
+       CASE WHEN sqlc.arg(aligned)::bool THEN (a.now_us / sqlc.arg(period_us)::bigint + 1) * sqlc.arg(period_us)::bigint
+            ELSE a.now_us + sqlc.arg(period_us)::bigint END,
+       a.now_us, 0, a.now_us + sqlc.arg(hold_us)::bigint
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) AS granted) AS a
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost,
+    granted = LEAST(EXCLUDED.granted, sqlc.arg(capacity)::float8 - LEAST(sqlc.arg(capacity)::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
+    level = LEAST(sqlc.arg(capacity)::float8, LEAST(sqlc.arg(capacity)::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) + EXCLUDED.granted),
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(hold_us)::bigint, t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(hold_us)::bigint, t.blocked_until_us) + sqlc.arg(linger_us)::bigint END
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
+
+-- name: FixedWindowRefund :one
+-- FixedWindowRefund gives units of the running window back, at most what was
+-- counted in it; granted is what went back. Without a row nothing is there, and
+-- no row is returned.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+UPDATE pglimit_fixed_window AS t SET
+    cost = 1,
+    granted = LEAST(sqlc.arg(units)::float8, LEAST(sqlc.arg(capacity)::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END)),
+    level = GREATEST(0, LEAST(sqlc.arg(capacity)::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END) - sqlc.arg(units)::float8),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
+
+-- name: FixedWindowGet :one
+-- FixedWindowGet reads the key's row and the clock: one row comes back even when
+-- the key has none, with a level of 0 and a window that has ended.
+--
+-- Index: the primary key. Locks nothing.
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_fixed_window AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
+
+-- name: FixedWindowBlock :exec
+-- FixedWindowBlock denies the key until the clock plus for_us, or until the end
+-- of an earlier block if that is later. What the key holds stays as it is.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, level, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 0, 0, 1, 0, c.us,
+       c.us + sqlc.arg(for_us)::bigint, c.us + sqlc.arg(for_us)::bigint
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+ON CONFLICT (policy, key) DO UPDATE SET
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint),
+    expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
+
+-- name: FixedWindowUnblock :exec
+-- FixedWindowUnblock lifts the key's block and nothing else; no row, no effect.
+--
+-- Index: the primary key. Locks the key's row, if there is one, until the
+-- transaction ends.
+UPDATE pglimit_fixed_window SET blocked_until_us = 0
+WHERE policy = sqlc.arg(policy)::text AND key = sqlc.arg(key)::text AND blocked_until_us > 0;
+
+-- name: FixedWindowReset :exec
+-- FixedWindowReset forgets the key: what it holds and its block.
+--
+-- Index: the primary key. Locks the key's row, if there is one, until the
+-- transaction ends.
+DELETE FROM pglimit_fixed_window
+WHERE policy = sqlc.arg(policy)::text AND key = sqlc.arg(key)::text;
+
+-- name: FixedWindowExpire :execrows
+-- FixedWindowExpire deletes up to max_rows rows that had expired at cutoff_us, the
+-- oldest first. A row that another transaction holds is passed over, and a row
+-- that was renewed since it was found stays: the outer condition reads it again.
+--
+-- Index: expires_at_us, then the primary key. Locks the rows that it deletes.
+DELETE FROM pglimit_fixed_window AS t
+USING (SELECT b.policy, b.key FROM pglimit_fixed_window AS b
+       WHERE b.expires_at_us <= sqlc.arg(cutoff_us)::bigint
+       ORDER BY b.expires_at_us
+       LIMIT sqlc.arg(max_rows)::bigint
+       FOR UPDATE SKIP LOCKED) AS expired
+WHERE t.policy = expired.policy AND t.key = expired.key AND t.expires_at_us <= sqlc.arg(cutoff_us)::bigint;

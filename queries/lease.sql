@@ -1,0 +1,25 @@
+-- name: LeaseTake :one
+-- LeaseTake takes the lease of that name, or renews it for the same holder,
+-- until the clock plus ttl_us. It returns the new end; no rows are returned
+-- while somebody else holds the lease.
+--
+-- Index: the primary key. Locks the lease's row for the statement.
+INSERT INTO pglimit_lease AS t (name, holder, expires_at_us)
+SELECT sqlc.arg(name)::text, sqlc.arg(holder)::text, c.us + sqlc.arg(ttl_us)::bigint
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+ON CONFLICT (name) DO UPDATE SET
+    holder = EXCLUDED.holder, expires_at_us = EXCLUDED.expires_at_us
+WHERE t.holder = EXCLUDED.holder OR t.expires_at_us <= EXCLUDED.expires_at_us - sqlc.arg(ttl_us)::bigint
+RETURNING t.expires_at_us;
+
+-- name: LeaseRelease :exec
+-- LeaseRelease gives the lease up, if holder still has it, so that the next in
+-- line need not wait for its end.
+--
+-- Index: the primary key. Locks the lease's row.
+DELETE FROM pglimit_lease
+WHERE name = sqlc.arg(name)::text AND holder = sqlc.arg(holder)::text;
+
+-- name: Clock :one
+-- Clock reads the clock that decisions go by. It locks nothing.
+SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS now_us;

@@ -1,0 +1,190 @@
+-- Made from queries/template/sliding_window_log.tmpl by make generate: edit that.
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+-- name: SlidingWindowLogTake :one
+-- SlidingWindowLogTake decides count asks of cost units each and grants as many as fit.
+-- The row keeps its entries in two arrays: when each decision was, and the
+-- running total after it; one entry per statement, whatever its count. An entry
+-- that is exactly one period old has left the window.
+--
+-- With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
+--   gone    = width_bucket(E - period, entries), a binary search
+--   base    = the running total of all that is gone; raised, when the capacity
+--             was lowered, until no more than the capacity is left
+--   used    = the last running total - base
+--   granted = LEAST(count, floor((capacity - used) / cost)), 0 while blocked
+-- Beyond rebase_above the running totals start again from zero, so that they
+-- keep their last digits.
+--
+-- frees_at_us is the entry that has to leave before unit more units fit (or the
+-- rest of the ask, if that is less).
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+-- Denied: granted is 0, block_for_us > 0 starts a block.
+INSERT INTO pglimit_sliding_window_log AS t
+       (policy, key, cost, granted, entries, totals, base, period_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, a.cost, a.granted,
+       CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
+       CASE WHEN a.granted > 0 THEN ARRAY[a.cost * a.granted] ELSE '{}' END,
+       0, sqlc.arg(period_us)::bigint, a.now_us, 0, a.now_us + sqlc.arg(hold_us)::bigint
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             sqlc.arg(cost)::float8 AS cost,
+             LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, period_us = EXCLUDED.period_us,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8))) / EXCLUDED.cost))) END,
+entries = t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :]
+              || CASE WHEN EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8))) / EXCLUDED.cost))) END > 0 THEN ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE '{}' END,
+    totals = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8) > sqlc.arg(rebase_above)::float8
+                  THEN pglimit_rebase(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8))
+                  ELSE t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] END
+             || CASE WHEN EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8))) / EXCLUDED.cost))) END > 0
+                     THEN ARRAY[CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8) > sqlc.arg(rebase_above)::float8 THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END
+                                + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8))) / EXCLUDED.cost))) END]
+                     ELSE '{}' END,
+    base = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8) > sqlc.arg(rebase_above)::float8 THEN 0 ELSE GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8) END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN sqlc.arg(block_for_us)::bigint > 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((sqlc.arg(capacity)::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8))) / EXCLUDED.cost) < 1
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(block_for_us)::bigint
+                            ELSE t.blocked_until_us END,
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(hold_us)::bigint, t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(hold_us)::bigint, t.blocked_until_us) + sqlc.arg(linger_us)::bigint END
+RETURNING t.granted, (coalesce(t.totals[cardinality(t.totals)], t.base) - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       coalesce(t.entries[CASE WHEN t.totals[width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted) - sqlc.arg(capacity)::float8), t.totals)] >= (coalesce(t.totals[cardinality(t.totals)], t.base) + LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted) - sqlc.arg(capacity)::float8)
+                               THEN width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted) - sqlc.arg(capacity)::float8), t.totals)
+                               ELSE width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted) - sqlc.arg(capacity)::float8), t.totals) + 1 END], 0)::bigint AS frees_at_us,
+       t.updated_at_us, t.blocked_until_us;
+
+-- name: SlidingWindowLogFill :one
+-- SlidingWindowLogFill records units that were spent whatever the limit says. What is
+-- there is drained and clamped at zero first, then filled up to the capacity at
+-- most; granted is what went in. Blocks neither stop it nor start.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+INSERT INTO pglimit_sliding_window_log AS t
+       (policy, key, cost, granted, entries, totals, base, period_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, ARRAY[a.now_us], ARRAY[a.granted],
+       0, sqlc.arg(period_us)::bigint, a.now_us, 0, a.now_us + sqlc.arg(hold_us)::bigint
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) AS granted) AS a
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, period_us = EXCLUDED.period_us,
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, sqlc.arg(capacity)::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)))),
+entries = t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :]
+              || CASE WHEN GREATEST(0, LEAST(EXCLUDED.granted, sqlc.arg(capacity)::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)))) > 0 THEN ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE '{}' END,
+    totals = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8) > sqlc.arg(rebase_above)::float8
+                  THEN pglimit_rebase(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8))
+                  ELSE t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] END
+             || CASE WHEN GREATEST(0, LEAST(EXCLUDED.granted, sqlc.arg(capacity)::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)))) > 0
+                     THEN ARRAY[CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8) > sqlc.arg(rebase_above)::float8 THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END
+                                + GREATEST(0, LEAST(EXCLUDED.granted, sqlc.arg(capacity)::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8))))]
+                     ELSE '{}' END,
+    base = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8) > sqlc.arg(rebase_above)::float8 THEN 0 ELSE GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8) END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(hold_us)::bigint, t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(hold_us)::bigint, t.blocked_until_us) + sqlc.arg(linger_us)::bigint END
+RETURNING t.granted, (coalesce(t.totals[cardinality(t.totals)], t.base) - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us;
+
+-- name: SlidingWindowLogRefund :one
+-- SlidingWindowLogRefund gives units back, the newest entries first, at most what the
+-- window holds; granted is what went back. The running totals end at the last
+-- one less the refund: entries wholly beyond that leave, and the one that it
+-- cuts keeps its time and its first part. Without a row nothing is there, and no
+-- row is returned.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+UPDATE pglimit_sliding_window_log AS t SET
+    cost = 1, period_us = sqlc.arg(period_us)::bigint,
+    granted = LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8))),
+    entries = t.entries[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries) + 1 : LEAST(cardinality(t.totals), CASE WHEN t.totals[width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)))), t.totals)] >= (coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8))))
+                          THEN width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)))), t.totals)
+                          ELSE width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)))), t.totals) + 1 END)],
+    totals = t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries) + 1 : LEAST(cardinality(t.totals), CASE WHEN t.totals[width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)))), t.totals)] >= (coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8))))
+                          THEN width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)))), t.totals)
+                          ELSE width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)))), t.totals) + 1 END) - 1]
+             || CASE WHEN LEAST(cardinality(t.totals), CASE WHEN t.totals[width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)))), t.totals)] >= (coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8))))
+                          THEN width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)))), t.totals)
+                          ELSE width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)))), t.totals) + 1 END) > width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)
+                     THEN ARRAY[(coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST(sqlc.arg(units)::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8))))] ELSE '{}' END,
+    base = GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
+RETURNING t.granted, (coalesce(t.totals[cardinality(t.totals)], t.base) - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us;
+
+-- name: SlidingWindowLogGet :one
+-- SlidingWindowLogGet reads what the key's window holds and the clock: one row comes
+-- back even when the key has none, with a level and times of 0. frees_at_us is
+-- the entry that has to leave before unit more units fit.
+--
+-- Index: the primary key. Locks nothing.
+SELECT c.us AS now_us,
+       coalesce((coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - sqlc.arg(capacity)::float8)), 0)::float8 AS level,
+       coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       coalesce(t.entries[CASE WHEN t.totals[width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + sqlc.arg(unit)::float8 - sqlc.arg(capacity)::float8), t.totals)] >= (coalesce(t.totals[cardinality(t.totals)], t.base) + sqlc.arg(unit)::float8 - sqlc.arg(capacity)::float8)
+                               THEN width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + sqlc.arg(unit)::float8 - sqlc.arg(capacity)::float8), t.totals)
+                               ELSE width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + sqlc.arg(unit)::float8 - sqlc.arg(capacity)::float8), t.totals) + 1 END], 0)::bigint AS frees_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
+
+-- name: SlidingWindowLogBlock :exec
+-- SlidingWindowLogBlock denies the key until the clock plus for_us, or until the end
+-- of an earlier block if that is later. What the key holds stays as it is.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+INSERT INTO pglimit_sliding_window_log AS t
+       (policy, key, entries, totals, base, period_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, '{}', '{}', 0, 1, 1, 0, c.us,
+       c.us + sqlc.arg(for_us)::bigint, c.us + sqlc.arg(for_us)::bigint
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+ON CONFLICT (policy, key) DO UPDATE SET
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint),
+    expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
+
+-- name: SlidingWindowLogUnblock :exec
+-- SlidingWindowLogUnblock lifts the key's block and nothing else; no row, no effect.
+--
+-- Index: the primary key. Locks the key's row, if there is one, until the
+-- transaction ends.
+UPDATE pglimit_sliding_window_log SET blocked_until_us = 0
+WHERE policy = sqlc.arg(policy)::text AND key = sqlc.arg(key)::text AND blocked_until_us > 0;
+
+-- name: SlidingWindowLogReset :exec
+-- SlidingWindowLogReset forgets the key: what it holds and its block.
+--
+-- Index: the primary key. Locks the key's row, if there is one, until the
+-- transaction ends.
+DELETE FROM pglimit_sliding_window_log
+WHERE policy = sqlc.arg(policy)::text AND key = sqlc.arg(key)::text;
+
+-- name: SlidingWindowLogExpire :execrows
+-- SlidingWindowLogExpire deletes up to max_rows rows that had expired at cutoff_us, the
+-- oldest first. A row that another transaction holds is passed over, and a row
+-- that was renewed since it was found stays: the outer condition reads it again.
+--
+-- Index: expires_at_us, then the primary key. Locks the rows that it deletes.
+DELETE FROM pglimit_sliding_window_log AS t
+USING (SELECT b.policy, b.key FROM pglimit_sliding_window_log AS b
+       WHERE b.expires_at_us <= sqlc.arg(cutoff_us)::bigint
+       ORDER BY b.expires_at_us
+       LIMIT sqlc.arg(max_rows)::bigint
+       FOR UPDATE SKIP LOCKED) AS expired
+WHERE t.policy = expired.policy AND t.key = expired.key AND t.expires_at_us <= sqlc.arg(cutoff_us)::bigint;
