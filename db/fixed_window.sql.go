@@ -247,13 +247,6 @@ func (q *Queries) FixedWindowReset(ctx context.Context, db DBTX, arg FixedWindow
 }
 
 const fixedWindowTake = `-- name: FixedWindowTake :one
-
-
-
-
-
-
-
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, a.cost, a.granted, a.cost * a.granted,
@@ -265,7 +258,7 @@ FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($8::float8, floor($9::float8 / $7::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($9::float8 - LEAST($9::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($9::float8 - LEAST($9::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END END,
     level = LEAST($9::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($9::float8 - LEAST($9::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
@@ -301,7 +294,6 @@ type FixedWindowTakeRow struct {
 	BlockedUntilUs int64
 }
 
-// Made from queries/template/fixed_window.tmpl by make generate: edit that.
 // FixedWindowTake decides count asks of cost units each and grants as many as fit
 // into the window. A window starts at its first hit or, aligned, at a whole
 // multiple of the period since 1970-01-01 UTC.
@@ -311,10 +303,10 @@ type FixedWindowTakeRow struct {
 // and the count is never started anew for it.
 //
 //	used    = 0 once the clock has reached the end, else the count, never above capacity
-//	granted = LEAST(count, floor((capacity - used) / cost)), 0 while blocked
+//	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-// Denied: granted is 0, block_for_us > 0 starts a block.
+// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowTakeParams) (FixedWindowTakeRow, error) {
 	row := db.QueryRow(ctx, fixedWindowTake,
 		arg.Policy,

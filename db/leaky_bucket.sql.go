@@ -252,16 +252,6 @@ func (q *Queries) LeakyBucketReset(ctx context.Context, db DBTX, arg LeakyBucket
 }
 
 const leakyBucketTake = `-- name: LeakyBucketTake :one
-
-
-
-
-
-
-
-
-
-
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, a.cost, a.granted, a.cost * a.granted, $3::float8, $4::bigint, a.now_us, a.now_us, 0, a.now_us + $5::bigint
@@ -270,7 +260,7 @@ FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($8::float8, floor($9::float8 / $7::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($9::float8 - LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($9::float8 - LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END END,
     level = LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($9::float8 - LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
     leaked_at_us = CASE WHEN LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
@@ -308,14 +298,13 @@ type LeakyBucketTakeRow struct {
 	BlockedUntilUs int64
 }
 
-// Made from queries/template/bucket.tmpl by make generate: edit that.
 // LeakyBucketTake decides count asks of cost units each and grants as many as fit.
 // The bucket leaks; an ask that would overflow it is denied (policing).
 //
 // With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
 //
 //	used    = the level less what leaked until E, never below 0 nor above capacity
-//	granted = LEAST(count, floor((capacity - used) / cost)), 0 while blocked
+//	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 //	level   = used + cost * granted
 //
 // The leak goes by whole ticks, and so does leaked_at_us: the part of a tick that
@@ -325,7 +314,7 @@ type LeakyBucketTakeRow struct {
 // more than needed: all other updates stay HOT.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-// Denied: granted is 0, the level is as of now, block_for_us > 0 starts a block.
+// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 func (q *Queries) LeakyBucketTake(ctx context.Context, db DBTX, arg LeakyBucketTakeParams) (LeakyBucketTakeRow, error) {
 	row := db.QueryRow(ctx, leakyBucketTake,
 		arg.Policy,

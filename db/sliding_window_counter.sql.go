@@ -269,17 +269,6 @@ func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg Sl
 }
 
 const slidingWindowCounterTake = `-- name: SlidingWindowCounterTake :one
-
-
-
-
-
-
-
-
-
-
-
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, a.cost, a.granted, a.cost * a.granted, 0, $3::bigint,
@@ -289,11 +278,11 @@ FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($7::float8, floor($8::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+                     + LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END END,
     current = LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
               + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
@@ -340,7 +329,6 @@ type SlidingWindowCounterTakeRow struct {
 	BlockedUntilUs int64
 }
 
-// Made from queries/template/sliding_window_counter.tmpl by make generate: edit that.
 // SlidingWindowCounterTake decides count asks of cost units each and grants as many as fit.
 // Windows are whole multiples of the period since 1970-01-01 UTC; the one before
 // the current one weighs as much as the sliding window still covers of it.
@@ -350,10 +338,10 @@ type SlidingWindowCounterTakeRow struct {
 //	current, previous = as they stand while E is before ends_at_us; moved on by
 //	                    one window after it; nothing one period later
 //	used    = previous * (ends_at_us - E) / period + current
-//	granted = LEAST(count, floor((capacity - used) / cost)), 0 while blocked
+//	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-// Denied: granted is 0, block_for_us > 0 starts a block.
+// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 func (q *Queries) SlidingWindowCounterTake(ctx context.Context, db DBTX, arg SlidingWindowCounterTakeParams) (SlidingWindowCounterTakeRow, error) {
 	row := db.QueryRow(ctx, slidingWindowCounterTake,
 		arg.Policy,

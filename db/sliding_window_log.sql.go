@@ -204,16 +204,14 @@ const slidingWindowLogRefund = `-- name: SlidingWindowLogRefund :one
 UPDATE pglimit_sliding_window_log AS t SET
     cost = 1, period_us = $1::bigint,
     granted = LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8))),
-    entries = t.entries[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1 : LEAST(cardinality(t.totals), CASE WHEN t.totals[width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8)))), t.totals)] >= (coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8))))
-                          THEN width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8)))), t.totals)
-                          ELSE width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8)))), t.totals) + 1 END)],
-    totals = t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1 : LEAST(cardinality(t.totals), CASE WHEN t.totals[width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8)))), t.totals)] >= (coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8))))
-                          THEN width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8)))), t.totals)
-                          ELSE width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8)))), t.totals) + 1 END) - 1]
-             || CASE WHEN LEAST(cardinality(t.totals), CASE WHEN t.totals[width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8)))), t.totals)] >= (coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8))))
-                          THEN width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8)))), t.totals)
-                          ELSE width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8)))), t.totals) + 1 END) > width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)
-                     THEN ARRAY[(coalesce(t.totals[cardinality(t.totals)], t.base) - LEAST($2::float8, (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8))))] ELSE '{}' END,
+    entries = CASE WHEN GREATEST(GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8), coalesce(t.totals[cardinality(t.totals)], t.base) - $2::float8) > GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8)
+                   THEN t.entries[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1 : CASE WHEN t.totals[width_bucket(GREATEST(GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8), coalesce(t.totals[cardinality(t.totals)], t.base) - $2::float8), t.totals)] >= GREATEST(GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8), coalesce(t.totals[cardinality(t.totals)], t.base) - $2::float8)
+                                         THEN width_bucket(GREATEST(GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8), coalesce(t.totals[cardinality(t.totals)], t.base) - $2::float8), t.totals)
+                                         ELSE width_bucket(GREATEST(GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8), coalesce(t.totals[cardinality(t.totals)], t.base) - $2::float8), t.totals) + 1 END] ELSE '{}' END,
+    totals = CASE WHEN GREATEST(GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8), coalesce(t.totals[cardinality(t.totals)], t.base) - $2::float8) > GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8)
+                  THEN t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1 : CASE WHEN t.totals[width_bucket(GREATEST(GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8), coalesce(t.totals[cardinality(t.totals)], t.base) - $2::float8), t.totals)] >= GREATEST(GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8), coalesce(t.totals[cardinality(t.totals)], t.base) - $2::float8)
+                                         THEN width_bucket(GREATEST(GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8), coalesce(t.totals[cardinality(t.totals)], t.base) - $2::float8), t.totals)
+                                         ELSE width_bucket(GREATEST(GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8), coalesce(t.totals[cardinality(t.totals)], t.base) - $2::float8), t.totals) + 1 END - 1] || ARRAY[GREATEST(GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8), coalesce(t.totals[cardinality(t.totals)], t.base) - $2::float8)] ELSE '{}' END,
     base = GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
@@ -285,23 +283,6 @@ func (q *Queries) SlidingWindowLogReset(ctx context.Context, db DBTX, arg Slidin
 }
 
 const slidingWindowLogTake = `-- name: SlidingWindowLogTake :one
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, period_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, a.cost, a.granted,
@@ -313,7 +294,7 @@ FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($7::float8, floor($8::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8))) / EXCLUDED.cost))) END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8))) / EXCLUDED.cost))) END END,
 entries = t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :]
               || CASE WHEN EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8))) / EXCLUDED.cost))) END > 0 THEN ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE '{}' END,
     totals = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8) > $9::float8
@@ -362,7 +343,6 @@ type SlidingWindowLogTakeRow struct {
 	BlockedUntilUs int64
 }
 
-// Made from queries/template/sliding_window_log.tmpl by make generate: edit that.
 // SlidingWindowLogTake decides count asks of cost units each and grants as many as fit.
 // The row keeps its entries in two arrays: when each decision was, and the
 // running total after it; one entry per statement, whatever its count. An entry
@@ -374,7 +354,7 @@ type SlidingWindowLogTakeRow struct {
 //	base    = the running total of all that is gone; raised, when the capacity
 //	          was lowered, until no more than the capacity is left
 //	used    = the last running total - base
-//	granted = LEAST(count, floor((capacity - used) / cost)), 0 while blocked
+//	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 //
 // Beyond rebase_above the running totals start again from zero, so that they
 // keep their last digits.
@@ -383,7 +363,7 @@ type SlidingWindowLogTakeRow struct {
 // rest of the ask, if that is less).
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-// Denied: granted is 0, block_for_us > 0 starts a block.
+// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg SlidingWindowLogTakeParams) (SlidingWindowLogTakeRow, error) {
 	row := db.QueryRow(ctx, slidingWindowLogTake,
 		arg.Policy,

@@ -236,16 +236,6 @@ func (q *Queries) TokenBucketReset(ctx context.Context, db DBTX, arg TokenBucket
 }
 
 const tokenBucketTake = `-- name: TokenBucketTake :one
-
-
-
-
-
-
-
-
-
-
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, a.cost, a.granted, a.cost * a.granted, $3::float8, a.now_us, 0, a.now_us + $4::bigint
@@ -254,7 +244,7 @@ FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($7::float8, floor($8::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, leak = EXCLUDED.leak,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - LEAST($8::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - LEAST($8::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END END,
     level = LEAST($8::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - LEAST($8::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
@@ -287,7 +277,6 @@ type TokenBucketTakeRow struct {
 	BlockedUntilUs int64
 }
 
-// Made from queries/template/bucket.tmpl by make generate: edit that.
 // TokenBucketTake decides count asks of cost units each and grants as many as fit.
 // The level is burst less the tokens left; leak is the rate at which tokens
 // come back.
@@ -295,14 +284,14 @@ type TokenBucketTakeRow struct {
 // With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
 //
 //	used    = the level less what leaked until E, never below 0 nor above capacity
-//	granted = LEAST(count, floor((capacity - used) / cost)), 0 while blocked
+//	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 //	level   = used + cost * granted
 //
 // expires_at_us is indexed, so it moves only once overrun, and then by linger_us
 // more than needed: all other updates stay HOT.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-// Denied: granted is 0, the level is as of now, block_for_us > 0 starts a block.
+// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 func (q *Queries) TokenBucketTake(ctx context.Context, db DBTX, arg TokenBucketTakeParams) (TokenBucketTakeRow, error) {
 	row := db.QueryRow(ctx, tokenBucketTake,
 		arg.Policy,

@@ -8,7 +8,8 @@
 --   updated_at_us     the clock of the last decision; it never moves back
 --   blocked_until_us  0, or until when the key is denied whatever it holds
 --   expires_at_us     from when the row holds nothing and may be deleted
---   cost, granted     the last decision: cost of one ask, how many asks passed
+--   cost, granted     the last decision: cost of one ask, how many asks passed;
+--                     -1 when it was denied because the key was blocked
 --   policy, key       the policy's name; the key, or its HMAC
 
 -- +goose Up

@@ -1,5 +1,3 @@
--- Made from queries/template/bucket.tmpl by make generate: edit that.
-
 
 
 
@@ -16,14 +14,14 @@
 --
 -- With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
 --   used    = the level less what leaked until E, never below 0 nor above capacity
---   granted = LEAST(count, floor((capacity - used) / cost)), 0 while blocked
+--   granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 --   level   = used + cost * granted
 --
 -- expires_at_us is indexed, so it moves only once overrun, and then by linger_us
 -- more than needed: all other updates stay HOT.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
--- Denied: granted is 0, the level is as of now, block_for_us > 0 starts a block.
+-- Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, a.cost, a.granted, a.cost * a.granted, sqlc.arg(leak)::float8, a.now_us, 0, a.now_us + sqlc.arg(hold_us)::bigint
@@ -32,7 +30,7 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_times
              LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, leak = EXCLUDED.leak,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - LEAST(sqlc.arg(capacity)::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - LEAST(sqlc.arg(capacity)::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END END,
     level = LEAST(sqlc.arg(capacity)::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - LEAST(sqlc.arg(capacity)::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
@@ -132,3 +130,5 @@ USING (SELECT b.policy, b.key FROM pglimit_token_bucket AS b
        LIMIT sqlc.arg(max_rows)::bigint
        FOR UPDATE SKIP LOCKED) AS expired
 WHERE t.policy = expired.policy AND t.key = expired.key AND t.expires_at_us <= sqlc.arg(cutoff_us)::bigint;
+
+-- Made from queries/template/bucket.tmpl by make generate: edit that.

@@ -97,10 +97,11 @@ func run(dir string) error {
 			return err
 		}
 		var out bytes.Buffer
-		fmt.Fprintf(&out, "-- Made from queries/template/%s.tmpl by make generate: edit that.\n\n", a.Template)
 		if err := t.ExecuteTemplate(&out, a.Template+".tmpl", a.In("upsert")); err != nil {
 			return err
 		}
+		// At the end: sqlc would take it for the first query's doc.
+		fmt.Fprintf(&out, "\n-- Made from queries/template/%s.tmpl by make generate: edit that.\n", a.Template)
 		if err := os.WriteFile(filepath.Join(dir, a.Table+".sql"), out.Bytes(), 0o644); err != nil {
 			return err
 		}

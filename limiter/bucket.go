@@ -1,0 +1,83 @@
+package limiter
+
+import (
+	"math"
+	"sort"
+)
+
+// bucket is a leaky bucket, and by the same arithmetic a queue, a token bucket
+// (level is burst less the tokens left) and GCRA (level is how far the
+// theoretical arrival time is ahead, in units).
+type bucket struct {
+	units    float64
+	leakedAt int64 // start of the running tick
+	ticket   int64 // of a queue: names the last place given
+}
+
+func (b *bucket) level(*rules, int64) float64 { return b.units }
+
+// after is what is left once steps ticks have leaked.
+func (b *bucket) after(r *rules, steps int64) float64 {
+	// The product is rounded before it is subtracted, as in SQL: a fused
+	// multiply-add would part the two.
+	return math.Min(r.capacity, math.Max(0, b.units-float64(float64(steps)*r.leak)))
+}
+
+func (b *bucket) advance(r *rules, _, at int64) {
+	steps := (at - b.leakedAt) / r.tick
+	b.units = b.after(r, steps)
+	if b.units == 0 {
+		b.leakedAt = at
+	} else {
+		b.leakedAt += steps * r.tick
+	}
+}
+
+func (b *bucket) put(at int64, units float64) {
+	b.units += units
+	b.ticket = max(b.ticket+1, at)
+}
+
+func (b *bucket) fill(r *rules, at int64, units float64) float64 {
+	units = math.Min(units, r.capacity)
+	added := math.Min(units, r.capacity-b.units)
+	b.units = math.Min(r.capacity, b.units+units)
+	b.ticket = max(b.ticket+1, at)
+	return added
+}
+
+func (b *bucket) clone() state { c := *b; return &c }
+
+func (b *bucket) seen(float64, float64) view { c := *b; return &c }
+
+func (b *bucket) refund(r *rules, now, at int64, units float64) float64 {
+	b.advance(r, now, at)
+	back := math.Min(units, b.units)
+	b.units = math.Max(0, b.units-units)
+	return back
+}
+
+func (b *bucket) fitsAt(r *rules, at int64, room, need float64) int64 {
+	if free(room, 0, need) < 1 {
+		return never
+	}
+	return b.first(r, at, func(units float64) bool { return free(room, units, need) >= 1 })
+}
+
+func (b *bucket) emptyAt(r *rules, at int64) int64 {
+	return b.first(r, at, func(units float64) bool { return units == 0 })
+}
+
+// first is the first moment when ok holds of what is left in the bucket. ok
+// holds of an empty one. A search rather than a division: it is exact.
+func (b *bucket) first(r *rules, at int64, ok func(units float64) bool) int64 {
+	if ok(b.after(r, (at-b.leakedAt)/r.tick)) {
+		return at
+	}
+	most := math.Ceil(b.units/r.leak) + 1
+	if most >= float64(never/2/r.tick) {
+		return never
+	}
+	steps := sort.Search(int(most), func(steps int) bool { return ok(b.after(r, int64(steps))) })
+	return max(at, b.leakedAt+int64(steps)*r.tick)
+}

@@ -1,0 +1,259 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// verb is what is asked of a key.
+type verb int
+
+const (
+	verbTake  verb = iota // all or nothing
+	verbUpTo              // what fits
+	verbWait              // all or nothing, in time
+	verbCheck             // nothing, only tell
+	verbFill
+	verbRefund
+)
+
+// engine turns an Ask into a Result: it is behind both Limiter and Tx.
+type engine struct {
+	config   Config
+	store    store
+	inTx     bool
+	closed   *atomic.Bool
+	degraded *degradedLog
+}
+
+// decide answers one ask. within is how long a Wait can wait.
+func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duration) (r Result, o outcome, err error) {
+	if e.config.Observe != nil {
+		defer func() { e.config.Observe(ctx, in, r, err) }()
+	}
+	q, err := e.question(v, in)
+	if err != nil {
+		return Result{}, outcome{}, err
+	}
+	if v == verbWait {
+		q.room = math.Min(q.capacity, float64(float64(within.Microseconds())*q.leak)+q.units)
+	}
+	o, err = e.bounded(ctx, func(ctx context.Context) (outcome, error) { return e.ask(ctx, v, &q) })
+	if err != nil {
+		if in.Policy.OnError == FailOpen && !e.inTx && ctx.Err() == nil && passes(err) {
+			return e.degrade(ctx, &q, in.Policy, err), outcome{}, nil
+		}
+		return Result{}, outcome{}, err
+	}
+	return q.result(v, o, in.Policy, e.store.source()), o, nil
+}
+
+// ask asks the store. What can never fit is not tried: reading tells how the
+// key stands.
+func (e *engine) ask(ctx context.Context, v verb, q *question) (outcome, error) {
+	switch {
+	case v == verbFill:
+		return e.store.fill(ctx, q)
+	case v == verbRefund:
+		return e.store.refund(ctx, q)
+	case v == verbCheck, v != verbUpTo && free(q.capacity, 0, q.cost) < 1:
+		return e.store.get(ctx, q)
+	}
+	return e.store.take(ctx, q)
+}
+
+// question validates an ask and compiles it.
+func (e *engine) question(v verb, in Ask) (question, error) {
+	q, err := e.subject(in.Policy, in.Key)
+	if err != nil {
+		return question{}, err
+	}
+	switch {
+	case v == verbRefund && in.Policy.Algorithm == LeakyBucketQueue:
+		return question{}, fmt.Errorf("%w: Refund on %s: a place in the queue goes back when its Wait is cancelled", ErrUnsupported, LeakyBucketQueue)
+	case v == verbWait && in.Policy.Algorithm != LeakyBucketQueue:
+		return question{}, fmt.Errorf("%w: Wait on %s: only a %s tells when one's turn is; use Allow and RetryAfter", ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
+	}
+	if err := validateCost(v, in.Cost, q.burst); err != nil {
+		return question{}, err
+	}
+	q.units, q.cost, q.count, q.unit, q.room = in.Cost, in.Cost, 1, in.Cost, q.capacity
+	switch v {
+	case verbUpTo:
+		// Whole units of a whole ask; a fractional one is granted whole or in
+		// steps of a millionth of the burst.
+		q.cost = 1
+		if in.Cost != math.Trunc(in.Cost) {
+			q.cost = math.Min(1e-6*q.burst, in.Cost)
+		}
+		q.count, q.unit = in.Cost/q.cost, 1
+	case verbFill, verbRefund:
+		q.cost, q.count = 1, in.Cost
+	}
+	return q, nil
+}
+
+// subject validates policy and key: all that Reset, Block and Unblock need.
+func (e *engine) subject(p Policy, key string) (question, error) {
+	if e.closed.Load() {
+		return question{}, ErrClosed
+	}
+	if err := p.Validate(); err != nil {
+		return question{}, err
+	}
+	if err := validateKey(key); err != nil {
+		return question{}, err
+	}
+	q := question{rules: newRules(&p), policy: p.Name, key: storedKey(key, e.config.KeySecret)}
+	if e.config.Now != nil {
+		now := e.config.Now().UnixMicro()
+		q.now = &now
+	}
+	return q, nil
+}
+
+func validateCost(v verb, cost, burst float64) error {
+	value := strconv.FormatFloat(cost, 'g', -1, 64)
+	switch {
+	case cost == 0 && v == verbCheck:
+		return nil
+	case cost == 0:
+		return invalid("cost", value, "must be positive; Check at cost 0 reads without consuming")
+	case !(cost > 0) || cost > maxUnits:
+		return invalid("cost", value, "must be positive and at most 2^53")
+	case cost < 1e-9*burst:
+		return invalid("cost", value, fmt.Sprintf("must be at least a billionth of the burst %v", burst))
+	}
+	return nil
+}
+
+// bounded runs f within Config.Timeout and tells the caller's own end from it.
+func (e *engine) bounded(ctx context.Context, f func(context.Context) (outcome, error)) (outcome, error) {
+	if ctx.Err() != nil {
+		return outcome{}, fmt.Errorf("pglimit: %w", ctx.Err())
+	}
+	inner := ctx
+	if e.config.Timeout > 0 && !e.inTx {
+		var cancel context.CancelFunc
+		inner, cancel = context.WithTimeout(ctx, e.config.Timeout)
+		defer cancel()
+	}
+	o, err := f(inner)
+	switch {
+	case err == nil:
+		return o, nil
+	case ctx.Err() != nil:
+		return o, fmt.Errorf("pglimit: %w", ctx.Err())
+	case inner.Err() != nil:
+		return o, fmt.Errorf("no answer within Timeout %v: %w", e.config.Timeout, err)
+	}
+	return o, err
+}
+
+// result says what an outcome means for the ask.
+func (q *question) result(v verb, o outcome, p Policy, source Source) Result {
+	level := o.view.level(&q.rules, o.updatedAt)
+	r := Result{
+		Limit: p.Limit, Burst: q.burst, Level: level,
+		Remaining:  math.Max(0, q.burst-level),
+		ResetAfter: o.after(max(o.view.emptyAt(&q.rules, o.updatedAt), o.blockedUntil)),
+		Full:       q.burst-level <= q.capacity-q.burst,
+		Source:     source,
+		At:         time.UnixMicro(o.now),
+	}
+	isBlocked := o.blockedUntil > o.updatedAt
+	if isBlocked {
+		r.Remaining = 0
+	}
+	ahead := level // of this ask in a queue
+	switch v {
+	case verbFill, verbRefund:
+		r.Allowed, r.Granted = true, q.granted(o)
+		return r
+	case verbCheck:
+		r.Allowed = !isBlocked && (q.units == 0 || free(q.capacity, level, q.cost) >= 1)
+		if r.Allowed {
+			r.Granted = q.units
+		}
+	default:
+		r.Allowed, r.Granted = o.granted > 0, q.granted(o)
+		ahead -= r.Granted
+	}
+	if r.Allowed && q.algorithm == LeakyBucketQueue {
+		r.Delay = duration(micros(math.Max(0, ahead) / q.leak))
+	}
+	if !r.Allowed {
+		r.Reason = ReasonLimit
+		// A block that begins with this very denial is its consequence.
+		if o.granted == blocked || isBlocked && v == verbCheck {
+			r.Reason = ReasonBlocked
+		}
+	}
+	if !r.Allowed || r.Granted < q.units {
+		at := o.updatedAt
+		if q.units > 0 {
+			at = o.view.fitsAt(&q.rules, at, q.room, q.rest(r.Granted))
+		}
+		r.RetryAfter = o.after(max(at, o.blockedUntil))
+	}
+	return r
+}
+
+// granted is how many units an outcome granted: exactly what was asked for if
+// it was all.
+func (q *question) granted(o outcome) float64 {
+	if o.granted == q.count {
+		return q.units
+	}
+	return math.Max(0, o.granted*q.cost)
+}
+
+// after is a moment as a duration from the clock that was read.
+func (o *outcome) after(us int64) time.Duration {
+	if us == never {
+		return Never
+	}
+	return duration(max(0, us-o.now))
+}
+
+// micros rounds to whole microseconds; what does not fit is never.
+func micros(us float64) int64 {
+	if us >= never {
+		return never
+	}
+	return int64(math.Round(us))
+}
+
+// degrade is the answer of FailOpen.
+func (e *engine) degrade(ctx context.Context, q *question, p Policy, err error) Result {
+	e.degraded.warn(ctx, e.config.Logger, p.Name, err)
+	at := time.Now()
+	if q.now != nil {
+		at = time.UnixMicro(*q.now)
+	}
+	return Result{
+		Allowed: true, Granted: q.units, Limit: p.Limit, Burst: q.burst,
+		Source: SourceDegraded, At: at,
+	}
+}
+
+// degradedLog warns at most once every ten seconds.
+type degradedLog struct {
+	since atomic.Int64 // allowed since the last warning
+	next  atomic.Int64 // not before, in Unix microseconds
+}
+
+func (l *degradedLog) warn(ctx context.Context, logger *slog.Logger, policy string, err error) {
+	l.since.Add(1)
+	now, next := time.Now(), l.next.Load()
+	if now.UnixMicro() < next || !l.next.CompareAndSwap(next, now.Add(10*time.Second).UnixMicro()) {
+		return
+	}
+	logger.WarnContext(ctx, "pglimit: allowed without a decision, as the policy fails open",
+		"policy", policy, "since_last", l.since.Swap(0), "error", err)
+}

@@ -1,0 +1,180 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Limiter decides. It is safe for concurrent use, starts no goroutine, and one
+// is enough for a program. Make one with New or NewMemory.
+type Limiter struct {
+	engine engine
+}
+
+// New returns a Limiter that keeps its state in the database of pool, whose
+// tables migrations.Up makes. A nil config is the documented defaults. The pool
+// stays the caller's to close. A nil pool is an ErrInvalid; nothing is asked of
+// the database yet.
+func New(pgPool *pgxpool.Pool, config *Config) (*Limiter, error) {
+	if pgPool == nil {
+		return nil, invalid("pool", "nil", "open one with pgxpool.New")
+	}
+	return newLimiter(config, postgres{runner: &pool{Pool: pgPool}}), nil
+}
+
+// NewMemory returns a Limiter that keeps its state in this process and forgets
+// it with it: for programs of one process, and for tests, with Config.Now as
+// their clock. Verbs, results and errors are the same but for InTx, whose verbs
+// give ErrUnsupported. Idle keys are forgotten.
+func NewMemory(config *Config) *Limiter {
+	return newLimiter(config, newMemory())
+}
+
+func newLimiter(config *Config, s store) *Limiter {
+	return &Limiter{engine{
+		config: config.withDefaults(), store: s,
+		closed: new(atomic.Bool), degraded: new(degradedLog),
+	}}
+}
+
+// Close makes every later call return ErrClosed. It returns nil, may be called
+// again, and leaks nothing when it is not called.
+func (l *Limiter) Close() error {
+	l.engine.closed.Store(true)
+	return nil
+}
+
+// Do asks for ask.Cost units, all or nothing. A denial consumes nothing; it is
+// a Result, not an error. A cost above the burst is denied with RetryAfter
+// Never, and starts no block.
+func (l *Limiter) Do(ctx context.Context, ask Ask) (Result, error) {
+	return l.engine.one(ctx, verbTake, ask)
+}
+
+// Allow asks for one unit. It is Do at cost 1.
+func (l *Limiter) Allow(ctx context.Context, p Policy, key string) (Result, error) {
+	return l.Do(ctx, p.Ask(key, 1))
+}
+
+// AllowN asks for n units, all or nothing. It is Do at cost n.
+func (l *Limiter) AllowN(ctx context.Context, p Policy, key string, n float64) (Result, error) {
+	return l.Do(ctx, p.Ask(key, n))
+}
+
+// AllowUpTo asks for up to n units and is granted what fits: whole units of a
+// whole n; of a fractional n all, or steps of a millionth of the burst.
+// Result.Allowed is true when something was granted, Result.Granted is how
+// much, and Result.RetryAfter is until one unit more, or the rest if less.
+func (l *Limiter) AllowUpTo(ctx context.Context, p Policy, key string, n float64) (Result, error) {
+	return l.engine.one(ctx, verbUpTo, p.Ask(key, n))
+}
+
+// Check tells what AllowN would answer and consumes nothing. At n = 0 it reads
+// how the key stands, and is allowed unless the key is blocked.
+func (l *Limiter) Check(ctx context.Context, p Policy, key string, n float64) (Result, error) {
+	return l.engine.one(ctx, verbCheck, p.Ask(key, n))
+}
+
+// Fill records n units that were spent whatever the limit says. The key is
+// filled up to the burst at most; Result.Granted is what went in and
+// Result.Full whether that left no room. It is never denied, blocked or not.
+func (l *Limiter) Fill(ctx context.Context, p Policy, key string, n float64) (Result, error) {
+	return l.engine.one(ctx, verbFill, p.Ask(key, n))
+}
+
+// Refund gives n units back, at most what is there; Result.Granted is how
+// many. The SlidingWindowLog takes back its newest entries first, the
+// SlidingWindowCounter its current window first. A refund into a bucket that
+// has leaked meanwhile frees room that the leak would have freed later: refund
+// soon, or not at all. A LeakyBucketQueue gives ErrUnsupported.
+func (l *Limiter) Refund(ctx context.Context, p Policy, key string, n float64) (Result, error) {
+	return l.engine.one(ctx, verbRefund, p.Ask(key, n))
+}
+
+// Reset forgets the key: what it has used, and its block.
+func (l *Limiter) Reset(ctx context.Context, p Policy, key string) error {
+	return l.engine.reset(ctx, p, key)
+}
+
+// Block denies the key for d from now on whatever it has used, or until the
+// end of an earlier block if that is later. d is whole microseconds, more than
+// 0 and at most a hundred years.
+func (l *Limiter) Block(ctx context.Context, p Policy, key string, d time.Duration) error {
+	return l.engine.block(ctx, p, key, d)
+}
+
+// Unblock lifts the key's block, whether by Block or by Policy.BlockFor, and
+// leaves what it has used. A key without a block is no error.
+func (l *Limiter) Unblock(ctx context.Context, p Policy, key string) error {
+	return l.engine.unblock(ctx, p, key)
+}
+
+// InTx returns the same verbs, but for Wait and Close, inside the caller's
+// transaction: what they do commits or rolls back with it. See Tx.
+func (l *Limiter) InTx(tx pgx.Tx) *Tx {
+	e := l.engine
+	e.inTx = true
+	e.store = postgres{runner: inTx{tx}, tx: true}
+	if _, ok := l.engine.store.(*memory); ok {
+		e.store = noTx{}
+	}
+	return &Tx{e}
+}
+
+// one is decide for the verbs that need no more than the Result.
+func (e *engine) one(ctx context.Context, v verb, ask Ask) (Result, error) {
+	r, _, err := e.decide(ctx, v, ask, 0)
+	return r, err
+}
+
+func (e *engine) reset(ctx context.Context, p Policy, key string) error {
+	return e.command(ctx, p, key, e.store.reset)
+}
+
+func (e *engine) block(ctx context.Context, p Policy, key string, d time.Duration) error {
+	if reason := badDuration(d); reason != "" || d == 0 {
+		return invalid("duration", d.String(), "must be positive whole microseconds, at most a hundred years")
+	}
+	return e.command(ctx, p, key, func(ctx context.Context, q *question) error {
+		return e.store.block(ctx, q, d.Microseconds())
+	})
+}
+
+func (e *engine) unblock(ctx context.Context, p Policy, key string) error {
+	return e.command(ctx, p, key, e.store.unblock)
+}
+
+// command runs a verb that has no Result.
+func (e *engine) command(ctx context.Context, p Policy, key string, f func(context.Context, *question) error) error {
+	q, err := e.subject(p, key)
+	if err != nil {
+		return err
+	}
+	_, err = e.bounded(ctx, func(ctx context.Context) (outcome, error) { return outcome{}, f(ctx, &q) })
+	return err
+}
+
+// passes reports whether FailOpen may stand in for a decision that failed so.
+func passes(err error) bool {
+	return !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrClosed)
+}
+
+// noTx is the store of a memory limiter's InTx: memory cannot roll back.
+type noTx struct{ store }
+
+func (noTx) deny() error {
+	return fmt.Errorf("%w: InTx on a memory limiter: what it counts could not be rolled back", ErrUnsupported)
+}
+func (n noTx) take(context.Context, *question) (outcome, error)   { return outcome{}, n.deny() }
+func (n noTx) fill(context.Context, *question) (outcome, error)   { return outcome{}, n.deny() }
+func (n noTx) refund(context.Context, *question) (outcome, error) { return outcome{}, n.deny() }
+func (n noTx) get(context.Context, *question) (outcome, error)    { return outcome{}, n.deny() }
+func (n noTx) block(context.Context, *question, int64) error      { return n.deny() }
+func (n noTx) unblock(context.Context, *question) error           { return n.deny() }
+func (n noTx) reset(context.Context, *question) error             { return n.deny() }

@@ -1,0 +1,117 @@
+package limiter
+
+import (
+	"math"
+	"slices"
+	"sort"
+)
+
+// slidingLog keeps when each decision of the last period was, and the running
+// total of units after it; base is the total of all that has left.
+type slidingLog struct {
+	entries []int64
+	totals  []float64
+	base    float64
+}
+
+func (l *slidingLog) last() float64 {
+	if n := len(l.totals); n > 0 {
+		return l.totals[n-1]
+	}
+	return l.base
+}
+
+func (l *slidingLog) level(*rules, int64) float64 { return l.last() - l.base }
+
+func (l *slidingLog) advance(r *rules, _, at int64) {
+	l.trim(r, at)
+	if l.base > r.rebaseAbove() {
+		for i := range l.totals {
+			l.totals[i] -= l.base
+		}
+		l.base = 0
+	}
+}
+
+// trim drops what is one period old, and then as much as is above the
+// capacity, should that have been lowered.
+func (l *slidingLog) trim(r *rules, at int64) {
+	last := l.last()
+	gone := sort.Search(len(l.entries), func(i int) bool { return l.entries[i] > at-r.period })
+	if gone > 0 {
+		l.base = math.Max(l.base, l.totals[gone-1])
+	}
+	l.base = math.Max(l.base, last-r.capacity)
+	l.entries = slices.Delete(l.entries, 0, gone)
+	l.totals = slices.Delete(l.totals, 0, gone)
+}
+
+func (l *slidingLog) put(at int64, units float64) {
+	if units > 0 {
+		total := l.last() + units
+		l.entries = append(l.entries, at)
+		l.totals = append(l.totals, total)
+	}
+}
+
+func (l *slidingLog) fill(r *rules, at int64, units float64) float64 {
+	added := math.Max(0, math.Min(math.Min(units, r.capacity), r.capacity-l.level(r, at)))
+	l.put(at, added)
+	return added
+}
+
+// refund takes the newest entries first; the one that it cuts keeps its time.
+func (l *slidingLog) refund(r *rules, _, at int64, units float64) float64 {
+	l.trim(r, at)
+	back := math.Min(units, l.level(r, at))
+	keep := math.Max(l.base, l.last()-units)
+	kept := 0
+	if keep > l.base {
+		kept = sort.SearchFloat64s(l.totals, keep) + 1
+		l.totals[kept-1] = keep
+	}
+	l.entries, l.totals = l.entries[:kept], l.totals[:kept]
+	return back
+}
+
+func (l *slidingLog) clone() state {
+	return &slidingLog{slices.Clone(l.entries), slices.Clone(l.totals), l.base}
+}
+
+// seen is what the statements return of a log.
+func (l *slidingLog) seen(room, need float64) view {
+	v := logView{units: l.last() - l.base}
+	if n := len(l.entries); n > 0 {
+		v.newest = l.entries[n-1]
+		if i := sort.SearchFloat64s(l.totals, l.last()+need-room); i < n {
+			v.frees = l.entries[i]
+		}
+	}
+	return v
+}
+
+// logView is a log as its statements return it, without the entries.
+type logView struct {
+	units  float64
+	newest int64 // the youngest entry, 0 without one
+	frees  int64 // the entry that has to leave before the rest of the ask fits
+}
+
+func (v logView) level(*rules, int64) float64 { return v.units }
+
+func (v logView) fitsAt(r *rules, at int64, room, need float64) int64 {
+	switch {
+	case free(room, 0, need) < 1:
+		return never
+	case free(room, v.units, need) >= 1:
+		return at
+	}
+	return max(at, v.frees+r.period)
+}
+
+func (v logView) emptyAt(r *rules, at int64) int64 {
+	if v.units == 0 {
+		return at
+	}
+	return max(at, v.newest+r.period)
+}

@@ -1,0 +1,163 @@
+package limiter
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Bounds of a policy's numbers.
+const (
+	maxUnits    = 1 << 53                       // above it float64 skips whole numbers
+	minUnits    = 1e-9                          // of Limit and Burst
+	maxDuration = 36525 * 24 * time.Hour        // a hundred years
+	nameHelp    = `^[a-z0-9][a-z0-9_.-]{0,63}$` // what a policy's name looks like
+)
+
+// FailMode tells what a decision is when the database cannot be asked.
+type FailMode uint8
+
+const (
+	// FailClosed returns the error; it is the zero value.
+	FailClosed FailMode = iota
+	// FailOpen allows, with Result.Source SourceDegraded. Inside a transaction,
+	// and for invalid input, it is FailClosed all the same.
+	FailOpen
+)
+
+// Policy says how much is allowed. It is a plain value: compare it, copy it,
+// keep it in a variable, or read it from JSON or YAML, where durations are
+// strings such as "1m30s".
+//
+// A policy's identity is its Name. The same name with another Limit, Period or
+// Burst carries on with what a key has used, clamped to the new Burst (so keys
+// under one name can have different plans), leaking at the new rate since the
+// last decision; with another Algorithm it starts afresh.
+type Policy struct {
+	// Name keeps the keys of one policy apart from those of others. It matches
+	// ^[a-z0-9][a-z0-9_.-]{0,63}$ and has no default.
+	Name string
+	// Algorithm is one of the constants of that type. It has no default.
+	Algorithm Algorithm
+	// Limit is how many units pass per Period in the long run, from 1e-9 to
+	// 2^53. It has no default.
+	Limit float64
+	// Period is the time that Limit is meant for: whole microseconds, up to a
+	// hundred years. It has no default.
+	Period time.Duration
+	// Burst is the capacity: how many units pass at once when nothing was used
+	// before, from 1e-9 to 2^53. 0 means Limit. The window algorithms have no
+	// burst apart from Limit: there it is 0 or equal to Limit.
+	Burst float64
+	// Tick makes a LeakyBucket leak in whole steps, one every Tick, instead of
+	// continuously. Whole microseconds; 0, the default, is continuous. For
+	// LeakyBucket only.
+	Tick time.Duration
+	// Aligned makes windows start at whole multiples of Period since
+	// 1970-01-01 UTC instead of at a key's first hit. For FixedWindow only; the
+	// SlidingWindowCounter's windows always do.
+	Aligned bool
+	// BlockFor denies a key for that long from a denial on that granted
+	// nothing, whatever it holds: whole microseconds up to a hundred years; 0,
+	// the default, does not block. A denial while blocked does not prolong it.
+	BlockFor time.Duration
+	// OnError is what a decision is when the database cannot be asked. The
+	// zero value is FailClosed.
+	OnError FailMode
+}
+
+// Ask is one question: may Key use Cost units under Policy?
+type Ask struct {
+	Policy Policy
+	// Key is whom the limit is for: 1 to 1,024 bytes of UTF-8 without NUL. See
+	// the function Key for joining several parts.
+	Key string
+	// Cost is how many units are asked for, from a billionth of the policy's
+	// burst to 2^53. It has no default: 0 is valid for Check alone.
+	Cost float64
+}
+
+// Ask returns an Ask of cost units for key under p.
+func (p Policy) Ask(key string, cost float64) Ask {
+	return Ask{Policy: p, Key: key, Cost: cost}
+}
+
+// Validate returns nil if decisions can be made by p, else a *PolicyError for
+// the first field that is wrong. Every verb validates by itself.
+func (p Policy) Validate() error {
+	switch {
+	case !validName(p.Name):
+		return p.bad("Name", p.Name, "must match "+nameHelp)
+	case !p.Algorithm.known():
+		return p.bad("Algorithm", string(p.Algorithm), fmt.Sprintf("must be one of %v", algorithms))
+	case !validUnits(p.Limit):
+		return p.bad("Limit", p.Limit, "must be from 1e-9 to 2^53")
+	case p.Burst != 0 && !validUnits(p.Burst):
+		return p.bad("Burst", p.Burst, "must be from 1e-9 to 2^53, or 0 for Limit")
+	case p.Burst != 0 && p.Burst != p.Limit && !p.Algorithm.bucket():
+		return p.bad("Burst", p.Burst, fmt.Sprintf("%s has no burst apart from Limit: leave it 0", p.Algorithm))
+	case p.OnError != FailClosed && p.OnError != FailOpen:
+		return p.bad("OnError", int(p.OnError), "must be FailClosed or FailOpen")
+	}
+	if p.Period <= 0 {
+		return p.bad("Period", p.Period, "must be positive")
+	}
+	for _, d := range [...]struct {
+		field string
+		value time.Duration
+	}{{"Period", p.Period}, {"Tick", p.Tick}, {"BlockFor", p.BlockFor}} {
+		if reason := badDuration(d.value); reason != "" {
+			return p.bad(d.field, d.value, reason)
+		}
+	}
+	switch {
+	case p.Tick != 0 && p.Algorithm != LeakyBucket:
+		return p.bad("Tick", p.Tick, "is for leaky_bucket only")
+	case p.Aligned && p.Algorithm != FixedWindow:
+		return p.bad("Aligned", p.Aligned, "is for fixed_window only")
+	}
+	return nil
+}
+
+func (p Policy) bad(field string, value any, reason string) error {
+	return &PolicyError{Field: field, Value: value, Reason: reason}
+}
+
+func badDuration(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "must not be negative"
+	case d > maxDuration:
+		return "must be at most a hundred years"
+	case d%time.Microsecond != 0:
+		return "must be whole microseconds"
+	}
+	return ""
+}
+
+// validUnits is false for NaN too.
+func validUnits(v float64) bool { return v >= minUnits && v <= maxUnits && !math.IsInf(v, 0) }
+
+func validName(s string) bool {
+	if len(s) == 0 || len(s) > 64 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
+		case i > 0 && (c == '_' || c == '.' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// burst is Burst with its default.
+func (p Policy) burst() float64 {
+	if p.Burst == 0 {
+		return p.Limit
+	}
+	return p.Burst
+}

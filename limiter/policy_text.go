@@ -1,0 +1,104 @@
+package limiter
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// policyText is a Policy as JSON and YAML show it.
+type policyText struct {
+	Name      string    `json:"name" yaml:"name"`
+	Algorithm Algorithm `json:"algorithm" yaml:"algorithm"`
+	Limit     float64   `json:"limit" yaml:"limit"`
+	Period    string    `json:"period" yaml:"period"`
+	Burst     float64   `json:"burst,omitempty" yaml:"burst,omitempty"`
+	Tick      string    `json:"tick,omitempty" yaml:"tick,omitempty"`
+	Aligned   bool      `json:"aligned,omitempty" yaml:"aligned,omitempty"`
+	BlockFor  string    `json:"block_for,omitempty" yaml:"block_for,omitempty"`
+	OnError   string    `json:"on_error,omitempty" yaml:"on_error,omitempty"`
+}
+
+// MarshalJSON writes p with lower-case names and durations as strings; fields
+// at their defaults are left out.
+func (p Policy) MarshalJSON() ([]byte, error) { return json.Marshal(p.text()) }
+
+// UnmarshalJSON reads what MarshalJSON writes. An unknown field is an error,
+// so that a misspelt one does not pass for its default. It does not validate.
+func (p *Policy) UnmarshalJSON(data []byte) error {
+	var t policyText
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&t); err != nil {
+		return fmt.Errorf("pglimit: policy: %w", err)
+	}
+	return p.fromText(t)
+}
+
+// MarshalYAML gives YAML packages the form that MarshalJSON writes.
+func (p Policy) MarshalYAML() (any, error) { return p.text(), nil }
+
+// UnmarshalYAML reads that form with the YAML packages that hand over a
+// function to decode with. It does not validate.
+func (p *Policy) UnmarshalYAML(decode func(any) error) error {
+	var t policyText
+	if err := decode(&t); err != nil {
+		return fmt.Errorf("pglimit: policy: %w", err)
+	}
+	return p.fromText(t)
+}
+
+// String returns FailMode's name in JSON, YAML and flags.
+func (m FailMode) String() string {
+	switch m {
+	case FailClosed:
+		return "fail_closed"
+	case FailOpen:
+		return "fail_open"
+	}
+	return fmt.Sprintf("FailMode(%d)", uint8(m))
+}
+
+func (p Policy) text() policyText {
+	t := policyText{
+		Name: p.Name, Algorithm: p.Algorithm, Limit: p.Limit, Period: p.Period.String(),
+		Burst: p.Burst, Aligned: p.Aligned,
+	}
+	if p.Tick != 0 {
+		t.Tick = p.Tick.String()
+	}
+	if p.BlockFor != 0 {
+		t.BlockFor = p.BlockFor.String()
+	}
+	if p.OnError != FailClosed {
+		t.OnError = p.OnError.String()
+	}
+	return t
+}
+
+func (p *Policy) fromText(t policyText) error {
+	q := Policy{Name: t.Name, Algorithm: t.Algorithm, Limit: t.Limit, Burst: t.Burst, Aligned: t.Aligned}
+	for _, d := range [...]struct {
+		field, text string
+		into        *time.Duration
+	}{{"Period", t.Period, &q.Period}, {"Tick", t.Tick, &q.Tick}, {"BlockFor", t.BlockFor, &q.BlockFor}} {
+		if d.text == "" {
+			continue
+		}
+		v, err := time.ParseDuration(d.text)
+		if err != nil {
+			return q.bad(d.field, d.text, `must be a duration such as "1m30s"`)
+		}
+		*d.into = v
+	}
+	switch t.OnError {
+	case "", FailClosed.String():
+	case FailOpen.String():
+		q.OnError = FailOpen
+	default:
+		return q.bad("OnError", t.OnError, "must be fail_closed or fail_open")
+	}
+	*p = q
+	return nil
+}

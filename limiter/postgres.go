@@ -1,0 +1,155 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
+)
+
+// table is how one algorithm's statements are called.
+type table struct {
+	take    func(context.Context, db.DBTX, *question) (outcome, error)
+	fill    func(context.Context, db.DBTX, *question) (outcome, error)
+	refund  func(context.Context, db.DBTX, *question) (outcome, error)
+	get     func(context.Context, db.DBTX, *question) (outcome, error)
+	block   func(context.Context, db.DBTX, db.TokenBucketBlockParams) error
+	unblock func(context.Context, db.DBTX, db.TokenBucketUnblockParams) error
+	reset   func(context.Context, db.DBTX, db.TokenBucketResetParams) error
+}
+
+var tables = map[Algorithm]*table{
+	LeakyBucket:          &leakyBucketTable,
+	LeakyBucketQueue:     &leakyBucketQueueTable,
+	TokenBucket:          &tokenBucketTable,
+	GCRA:                 &gcraTable,
+	FixedWindow:          &fixedWindowTable,
+	SlidingWindowCounter: &slidingWindowCounterTable,
+	SlidingWindowLog:     &slidingWindowLogTable,
+}
+
+var queries = db.New()
+
+// pool runs each statement on a connection of its own.
+type pool struct {
+	*pgxpool.Pool
+	// explicit is set once a statement failed to serialize: the database's
+	// default isolation is stricter than read committed, under which a
+	// decision cannot, so from then on each asks for that by itself.
+	explicit atomic.Bool
+}
+
+// maxTries bounds how often one decision is tried.
+const maxTries = 5
+
+// do runs f, again after a conflict.
+func (p *pool) do(ctx context.Context, f func(db.DBTX) error) (err error) {
+	for range maxTries {
+		if p.explicit.Load() {
+			options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+			err = pgx.BeginTxFunc(ctx, p.Pool, options, func(tx pgx.Tx) error { return f(tx) })
+		} else {
+			err = f(p.Pool)
+		}
+		if !conflict(err) {
+			return err
+		}
+		if sqlState(err) == serializationFailure {
+			p.explicit.Store(true)
+		}
+	}
+	return err
+}
+
+// inTx runs everything in the caller's transaction.
+type inTx struct{ pgx.Tx }
+
+func (t inTx) do(_ context.Context, f func(db.DBTX) error) error { return f(t.Tx) }
+
+// postgres is the store in a database.
+type postgres struct {
+	runner interface {
+		do(ctx context.Context, f func(db.DBTX) error) error
+	}
+	tx bool
+}
+
+func (p postgres) source() Source { return SourceDatabase }
+
+// decide runs one statement that answers with an outcome.
+func (p postgres) decide(ctx context.Context, q *question, f func(context.Context, db.DBTX, *question) (outcome, error)) (o outcome, err error) {
+	err = p.runner.do(ctx, func(tx db.DBTX) (err error) {
+		o, err = f(ctx, tx, q)
+		return err
+	})
+	if q.now != nil {
+		o.now = *q.now
+	}
+	return o, translate(err, p.tx)
+}
+
+func (p postgres) take(ctx context.Context, q *question) (outcome, error) {
+	return p.decide(ctx, q, tables[q.algorithm].take)
+}
+
+func (p postgres) fill(ctx context.Context, q *question) (outcome, error) {
+	return p.decide(ctx, q, tables[q.algorithm].fill)
+}
+
+func (p postgres) refund(ctx context.Context, q *question) (outcome, error) {
+	return p.decide(ctx, q, func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
+		o, err := tables[q.algorithm].refund(ctx, tx, q)
+		if errors.Is(err, pgx.ErrNoRows) { // no row: nothing is there
+			return tables[q.algorithm].get(ctx, tx, q)
+		}
+		return o, err
+	})
+}
+
+func (p postgres) get(ctx context.Context, q *question) (outcome, error) {
+	return p.decide(ctx, q, tables[q.algorithm].get)
+}
+
+// exec runs one statement that answers nothing.
+func (p postgres) exec(ctx context.Context, f func(db.DBTX) error) error {
+	return translate(p.runner.do(ctx, f), p.tx)
+}
+
+func (p postgres) block(ctx context.Context, q *question, forUs int64) error {
+	return p.exec(ctx, func(tx db.DBTX) error {
+		return tables[q.algorithm].block(ctx, tx, db.TokenBucketBlockParams{Policy: q.policy, Key: q.key, ForUs: forUs, NowUs: q.now})
+	})
+}
+
+func (p postgres) unblock(ctx context.Context, q *question) error {
+	return p.exec(ctx, func(tx db.DBTX) error {
+		return tables[q.algorithm].unblock(ctx, tx, db.TokenBucketUnblockParams{Policy: q.policy, Key: q.key})
+	})
+}
+
+func (p postgres) reset(ctx context.Context, q *question) error {
+	return p.exec(ctx, func(tx db.DBTX) error {
+		return tables[q.algorithm].reset(ctx, tx, db.TokenBucketResetParams{Policy: q.policy, Key: q.key})
+	})
+}
+
+func (p postgres) leave(ctx context.Context, q *question, ticket int64) error {
+	return p.exec(ctx, func(tx db.DBTX) error {
+		_, err := queries.LeakyBucketQueueLeave(ctx, tx, db.LeakyBucketQueueLeaveParams{
+			Policy: q.policy, Key: q.key, Ticket: ticket, Units: q.units,
+			Capacity: q.capacity, Leak: q.leak, NowUs: q.now,
+		})
+		return err
+	})
+}
+
+// continued brings what a Get returned to the moment of the question.
+func continued(q *question, s state, now, updatedAt, blockedUntil int64) outcome {
+	at := max(now, updatedAt)
+	s.advance(&q.rules, now, at)
+	return outcome{now: now, updatedAt: at, blockedUntil: blockedUntil, view: s.seen(q.room, q.rest(0))}
+}

@@ -1,0 +1,127 @@
+package limiter
+
+import (
+	"math"
+	"time"
+)
+
+// never is a time in microseconds that does not come.
+const never = math.MaxInt64
+
+// rules are a policy's numbers as the statements and the models take them;
+// all times are microseconds.
+type rules struct {
+	algorithm Algorithm
+	burst     float64
+	capacity  float64 // burst and the slack that forgives rounding
+	leak      float64 // units that a bucket leaks per tick
+	tick      int64
+	period    int64
+	aligned   bool
+	blockFor  int64
+	hold      int64 // after that long without a decision the key holds nothing
+	linger    int64 // how much further an overrun expiry moves
+}
+
+// A row's expiry is moved only once it is overrun, and then far: at three hits
+// per hour or per hold, whichever is longer, one update in 216 touches an
+// index. maxHold keeps the sums within int64.
+const (
+	lingerHolds = 72
+	minLinger   = lingerHolds * int64(time.Hour/time.Microsecond)
+	maxHold     = int64(maxDuration / time.Microsecond)
+)
+
+// newRules compiles a valid policy.
+func newRules(p *Policy) rules {
+	r := rules{
+		algorithm: p.Algorithm,
+		burst:     p.burst(),
+		tick:      1,
+		period:    p.Period.Microseconds(),
+		aligned:   p.Aligned,
+		blockFor:  p.BlockFor.Microseconds(),
+	}
+	// The slack is too small to ever let one whole unit more pass.
+	r.capacity = r.burst + math.Min(1e-6, 1e-9*r.burst)
+	if p.Tick > 0 {
+		r.tick = p.Tick.Microseconds()
+	}
+	switch {
+	case r.algorithm.bucket():
+		r.leak = float64(p.Limit*float64(r.tick)) / float64(r.period)
+		r.hold = r.drain(r.capacity)
+	case r.algorithm == SlidingWindowCounter:
+		r.hold = 2 * r.period
+	default:
+		r.hold = r.period
+	}
+	r.hold = min(max(r.hold, r.blockFor), maxHold)
+	r.linger = max(minLinger, lingerHolds*r.hold)
+	return r
+}
+
+// drain is how long level units take to leak, at most, rounded up to ticks.
+func (r *rules) drain(level float64) int64 {
+	ticks := math.Ceil(level/r.leak) + 1
+	if ticks >= float64(maxHold/r.tick) {
+		return maxHold
+	}
+	return int64(ticks) * r.tick
+}
+
+// free is how many asks of cost units fit into room when used are in use.
+func free(room, used, cost float64) float64 {
+	return math.Floor((room - used) / cost)
+}
+
+// rebaseAbove is where a log's running totals start again from zero: early
+// enough that their last digits hold the slack, and whole units stay exact.
+func (r *rules) rebaseAbove() float64 {
+	return math.Min(16*r.capacity, maxUnits-r.capacity)
+}
+
+// view is what a key holds at one moment: all that a Result tells of it. Times
+// are microseconds, never where they do not come.
+type view interface {
+	// level is what is in use at at, the moment of the decision.
+	level(r *rules, at int64) float64
+	// fitsAt is the first moment, not before at, when need units fit into room
+	// if nothing else happens.
+	fitsAt(r *rules, at int64, room, need float64) int64
+	// emptyAt is the first moment, not before at, when nothing is held.
+	emptyAt(r *rules, at int64) int64
+}
+
+// state is a view that moves: the model of one algorithm that the in-memory
+// limiter runs on and that the statements are held to. In each method now is
+// the clock as read and at the clock that never moves back.
+type state interface {
+	// level is what is in use; the state is at at.
+	level(r *rules, at int64) float64
+	// advance brings the state to at.
+	advance(r *rules, now, at int64)
+	// put adds units that fit; the state is at at.
+	put(at int64, units float64)
+	// fill adds up to units, as far as the capacity goes, and returns how
+	// many; the state is at at.
+	fill(r *rules, at int64, units float64) float64
+	// refund takes up to units back and returns how many.
+	refund(r *rules, now, at int64, units float64) float64
+	clone() state
+	// seen is the state as it stands, safe to keep: room and need are those
+	// that fitsAt will be asked for.
+	seen(room, need float64) view
+}
+
+func newState(a Algorithm, now int64) state {
+	switch a {
+	case FixedWindow:
+		return &fixedWindow{}
+	case SlidingWindowCounter:
+		return &slidingCounter{}
+	case SlidingWindowLog:
+		return &slidingLog{}
+	}
+	return &bucket{leakedAt: now, ticket: now}
+}

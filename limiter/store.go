@@ -1,0 +1,46 @@
+package limiter
+
+import "context"
+
+// question is an Ask as a store takes it: valid, its policy compiled.
+type question struct {
+	rules
+	policy string  // the policy's name
+	key    string  // the key as stored
+	units  float64 // what is asked for
+	cost   float64 // of one ask
+	count  float64 // how many asks of that cost
+	unit   float64 // RetryAfter is until that much more fits, or the rest if less
+	room   float64 // how full the key may be after it: capacity, or less for a Wait
+	now    *int64  // Config.Now's clock; nil for the store's own
+}
+
+// rest is what RetryAfter is about when granted units were granted.
+func (q *question) rest(granted float64) float64 { return min(q.unit, q.units-granted) }
+
+// outcome is what a store answers: the row after the decision.
+type outcome struct {
+	granted      float64 // asks of question.cost; -1 when denied by a block
+	now          int64   // the clock as read; updatedAt where only that is known
+	updatedAt    int64   // the clock that never moves back
+	blockedUntil int64
+	ticket       int64 // of a queue
+	view         view
+}
+
+// blocked is outcome.granted when the key was blocked.
+const blocked = -1
+
+// store keeps what keys hold. Each method is atomic for its key.
+type store interface {
+	take(ctx context.Context, q *question) (outcome, error)
+	fill(ctx context.Context, q *question) (outcome, error)
+	refund(ctx context.Context, q *question) (outcome, error)
+	get(ctx context.Context, q *question) (outcome, error)
+	block(ctx context.Context, q *question, forUs int64) error
+	unblock(ctx context.Context, q *question) error
+	reset(ctx context.Context, q *question) error
+	// leave gives a queue's place back if nobody came after.
+	leave(ctx context.Context, q *question, ticket int64) error
+	source() Source
+}

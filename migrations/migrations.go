@@ -1,0 +1,270 @@
+// Package migrations makes and changes pglimit's tables: seven tables, one per
+// algorithm, a lease, and a view over each table for people to look at. The
+// SQL lies beside this file as goose migrations and is part of the program.
+//
+// There are four ways to run it; choose one per schema and stay with it:
+//
+//   - [Up] at the start of an application, or `pglimit migrate up` in a
+//     deployment. Which migrations ran is kept in [VersionTable], apart from an
+//     application's own goose table, and a lock makes it safe to call from many
+//     processes at once.
+//   - [FS] in a goose provider of the application's own, with a version table
+//     of its own.
+//   - [Export] into the application's goose folder: pglimit's migrations get
+//     the next numbers there and run with the application's.
+//   - [Print], for other tools: plain SQL. The tool keeps the record of it.
+//
+// The tables go into the first schema of the connection's search_path that
+// exists; a connection string that ends in ?search_path=limits keeps them in a
+// schema of their own, which has to exist.
+//
+// Running migrations takes the right to create tables. Deciding limits takes
+// SELECT, INSERT, UPDATE and DELETE on them, and nothing else.
+package migrations
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+// FS holds the migrations, named NNNNN_<name>.sql, in goose's format. It is
+// for goose providers of an application's own.
+//
+//go:embed *.sql
+var FS embed.FS
+
+// VersionTable is the table in which [Up], [UpTo] and [Down] keep which
+// migrations have run. It stands beside pglimit's tables.
+const VersionTable = "pglimit_goose_db_version"
+
+const (
+	// Latest asks [UpTo] for all migrations there are.
+	Latest int64 = math.MaxInt64
+	// Previous asks [Down] to undo the one migration that ran last.
+	Previous int64 = -1
+)
+
+// How long to wait for another process that is migrating: lockTries tries,
+// lockPeriod seconds apart. lockID is a number of pglimit's own, so that an
+// application may call Up while it holds goose's default lock.
+const (
+	lockPeriod = 1
+	lockTries  = 300
+	lockID     = int64(0x70676c696d6974) // "pglimit"
+)
+
+// Migration says of one migration whether it has been run.
+type Migration struct {
+	// Version is its number, from 1 on.
+	Version int64
+	// Name is what its file is called after the number, such as "tables".
+	Name string
+	// Applied tells whether it has been run.
+	Applied bool
+	// AppliedAt is when; zero if Applied is false. goose keeps it without a
+	// time zone: it is right if the session's TimeZone is still the same.
+	AppliedAt time.Time
+}
+
+// Step is a migration that was run or undone just now.
+type Step struct {
+	// Version is its number, from 1 on.
+	Version int64
+	// Name is what its file is called after the number, such as "tables".
+	Name string
+	// Took is how long it took.
+	Took time.Duration
+}
+
+// Up runs all migrations that have not been run yet, each in a transaction of
+// its own. It may be called at every start and from many processes at once:
+// one works and the others wait, looking again each second, for five minutes
+// at most. If nothing is to be done, no lock is taken, and the right to read
+// [VersionTable] is enough.
+//
+// The lock belongs to a session, so pool has to reach the server itself or
+// through a pooler in session mode. One connection is enough. A cancelled ctx
+// undoes the migration that is running and leaves those before it.
+func Up(ctx context.Context, pool *pgxpool.Pool) error {
+	_, err := UpTo(ctx, pool, Latest)
+	return err
+}
+
+// UpTo is [Up] until version to and no further; [Latest] is all there are. It
+// returns what it ran, in order, and empty if there was nothing to do. On an
+// error, what ran before it is returned, and stays.
+func UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
+	if to != Latest && !slices.Contains(versions(), to) {
+		return nil, fmt.Errorf("pglimit: to is %d: there is no such migration; take one of %v", to, versions())
+	}
+	return run(pool, func(p *goose.Provider) ([]*goose.MigrationResult, error) { return p.UpTo(ctx, to) })
+}
+
+// Down undoes migrations, the last first, until version to is the last that
+// stands: 0 undoes all, and deletes all limits' data; [Previous] undoes one.
+// It returns what it undid, in order, and empty if there was nothing to undo.
+// Locks and errors are as with [UpTo].
+func Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
+	if to != Previous && to != 0 && !slices.Contains(versions(), to) {
+		return nil, fmt.Errorf("pglimit: to is %d: there is no such migration; take 0 or one of %v", to, versions())
+	}
+	return run(pool, func(p *goose.Provider) ([]*goose.MigrationResult, error) {
+		if to != Previous {
+			return p.DownTo(ctx, to)
+		}
+		one, err := p.Down(ctx)
+		if err != nil {
+			if errors.Is(err, goose.ErrNoNextVersion) {
+				err = nil // nothing to undo
+			}
+			return nil, err
+		}
+		return []*goose.MigrationResult{one}, nil
+	})
+}
+
+// Status tells of every migration whether it has been run, in order. It only
+// reads, and takes no lock.
+func Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
+	applied, err := appliedAt(ctx, pool)
+	if err != nil {
+		return nil, explain(err)
+	}
+	var all []Migration
+	for _, f := range files() {
+		at, ok := applied[f.version]
+		all = append(all, Migration{Version: f.version, Name: f.name, Applied: ok, AppliedAt: at})
+	}
+	return all, nil
+}
+
+// appliedAt reads VersionTable: empty if there is none.
+func appliedAt(ctx context.Context, pool *pgxpool.Pool) (map[int64]time.Time, error) {
+	var exists bool
+	err := pool.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = current_schema() AND tablename = $1)`,
+		VersionTable).Scan(&exists)
+	if err != nil || !exists {
+		return nil, err
+	}
+	rows, err := pool.Query(ctx, `SELECT version_id, tstamp::timestamptz FROM `+VersionTable+` WHERE is_applied`)
+	if err != nil {
+		return nil, err
+	}
+	applied := map[int64]time.Time{}
+	var version int64
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&version, &at}, func() error {
+		applied[version] = at
+		return nil
+	})
+	return applied, err
+}
+
+// run does one thing with a goose provider over pool.
+func run(pool *pgxpool.Pool, do func(*goose.Provider) ([]*goose.MigrationResult, error)) ([]Step, error) {
+	db := stdlib.OpenDBFromPool(pool)
+	p, err := provider(db)
+	if err != nil {
+		return nil, fmt.Errorf("pglimit: read the migrations: %w", errors.Join(err, db.Close()))
+	}
+	results, err := do(p)
+	var partial *goose.PartialError
+	if errors.As(err, &partial) {
+		results = partial.Applied
+	}
+	err = errors.Join(err, p.Close()) // closes db, not pool
+	var steps []Step
+	for _, r := range results {
+		steps = append(steps, Step{Version: r.Source.Version, Name: nameOf(r.Source.Path), Took: r.Duration})
+	}
+	if err != nil {
+		return steps, explain(err)
+	}
+	return steps, nil
+}
+
+func provider(db *sql.DB) (*goose.Provider, error) {
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(lockID), lock.WithLockTimeout(lockPeriod, lockTries))
+	if err != nil {
+		return nil, err
+	}
+	return goose.NewProvider(goose.DialectPostgres, db, FS,
+		goose.WithTableName(VersionTable),
+		goose.WithSessionLocker(locker),
+		goose.WithDisableGlobalRegistry(true), // an application's Go migrations are not ours
+		goose.WithLogger(goose.NopLogger()))
+}
+
+// explain says what to do about an error, where that is known.
+func explain(err error) error {
+	var pg *pgconn.PgError
+	switch {
+	case errors.Is(err, goose.ErrVersionNotFound):
+		return fmt.Errorf("pglimit: %s names a migration that this release of pglimit does not know (last known: %d): use the release that ran it: %w",
+			VersionTable, slices.Max(versions()), err)
+	case !errors.As(err, &pg):
+		return fmt.Errorf("pglimit: migrate: %w", err)
+	}
+	next := map[string]string{
+		"3F000": "no schema of the search_path exists: run CREATE SCHEMA first, or change search_path in the connection string",
+		"42501": "the role lacks the right to do this: migrate as the owner of the schema, or GRANT CREATE ON SCHEMA to the role",
+		"42P07": "it was made by something else than " + VersionTable + " knows of, such as exported migrations in a goose folder or printed SQL: go on with that, not with this",
+		"2BP01": "something of yours depends on it: drop that first",
+		"25006": "this is a replica or a read-only session: connect to the primary",
+	}[pg.Code]
+	if next == "" {
+		return fmt.Errorf("pglimit: migrate: %w", err)
+	}
+	return fmt.Errorf("pglimit: migrate: %w: %s", err, next)
+}
+
+// file is one of the migrations in FS.
+type file struct {
+	version int64
+	name    string // after the number, without .sql
+	path    string // in FS
+}
+
+// files lists FS in the order of its versions.
+func files() []file {
+	names, _ := fs.Glob(FS, "*.sql") // fails on a malformed pattern only
+	var all []file
+	for _, n := range names {
+		if version, err := goose.NumericComponent(n); err == nil {
+			all = append(all, file{version: version, name: nameOf(n), path: n})
+		}
+	}
+	slices.SortFunc(all, func(a, b file) int { return cmp.Compare(a.version, b.version) })
+	return all
+}
+
+func versions() []int64 {
+	var all []int64
+	for _, f := range files() {
+		all = append(all, f.version)
+	}
+	return all
+}
+
+// nameOf makes "tables" of "00001_tables.sql".
+func nameOf(file string) string {
+	_, name, _ := strings.Cut(path.Base(file), "_")
+	return strings.TrimSuffix(name, ".sql")
+}
