@@ -61,7 +61,7 @@ func (e *engine) ask(ctx context.Context, v verb, q *question) (outcome, error) 
 		return e.store.fill(ctx, q)
 	case v == verbRefund:
 		return e.store.refund(ctx, q)
-	case v == verbCheck, v != verbUpTo && free(q.capacity, 0, q.cost) < 1:
+	case v == verbCheck, free(q.capacity, 0, q.cost) < 1:
 		return e.store.get(ctx, q)
 	}
 	return e.store.take(ctx, q)
@@ -91,7 +91,7 @@ func (e *engine) question(v verb, in Ask) (question, error) {
 		if in.Cost != math.Trunc(in.Cost) {
 			q.cost = math.Min(1e-6*q.burst, in.Cost)
 		}
-		q.count, q.unit = in.Cost/q.cost, 1
+		q.count, q.unit = in.Cost/q.cost, math.Min(1, in.Cost)
 	case verbFill, verbRefund:
 		q.cost, q.count = 1, in.Cost
 	}
@@ -126,11 +126,15 @@ func validateCost(v verb, cost, burst float64) error {
 		return invalid("cost", value, "must be positive; Check at cost 0 reads without consuming")
 	case !(cost > 0) || cost > maxUnits:
 		return invalid("cost", value, "must be positive and at most 2^53")
-	case cost < 1e-9*burst:
-		return invalid("cost", value, fmt.Sprintf("must be at least a billionth of the burst %v", burst))
+	case cost < leastCost(burst):
+		return invalid("cost", value, fmt.Sprintf("must be at least %v, a billionth of the burst", leastCost(burst)))
 	}
 	return nil
 }
+
+// leastCost is a billionth of the burst, which rounding cannot lose; above a
+// billion whole units are still exact.
+func leastCost(burst float64) float64 { return math.Min(1, 1e-9*burst) }
 
 // bounded runs f within Config.Timeout and tells the caller's own end from it.
 func (e *engine) bounded(ctx context.Context, f func(context.Context) (outcome, error)) (outcome, error) {
@@ -150,7 +154,7 @@ func (e *engine) bounded(ctx context.Context, f func(context.Context) (outcome, 
 	case ctx.Err() != nil:
 		return o, fmt.Errorf("pglimit: %w", ctx.Err())
 	case inner.Err() != nil:
-		return o, fmt.Errorf("no answer within Timeout %v: %w", e.config.Timeout, err)
+		return o, fmt.Errorf("%w (Config.Timeout is %v)", err, e.config.Timeout)
 	}
 	return o, err
 }
@@ -159,7 +163,7 @@ func (e *engine) bounded(ctx context.Context, f func(context.Context) (outcome, 
 func (q *question) result(v verb, o outcome, p Policy, source Source) Result {
 	level := o.view.level(&q.rules, o.updatedAt)
 	r := Result{
-		Limit: p.Limit, Burst: q.burst, Level: level,
+		Limit: p.Limit, Burst: q.burst, Level: math.Min(level, q.burst),
 		Remaining:  math.Max(0, q.burst-level),
 		ResetAfter: o.after(max(o.view.emptyAt(&q.rules, o.updatedAt), o.blockedUntil)),
 		Full:       q.burst-level <= q.capacity-q.burst,

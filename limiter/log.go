@@ -46,9 +46,9 @@ func (l *slidingLog) trim(r *rules, at int64) {
 	l.totals = slices.Delete(l.totals, 0, gone)
 }
 
+// put leaves out an entry too small to change the running total.
 func (l *slidingLog) put(at int64, units float64) {
-	if units > 0 {
-		total := l.last() + units
+	if total := l.last() + units; total > l.last() {
 		l.entries = append(l.entries, at)
 		l.totals = append(l.totals, total)
 	}

@@ -72,8 +72,9 @@ type Ask struct {
 	// Key is whom the limit is for: 1 to 1,024 bytes of UTF-8 without NUL. See
 	// the function Key for joining several parts.
 	Key string
-	// Cost is how many units are asked for, from a billionth of the policy's
-	// burst to 2^53. It has no default: 0 is valid for Check alone.
+	// Cost is how many units are asked for: from a billionth of the policy's
+	// burst, or 1 if that is less, to 2^53. It has no default: 0 is valid for
+	// Check alone.
 	Cost float64
 }
 

@@ -61,6 +61,10 @@ const (
 	Previous int64 = -1
 )
 
+// ErrNoSuchVersion is returned by [UpTo] and [Down] when asked for a version
+// that no migration has. Nothing was done.
+var ErrNoSuchVersion = errors.New("pglimit: there is no such migration")
+
 // How long to wait for another process that is migrating: lockTries tries,
 // lockPeriod seconds apart. lockID is a number of pglimit's own, so that an
 // application may call Up while it holds goose's default lock.
@@ -112,7 +116,7 @@ func Up(ctx context.Context, pool *pgxpool.Pool) error {
 // error, what ran before it is returned, and stays.
 func UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 	if to != Latest && !slices.Contains(versions(), to) {
-		return nil, fmt.Errorf("pglimit: to is %d: there is no such migration; take one of %v", to, versions())
+		return nil, fmt.Errorf("%w: to is %d: take one of %v", ErrNoSuchVersion, to, versions())
 	}
 	return run(pool, func(p *goose.Provider) ([]*goose.MigrationResult, error) { return p.UpTo(ctx, to) })
 }
@@ -123,7 +127,7 @@ func UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 // Locks and errors are as with [UpTo].
 func Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 	if to != Previous && to != 0 && !slices.Contains(versions(), to) {
-		return nil, fmt.Errorf("pglimit: to is %d: there is no such migration; take 0 or one of %v", to, versions())
+		return nil, fmt.Errorf("%w: to is %d: take 0 or one of %v", ErrNoSuchVersion, to, versions())
 	}
 	return run(pool, func(p *goose.Provider) ([]*goose.MigrationResult, error) {
 		if to != Previous {

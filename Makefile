@@ -1,0 +1,28 @@
+# What the project is worked on with. `make help` lists it.
+
+# Further arguments: make test ARGS='-race -run TestWait'
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help test demo generate verify
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
+	@scripts/setup
+	@go run ./internal/withpg
+	go test $(ARGS) ./...
+
+demo: ## Show pglimit at work on a throwaway PostgreSQL (ARGS: pglimit demo flags)
+	@scripts/setup
+	@go build -o bin/ ./cmd/pglimit ./internal/withpg
+	@bin/withpg -- bin/pglimit demo $(ARGS)
+
+generate: ## Make queries/*.sql from their templates, and db/ from queries/ and migrations/
+	go run ./queries/template
+	rm -f db/*.go
+	CGO_ENABLED=0 go tool -modfile=tools.mod sqlc generate
+
+verify: ## Check generated code, vet, staticcheck, gofmt and module files
+	@scripts/verify

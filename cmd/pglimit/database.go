@@ -1,0 +1,86 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+)
+
+// connectTimeout holds unless the URL has a connect_timeout.
+const connectTimeout = 10 * time.Second
+
+// open connects to the database that --database-url or, without it,
+// DATABASE_URL names, and says on stderr which one that is. The caller closes
+// the pool.
+func (a *app) open(cmd *cobra.Command) (*pgxpool.Pool, error) {
+	address, from := a.databaseURL, "--database-url"
+	if address == "" {
+		address, from = os.Getenv("DATABASE_URL"), "DATABASE_URL"
+	}
+	if address == "" {
+		return nil, errors.New("no database is named: set DATABASE_URL or pass --database-url, such as postgres://app@localhost:5432/shop")
+	}
+	cfg, err := pgxpool.ParseConfig(address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s; take a form such as postgres://user:password@host:5432/database", from, unparsable(err))
+	}
+	c := cfg.ConnConfig
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = connectTimeout
+	}
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "pglimit"
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", describe(c))
+	pool, err := connect(cmd.Context(), cfg)
+	if err != nil {
+		return nil, database(fmt.Errorf("connect: %w", err))
+	}
+	return pool, nil
+}
+
+func connect(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return pool, nil
+}
+
+// describe names the database without the password.
+func describe(c *pgx.ConnConfig) string {
+	at := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
+	if strings.HasPrefix(c.Host, "/") { // a socket's directory
+		at = fmt.Sprintf("%s port %d", c.Host, c.Port)
+	}
+	return fmt.Sprintf("%s at %s as %s", cmp.Or(c.Database, c.User), at, c.User)
+}
+
+// unparsable says why a connection string cannot be read without quoting any
+// of it: where its syntax is broken, nobody can tell which part the password is.
+func unparsable(err error) string {
+	var parse *pgconn.ParseConfigError
+	if !errors.As(err, &parse) {
+		return "not a connection string"
+	}
+	blank := *parse
+	blank.ConnString = ""
+	text := strings.TrimPrefix(blank.Error(), "cannot parse ``: ")
+	reason, _, _ := strings.Cut(text, " (") // what stands in brackets may quote it
+	return reason
+}

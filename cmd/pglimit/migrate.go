@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/migrations"
+)
+
+func newMigrate(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Make, change or remove pglimit's tables",
+		Long: `Make, change or remove pglimit's tables in the database.
+
+The tables go into the first schema of search_path. Which migrations have been
+run is kept in ` + migrations.VersionTable + `, apart from your application's own
+migrations. Applications that want pglimit's migrations among their own take
+export (goose) or print (any other tool) instead of up.`,
+		Example: `  pglimit migrate up
+  pglimit migrate status`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return errors.New("migrate what? say up, down, status, print or export")
+		},
+	}
+	cmd.AddCommand(newMigrateUp(a), newMigrateDown(a), newMigrateStatus(a), newMigratePrint(a), newMigrateExport(a))
+	return cmd
+}
+
+func newMigrateUp(a *app) *cobra.Command {
+	var to int64
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run the migrations that have not been run yet",
+		Long: `Run the migrations that have not been run yet, each in a transaction of its
+own. Running it again does nothing. If another process is migrating, this one
+waits for it, for five minutes at most.
+
+It takes the right to create tables, and a connection to the server itself or
+through a pooler in session mode.`,
+		Example: `  pglimit migrate up
+  pglimit migrate up --to 1`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("to") {
+				to = migrations.Latest
+			}
+			return a.migrate(cmd, "up", to, migrations.UpTo)
+		},
+	}
+	cmd.Flags().Int64Var(&to, "to", 0, "the last `version` to run; default: all")
+	return cmd
+}
+
+func newMigrateDown(a *app) *cobra.Command {
+	var to int64
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Undo the last migration, or more",
+		Long: `Undo the migration that was run last, or, with --to, all those after a version.
+
+--to 0 undoes all: it drops the tables and what is counted in them.`,
+		Example: `  pglimit migrate down
+  pglimit migrate down --to 1
+  pglimit migrate down --to 0`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case !cmd.Flags().Changed("to"):
+				to = migrations.Previous
+			case to < 0:
+				return fmt.Errorf("--to is %d: take 0 to undo all, or the last version to keep", to)
+			}
+			return a.migrate(cmd, "down", to, migrations.Down)
+		},
+	}
+	cmd.Flags().Int64Var(&to, "to", 0, "the last `version` to keep, 0 for none; default: one step back")
+	return cmd
+}
+
+// migrate runs or undoes migrations and tells which, also those before an error.
+func (a *app) migrate(cmd *cobra.Command, direction string, to int64,
+	do func(context.Context, *pgxpool.Pool, int64) ([]migrations.Step, error)) error {
+	pool, err := a.open(cmd)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	steps, err := do(cmd.Context(), pool, to)
+	if err != nil && len(steps) == 0 {
+		if errors.Is(err, migrations.ErrNoSuchVersion) {
+			return err
+		}
+		return database(err)
+	}
+
+	type step struct {
+		Version int64  `json:"version"`
+		Name    string `json:"name"`
+		Took    string `json:"took"`
+	}
+	result := struct {
+		Direction  string `json:"direction"`
+		Migrations []step `json:"migrations"` // in the order they were run or undone
+	}{direction, []step{}}
+	var text strings.Builder
+	for _, s := range steps {
+		took := s.Took.Round(time.Microsecond).String()
+		result.Migrations = append(result.Migrations, step{s.Version, s.Name, took})
+		fmt.Fprintf(&text, "%s %05d %s (%s)\n", direction, s.Version, s.Name, took)
+	}
+	if len(steps) == 0 {
+		fmt.Fprintf(&text, "nothing to do\n")
+	}
+	return errors.Join(database(err), a.print(cmd, result, text.String()))
+}
+
+func newMigrateStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Tell which migrations have been run",
+		Long: `Tell which migrations have been run, and when. It only reads.
+
+Migrations that were run by an application's own goose, or from printed SQL,
+are on that tool's record and pending here.`,
+		Example: `  pglimit migrate status
+  pglimit migrate status --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			pool, err := a.open(cmd)
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			all, err := migrations.Status(cmd.Context(), pool)
+			if err != nil {
+				return database(err)
+			}
+
+			type migration struct {
+				Version   int64      `json:"version"`
+				Name      string     `json:"name"`
+				Applied   bool       `json:"applied"`
+				AppliedAt *time.Time `json:"applied_at"` // null: not applied
+			}
+			result := struct {
+				Migrations []migration `json:"migrations"`
+			}{[]migration{}}
+			var text strings.Builder
+			table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(table, "VERSION\tNAME\tAPPLIED")
+			for _, m := range all {
+				one := migration{Version: m.Version, Name: m.Name, Applied: m.Applied}
+				applied := "pending"
+				if m.Applied {
+					at := m.AppliedAt.UTC()
+					one.AppliedAt = &at
+					applied = at.Format(time.RFC3339)
+				}
+				result.Migrations = append(result.Migrations, one)
+				fmt.Fprintf(table, "%05d\t%s\t%s\n", m.Version, m.Name, applied)
+			}
+			if err := table.Flush(); err != nil {
+				return err
+			}
+			return a.print(cmd, result, text.String())
+		},
+	}
+}
+
+func newMigratePrint(a *app) *cobra.Command {
+	var down bool
+	cmd := &cobra.Command{
+		Use:   "print",
+		Short: "Write the migrations as plain SQL",
+		Long: `Write all migrations as plain SQL, for psql and for other migration tools. No
+database is asked, and none knows what was printed: the tool that runs the SQL
+keeps the record of it. There is no BEGIN and no COMMIT in it.`,
+		Example: `  pglimit migrate print | psql -1 -v ON_ERROR_STOP=1 "$DATABASE_URL"
+  pglimit migrate print --down`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var sql strings.Builder
+			if err := migrations.Print(&sql, down); err != nil {
+				return err
+			}
+			direction := "up"
+			if down {
+				direction = "down"
+			}
+			return a.print(cmd, struct {
+				Direction string `json:"direction"`
+				SQL       string `json:"sql"`
+			}{direction, sql.String()}, sql.String())
+		},
+	}
+	cmd.Flags().BoolVar(&down, "down", false, "write what undoes them")
+	return cmd
+}
+
+func newMigrateExport(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "export DIR",
+		Short: "Copy the migrations into your own goose folder",
+		Long: `Copy the migrations into DIR, the folder of your own goose migrations, under
+the next numbers there: NNNNN_pglimit_<name>.sql, or times where DIR has times.
+They then run with your own, and on your own record.
+
+Those that are there already are left out: run it again after each update of
+pglimit. No file is overwritten, and no database is asked.`,
+		Example: `  pglimit migrate export db/migrations`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			files, err := migrations.Export(args[0])
+			text := "nothing to do: all are there\n"
+			if len(files) > 0 {
+				text = strings.Join(files, "\n") + "\n"
+			} else if err != nil {
+				return err
+			}
+			return errors.Join(err, a.print(cmd, struct {
+				Files []string `json:"files"`
+			}{append([]string{}, files...)}, text))
+		},
+	}
+}

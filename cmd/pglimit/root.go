@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// app is what the subcommands share: the global flags.
+type app struct {
+	databaseURL string
+	json        bool
+}
+
+// run runs the command line args, without the program's name, and returns the
+// exit code. An error is one line on stderr.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	code := exitCode(err)
+	if err == nil || errors.Is(err, errDenied) {
+		return code
+	}
+	message := strings.TrimPrefix(err.Error(), "pglimit: ")
+	if code == exitUsage {
+		message += "; see `" + cmd.CommandPath() + " --help`"
+	}
+	fmt.Fprintln(stderr, "pglimit: "+oneLine(message))
+	return code
+}
+
+// oneLine joins the lines of an error that has several, as those of connecting
+// to several hosts do.
+func oneLine(message string) string {
+	var lines []string
+	for line := range strings.Lines(message) {
+		lines = append(lines, strings.TrimSpace(line))
+	}
+	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
+}
+
+func newRoot() *cobra.Command {
+	a := &app{}
+	root := &cobra.Command{
+		Use:   "pglimit",
+		Short: "Rate limits in PostgreSQL",
+		Long: `Rate limits in PostgreSQL: set up the tables and work with them.
+
+The database is named by DATABASE_URL or --database-url, as a URL or as
+key=value pairs. ?search_path=limits at the end of a URL takes the tables from
+schema limits. A password in DATABASE_URL stays out of the process list.
+
+Exit codes: 0 allowed or done, 1 denied, 2 wrong usage, 3 database error.
+Results go to stdout, everything else to stderr.`,
+		Example: `  export DATABASE_URL=postgres://app@localhost:5432/shop
+  pglimit migrate up
+  pglimit migrate status --json`,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.databaseURL, "database-url", "", "the database's `URL`; default: the environment's DATABASE_URL")
+	flags.BoolVar(&a.json, "json", false, "write the result as JSON")
+	root.AddCommand(newMigrate(a)) // one file per subcommand
+	return root
+}
+
+// print writes a command's result to stdout: value as JSON if --json is set,
+// else text.
+func (a *app) print(cmd *cobra.Command, value any, text string) error {
+	if !a.json {
+		_, err := io.WriteString(cmd.OutOrStdout(), text)
+		return err
+	}
+	enc := json.NewEncoder(cmd.OutOrStdout())
+	enc.SetIndent("", "  ")
+	return enc.Encode(value)
+}

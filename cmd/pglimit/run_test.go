@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+)
+
+// call runs a command line in this process.
+func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	code = run(t.Context(), args, strings.NewReader(""), &out, &err)
+	return code, out.String(), err.String()
+}
+
+func TestUsageErrors(t *testing.T) {
+	t.Setenv("DATABASE_URL", "")
+	for _, c := range []struct {
+		args string
+		want string // part of the one line on stderr
+	}{
+		{"migrate", "say up, down, status, print or export"},
+		{"migrate sideways", `unknown command "sideways"`},
+		{"sideways", `unknown command "sideways"`},
+		{"--sideways", "unknown flag: --sideways"},
+		{"migrate up 3", `unknown command "3"`},
+		{"migrate up --to x", "--to"},
+		{"migrate down --to -1", "--to is -1"},
+		{"migrate export", "accepts 1 arg"},
+		{"migrate export no/such/folder", "no/such/folder"},
+		{"migrate up", "set DATABASE_URL or pass --database-url"},
+		{"migrate down", "set DATABASE_URL or pass --database-url"},
+		{"migrate status", "set DATABASE_URL or pass --database-url"},
+	} {
+		code, stdout, stderr := call(t, strings.Fields(c.args)...)
+		if code != exitUsage || stdout != "" {
+			t.Errorf("%s: exit code %d, stdout %q; want %d and nothing", c.args, code, stdout, exitUsage)
+		}
+		if !strings.HasPrefix(stderr, "pglimit: ") || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, c.want) || !strings.Contains(stderr, "--help") {
+			t.Errorf("%s: stderr is %q, want one line with %q", c.args, stderr, c.want)
+		}
+	}
+}
+
+// TestPasswordStaysSecret tries connection strings that are broken in ways
+// that leave open which part the password is.
+func TestPasswordStaysSecret(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]int{
+		"postgres://app:hunter2@127.0.0.1:1/shop":                         exitDatabase,
+		"postgres://app@127.0.0.1:1/shop?password=hunter2":                exitDatabase,
+		"host=127.0.0.1 port=1 user=app password=hunter2":                 exitDatabase,
+		"postgres://app:hunter2@127.0.0.1:none/shop":                      exitUsage,
+		"postgres://app:hunter2@127.0.0.1:1/shop?sslmode=none":            exitUsage,
+		"postgres://app:hunter2%zz@127.0.0.1:1/shop":                      exitUsage,
+		"postgres://app:hun ter2@127.0.0.1:x/hunter2":                     exitUsage,
+		"postgres://app:`: hunter2@127.0.0.1:x/":                          exitUsage,
+		"mysql://app:hunter2@127.0.0.1:1/shop":                            exitUsage,
+		"app:hunter2@127.0.0.1":                                           exitUsage,
+		"host=127.0.0.1 password='hunter2":                                exitUsage,
+		"postgres://app:hunter2@127.0.0.1:1/shop?connect_timeout=hunter2": exitUsage,
+	} {
+		code, stdout, stderr := call(t, "migrate", "status", "--database-url", address)
+		if code != want || stdout != "" {
+			t.Errorf("%s: exit code %d, stdout %q; want %d and nothing", address, code, stdout, want)
+		}
+		if strings.Contains(stderr, "hunter2") || strings.Contains(stderr, "ter2") {
+			t.Errorf("%s: stderr shows the password: %s", address, stderr)
+		}
+		if last := strings.TrimSpace(stderr[strings.LastIndex(strings.TrimSpace(stderr), "\n")+1:]); !strings.HasPrefix(last, "pglimit: ") {
+			t.Errorf("%s: stderr ends in %q", address, last)
+		}
+	}
+}
+
+func TestDatabaseLine(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"postgres://app:hunter2@127.0.0.1:1/shop":      "database: shop at 127.0.0.1:1 as app\n",
+		"postgres://app@[::1]:1/shop":                  "database: shop at [::1]:1 as app\n",
+		"host=/nonexistent port=6543 user=app":         "database: app at /nonexistent port 6543 as app\n",
+		"postgres://app:hunter2@127.0.0.1:1,[::1]:1/s": "database: s at 127.0.0.1:1 as app\n",
+	} {
+		_, _, stderr := call(t, "migrate", "up", "--database-url", address)
+		if first := stderr[:strings.Index(stderr, "\n")+1]; first != want {
+			t.Errorf("%s: got %q, want %q", address, first, want)
+		}
+		if strings.Count(stderr, "\n") != 2 {
+			t.Errorf("%s: stderr has other than two lines: %q", address, stderr)
+		}
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	plain := errors.New("plain")
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{database(nil), 0},
+		{errDenied, 1},
+		{fmt.Errorf("wrapped: %w", errDenied), 1},
+		{plain, 2},
+		{database(plain), 3},
+		{fmt.Errorf("wrapped: %w", database(plain)), 3},
+		{errors.Join(database(plain), nil), 3},
+	} {
+		if got := exitCode(c.err); got != c.want {
+			t.Errorf("%v: got %d, want %d", c.err, got, c.want)
+		}
+	}
+	if !errors.Is(database(plain), plain) {
+		t.Error("the cause is lost")
+	}
+}
+
+func TestPrintAndExport(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"migrate", "print"}, {"migrate", "print", "--down"}} {
+		code, text, stderr := call(t, args...)
+		if code != 0 || stderr != "" || !strings.Contains(text, "pglimit_gcra") {
+			t.Errorf("%q: exit code %d, stdout %q, stderr %q", args, code, text, stderr)
+		}
+		var result struct{ Direction, SQL string }
+		decode(t, &result, append(args, "--json")...)
+		if result.SQL != text || result.Direction != map[bool]string{false: "up", true: "down"}[len(args) == 3] {
+			t.Errorf("%q: the JSON differs from the text: %+v", args, result)
+		}
+	}
+	dir := t.TempDir()
+	code, text, stderr := call(t, "migrate", "export", dir)
+	if code != 0 || stderr != "" || strings.Count(text, dir) != 3 {
+		t.Errorf("export: exit code %d, stdout %q, stderr %q", code, text, stderr)
+	}
+	code, text, _ = call(t, "migrate", "export", dir)
+	if code != 0 || !strings.HasPrefix(text, "nothing to do") {
+		t.Errorf("the second export: exit code %d, stdout %q", code, text)
+	}
+	var result struct{ Files []string }
+	decode(t, &result, "migrate", "export", dir, "--json")
+	if result.Files == nil || len(result.Files) != 0 {
+		t.Errorf("the third export: %+v, want an empty list", result)
+	}
+}
+
+// decode runs a command line and reads its JSON, which has no other fields.
+func decode(t *testing.T, into any, args ...string) {
+	t.Helper()
+	code, stdout, stderr := call(t, args...)
+	d := json.NewDecoder(strings.NewReader(stdout))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil || code != 0 {
+		t.Fatalf("%q: exit code %d, %v: stdout %q, stderr %q", args, code, err, stdout, stderr)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		t.Errorf("%q: more than one JSON value: %q", args, stdout)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	for _, c := range []string{"", "migrate", "migrate up", "migrate down", "migrate status", "migrate print", "migrate export"} {
+		code, stdout, stderr := call(t, append(strings.Fields(c), "--help")...)
+		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:") {
+			t.Errorf("%s: exit code %d, stderr %q, help without an example? %q", c, code, stderr, stdout)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestUpdatesStayHOT: at least 99 of 100 updates of every table rewrite the
+// row in place, for one hot key and for keys hit three times an expiry.
+func TestUpdatesStayHOT(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for _, p := range variants(1000, time.Minute) {
+		t.Run(variant(p), func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t)
+			clock := new(conformance.Clock)
+			l := newLimiter(t, pool, &limiter.Config{Now: clock.Now})
+
+			for i := range int64(2000) { // a millisecond apart
+				clock.Set(i * 1000)
+				must(t)(l.Allow(ctx, p, "hot"))
+			}
+			first := stayedHOT(t, pool, p, "a hot key", hotCount{}, 1999)
+
+			at := int64(10_000_000_000)
+			for range 600 { // a third of an expiry apart
+				at += expiry(p).Microseconds() / 3
+				clock.Set(at)
+				for key := range 5 {
+					must(t)(l.Allow(ctx, p, fmt.Sprint("spread", key)))
+				}
+			}
+			stayedHOT(t, pool, p, "three hits an expiry", first, 5*599)
+		})
+	}
+}
+
+// expiry is how long a key of p that is used once holds something.
+func expiry(p limiter.Policy) time.Duration {
+	if p.Algorithm == limiter.SlidingWindowCounter {
+		return 2 * p.Period
+	}
+	return p.Period
+}
+
+type hotCount struct{ updates, hot int64 }
+
+// stayedHOT waits until the server has counted updates more than before.
+func stayedHOT(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, what string, before hotCount, updates int64) (c hotCount) {
+	t.Helper()
+	pool.Reset() // a session hands its counters in when it ends
+	eventually(t, "the updates are counted", func(ctx context.Context) (bool, error) {
+		err := pool.QueryRow(ctx,
+			"SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", "pglimit_"+string(p.Algorithm)).Scan(&c.updates, &c.hot)
+		return c.updates >= before.updates+updates, err
+	})
+	share := float64(c.hot-before.hot) / float64(c.updates-before.updates)
+	t.Logf("%s: %.2f %% of %d updates HOT", what, 100*share, c.updates-before.updates)
+	if share < 0.99 {
+		t.Errorf("%s: only %.2f %% of the updates were HOT", what, 100*share)
+	}
+	return c
+}

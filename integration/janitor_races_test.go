@@ -1,0 +1,241 @@
+package integration
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/janitor"
+)
+
+// gate holds up every deletion from a table until it is opened.
+type gate struct {
+	pool *pgxpool.Pool // for looking
+	conn *pgxpool.Conn // holds it shut
+}
+
+const gateLock = 4711
+
+func newGate(t *testing.T, pool *pgxpool.Pool, table string) *gate {
+	t.Helper()
+	exec(t, pool, `CREATE FUNCTION pass_gate() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN OLD; END $$`)
+	exec(t, pool, `CREATE TRIGGER gate BEFORE DELETE ON `+table+` FOR EACH ROW EXECUTE FUNCTION pass_gate()`)
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_lock($1)`, gateLock); err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{pool: pool, conn: conn}
+	t.Cleanup(func() {
+		if g.conn != nil {
+			g.conn.Hijack().Close(context.Background())
+		}
+	})
+	return g
+}
+
+// awaitSweep returns once a deletion waits at the gate.
+func (g *gate) awaitSweep(t *testing.T) {
+	t.Helper()
+	awaitBlocked(t, g.pool)
+}
+
+func awaitBlocked(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	eventually(t, "a statement waits for a lock", func(ctx context.Context) (bool, error) {
+		n, err := blocked(ctx, pool)
+		return n > 0, err
+	})
+}
+
+func (g *gate) open(t *testing.T) {
+	t.Helper()
+	if _, err := g.conn.Exec(t.Context(), `SELECT pg_advisory_unlock($1)`, gateLock); err != nil {
+		t.Fatal(err)
+	}
+	g.conn.Release()
+	g.conn = nil
+}
+
+// result is what Sweep returned.
+type result struct {
+	removed janitor.Removed
+	err     error
+}
+
+func sweepAside(t *testing.T, j *janitor.Janitor) <-chan result {
+	t.Helper()
+	ended := make(chan result, 1)
+	go func() {
+		removed, err := j.Sweep(t.Context())
+		ended <- result{removed, err}
+	}()
+	return ended
+}
+
+// renew takes a token, within tx if that is not nil, on an expired row.
+func renew(t *testing.T, tx pgx.Tx, pool *pgxpool.Pool, key string) {
+	t.Helper()
+	var err error
+	if tx != nil {
+		_, err = take(t.Context(), tx, "p", key, nil)
+	} else {
+		_, err = take(t.Context(), pool, "p", key, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkLevels wants the keys of policy p with their levels, and no others.
+func checkLevels(t *testing.T, pool *pgxpool.Pool, want string) {
+	t.Helper()
+	got := one[string](t, pool, `SELECT coalesce(string_agg(key || ':' || level, ' ' ORDER BY key), '') FROM pglimit_token_bucket`)
+	if got != want {
+		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
+// TestJanitorLeavesWhatATransactionRenews: the transaction has taken from an
+// expired row and commits while the sweep is under way. A sweep that waited for
+// the row and then deleted it without reading it again would forget the token.
+func TestJanitorLeavesWhatATransactionRenews(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	insertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	renew(t, tx, nil, "k2")
+
+	ended := sweepAside(t, newJanitor(t, pool, nil))
+	var r result
+	done := false
+	eventually(t, "the sweep has ended or waits for the row", func(ctx context.Context) (bool, error) {
+		select {
+		case r = <-ended:
+			done = true
+			return true, nil
+		default:
+		}
+		n, err := blocked(ctx, pool)
+		return n > 0, err
+	})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !done {
+		r = <-ended
+	}
+	if r.err != nil || r.removed.Total() != 2 {
+		t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
+	}
+	checkLevels(t, pool, "k2:1")
+}
+
+// TestJanitorLeavesWhatWasRenewedSinceItLooked: the statement has seen three
+// expired rows and deletes the first, when the third is renewed and committed.
+func TestJanitorLeavesWhatWasRenewedSinceItLooked(t *testing.T) {
+	t.Parallel()
+	for _, isolation := range []string{"read committed", "repeatable read"} {
+		t.Run(isolation, func(t *testing.T) {
+			t.Parallel()
+			address := newDatabase(t)
+			pool := connect(t, address)
+			insertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
+			// Rows are found, locked and deleted one after the other in this plan.
+			sweeper := connect(t, address, setting("default_transaction_isolation", isolation),
+				setting("enable_hashjoin", "off"), setting("enable_mergejoin", "off"), setting("enable_seqscan", "off"), setting("enable_material", "off"))
+			gate := newGate(t, pool, "pglimit_token_bucket")
+			ended := sweepAside(t, newJanitor(t, sweeper, nil))
+			gate.awaitSweep(t)
+			exec(t, pool, `SET lock_timeout = '10s'`)
+			renew(t, nil, pool, "k3")
+			gate.open(t)
+			if r := <-ended; r.err != nil || r.removed.Total() != 2 {
+				t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
+			}
+			checkLevels(t, pool, "k3:1")
+		})
+	}
+}
+
+// TestJanitorPassesOverWhatIsHeld: a row that a transaction holds is neither
+// deleted nor waited for.
+func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	insertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	renew(t, tx, nil, "k1")
+
+	j := newJanitor(t, pool, &janitor.Config{BatchSize: 1, Logger: slog.New(slog.DiscardHandler)})
+	ended := sweepAside(t, j)
+	eventually(t, "the sweep has ended", func(ctx context.Context) (bool, error) {
+		select {
+		case r := <-ended:
+			if r.err != nil || r.removed.Total() != 2 {
+				t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
+			}
+			return true, nil
+		default:
+		}
+		if n, err := blocked(ctx, pool); n > 0 || err != nil {
+			t.Fatalf("the sweep waits for the row that the transaction holds (%v)", err)
+		}
+		return false, nil
+	})
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	checkLevels(t, pool, "k1:0")
+	sweep(t, j, map[string]int64{"pglimit_token_bucket": 1})
+}
+
+// logWatch is a slog handler that tells when a record with a certain text
+// came.
+type logWatch struct {
+	text string
+	seen chan struct{} // has one token once a record came
+}
+
+func newLogWatch(text string) *logWatch { return &logWatch{text, make(chan struct{}, 1)} }
+
+func (w *logWatch) reset() {
+	select {
+	case <-w.seen:
+	default:
+	}
+}
+
+func (w *logWatch) Enabled(context.Context, slog.Level) bool { return true }
+func (w *logWatch) WithAttrs([]slog.Attr) slog.Handler       { return w }
+func (w *logWatch) WithGroup(string) slog.Handler            { return w }
+
+func (w *logWatch) Handle(_ context.Context, r slog.Record) error {
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		text += " " + a.String()
+		return true
+	})
+	if strings.Contains(text, w.text) {
+		select {
+		case w.seen <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestWait queues over the database's own clock; nothing here asks how long
+// anything took, only what the queue holds.
+func TestWait(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	t.Run("memory", func(t *testing.T) { t.Parallel(); testWait(t, limiter.NewMemory(nil)) })
+	t.Run("database", func(t *testing.T) { t.Parallel(); testWait(t, newLimiter(t, pool, nil)) })
+}
+
+func testWait(t *testing.T, l *limiter.Limiter) {
+	ctx := context.Background()
+	slow := limiter.Policy{Name: "slow", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: time.Hour, Burst: 4}
+	level := func(key string) float64 { return must(t)(l.Check(ctx, slow, key, 0)).Level }
+	queued := func(key string, units float64) {
+		t.Helper()
+		eventually(t, "the Wait is in the queue", func(ctx context.Context) (bool, error) {
+			r, err := l.Check(ctx, slow, key, 0)
+			return near(r.Level, units), err
+		})
+	}
+
+	// A full queue denies at once.
+	must(t)(l.AllowN(ctx, slow, "full", 4))
+	var denied *limiter.DeniedError
+	if err := l.Wait(ctx, slow, "full", 1); !errors.As(err, &denied) || denied.Result.Reason != limiter.ReasonLimit {
+		t.Errorf("full: got %v", err)
+	}
+	if err := l.Wait(ctx, slow, "full", 5); !errors.As(err, &denied) || denied.Result.RetryAfter != limiter.Never {
+		t.Errorf("above the burst: got %v", err)
+	}
+
+	// A turn beyond the deadline is denied at once and consumes nothing.
+	must(t)(l.Allow(ctx, slow, "late"))
+	soon, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := l.Wait(soon, slow, "late", 1); !errors.As(err, &denied) || denied.Result.RetryAfter < 58*time.Minute || denied.Result.RetryAfter > time.Hour {
+		t.Errorf("late: got %v", err)
+	}
+	if got := level("late"); !near(got, 1) {
+		t.Errorf("a Wait that could not come in time left a level of %v", got)
+	}
+
+	// The first place is free at once; a cancelled one goes back.
+	if err := l.Wait(ctx, slow, "cancelled", 1); err != nil {
+		t.Error(err)
+	}
+	waiting, stop := context.WithCancel(ctx)
+	gone := make(chan error, 1)
+	go func() { gone <- l.Wait(waiting, slow, "cancelled", 2) }()
+	queued("cancelled", 3)
+	stop()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: got %v", err)
+	}
+	if got := level("cancelled"); !near(got, 1) {
+		t.Errorf("a cancelled Wait left a level of %v", got)
+	}
+
+	// Once somebody queued behind it the place stays taken.
+	waiting, stop = context.WithCancel(ctx)
+	go func() { gone <- l.Wait(waiting, slow, "cancelled", 2) }()
+	queued("cancelled", 3)
+	must(t)(l.Allow(ctx, slow, "cancelled"))
+	stop()
+	<-gone
+	if got := level("cancelled"); !near(got, 4) {
+		t.Errorf("a cancelled Wait with another behind it left a level of %v", got)
+	}
+
+	// A turn comes.
+	quick := limiter.Policy{Name: "quick", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 4}
+	for range 4 {
+		if err := l.Wait(ctx, quick, "k", 1); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := l.Block(ctx, quick, "k", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Wait(ctx, quick, "k", 1); !errors.As(err, &denied) || denied.Result.Reason != limiter.ReasonBlocked {
+		t.Errorf("blocked: got %v", err)
+	}
+}

@@ -1,0 +1,153 @@
+// Package conformance holds every kind of Limiter to the same decisions: the
+// step tables of testdata/vectors, run against memory and against PostgreSQL.
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// A Case is a policy and what it decides step by step.
+type Case struct {
+	Name   string         `json:"name"`
+	Policy limiter.Policy `json:"policy"`
+	Steps  []Step         `json:"steps"`
+}
+
+// A Step asks once, or Times times, at a time in microseconds, and tells the
+// fields of the Result that the source of the case fixes: by their JSON names,
+// floats within 1e-6 unless level_tolerance says otherwise, null for never.
+// For block, cost is seconds.
+type Step struct {
+	At    int64          `json:"at"`
+	Op    string         `json:"op"`
+	Key   string         `json:"key"`
+	Cost  float64        `json:"cost"`
+	Times int            `json:"times"`
+	Want  map[string]any `json:"want"`
+}
+
+// Epoch is time 0 of the steps: a whole multiple of every period in them.
+var Epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// Clock is a settable clock for Config.Now, safe for concurrent use.
+type Clock struct{ us atomic.Int64 }
+
+// Now is for Config.Now.
+func (c *Clock) Now() time.Time { return Epoch.Add(time.Duration(c.us.Load()) * time.Microsecond) }
+
+// Set sets the clock to us microseconds after Epoch.
+func (c *Clock) Set(us int64) { c.us.Store(us) }
+
+// Run runs every vector of dir, each on a Limiter of its own with that clock.
+func Run(t *testing.T, dir string, newLimiter func(t *testing.T, clock *Clock) *limiter.Limiter) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no vectors in %s (%v)", dir, err)
+	}
+	n := 0
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var cases []Case
+		if err := json.Unmarshal(data, &cases); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, c := range cases {
+			n++ // a name of its own: one database can run them all
+			c.Policy.Name = fmt.Sprintf("v%d", n)
+			t.Run(c.Name, func(t *testing.T) {
+				t.Parallel()
+				clock := new(Clock)
+				c.run(t, newLimiter(t, clock), clock)
+			})
+		}
+	}
+}
+
+func (c Case) run(t *testing.T, l *limiter.Limiter, clock *Clock) {
+	for i, s := range c.Steps {
+		for range max(1, s.Times) {
+			clock.Set(s.At)
+			r, err := Do(context.Background(), l, c.Policy, s.Op, s.Key, s.Cost)
+			if err != nil {
+				t.Fatalf("step %d (%s %v at %d µs): %v", i, s.Op, s.Cost, s.At, err)
+			}
+			for _, diff := range differences(r, s.Want) {
+				t.Errorf("step %d (%s %v at %d µs): %s", i, s.Op, s.Cost, s.At, diff)
+			}
+		}
+	}
+}
+
+// Do calls the verb named op; block takes its duration in seconds from cost.
+func Do(ctx context.Context, l *limiter.Limiter, p limiter.Policy, op, key string, cost float64) (limiter.Result, error) {
+	switch op {
+	case "allow":
+		return l.AllowN(ctx, p, key, cost)
+	case "allow_up_to":
+		return l.AllowUpTo(ctx, p, key, cost)
+	case "check":
+		return l.Check(ctx, p, key, cost)
+	case "fill":
+		return l.Fill(ctx, p, key, cost)
+	case "refund":
+		return l.Refund(ctx, p, key, cost)
+	case "reset":
+		return limiter.Result{}, l.Reset(ctx, p, key)
+	case "block":
+		return limiter.Result{}, l.Block(ctx, p, key, time.Duration(math.Round(cost*1e6))*time.Microsecond)
+	case "unblock":
+		return limiter.Result{}, l.Unblock(ctx, p, key)
+	}
+	return limiter.Result{}, fmt.Errorf("no verb %q", op)
+}
+
+func differences(r limiter.Result, want map[string]any) (out []string) {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	got := map[string]any{}
+	if err := json.Unmarshal(data, &got); err != nil {
+		return []string{err.Error()}
+	}
+	tolerance := 1e-6
+	if v, ok := want["level_tolerance"].(float64); ok {
+		tolerance = v
+	}
+	for field, w := range want {
+		if field == "level_tolerance" {
+			continue
+		}
+		g, ok := got[field]
+		a, isNumber := g.(float64)
+		b, wantNumber := w.(float64)
+		allowed := 1e-6
+		if field == "level" {
+			allowed = tolerance
+		}
+		// A microsecond of difference is one: times are compared to half of it.
+		if len(field) > 2 && field[len(field)-2:] == "_s" {
+			allowed = 0.5e-6
+		}
+		switch {
+		case !ok && w == nil, ok && g == w:
+		case isNumber && wantNumber && math.Abs(a-b) <= allowed:
+		default:
+			out = append(out, fmt.Sprintf("%s is %v, want %v (%s)", field, g, w, data))
+		}
+	}
+	return out
+}

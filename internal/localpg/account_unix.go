@@ -1,0 +1,86 @@
+//go:build unix
+
+package localpg
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// account is another user than ours. The methods of a nil account mean our
+// own user.
+type account struct{ uid, gid int }
+
+// runAs picks who runs the server: nil, our own user, unless that is root.
+// For root it is the owner of a data directory in use, else postgres or
+// nobody.
+func runAs(dataDir string, isNew bool) (*account, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	if !isNew {
+		info, err := os.Stat(dataDir)
+		if err != nil {
+			return nil, err
+		}
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || stat.Uid == 0 {
+			return nil, fmt.Errorf("data directory %s belongs to root, as whom PostgreSQL refuses to run: chown it", dataDir)
+		}
+		return &account{int(stat.Uid), int(stat.Gid)}, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.Atoi(u.Uid)
+		gid, err2 := strconv.Atoi(u.Gid)
+		if err1 == nil && err2 == nil && uid != 0 {
+			return &account{uid, gid}, nil
+		}
+	}
+	return nil, errors.New("PostgreSQL refuses to run as root, and there is no user postgres or nobody: add one (useradd --system postgres), or run as another user")
+}
+
+// apply has cmd run as the account.
+func (a *account) apply(cmd *exec.Cmd) {
+	if a == nil {
+		return
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
+}
+
+// own gives path to the account.
+func (a *account) own(path string) error {
+	if a == nil {
+		return nil
+	}
+	return os.Chown(path, a.uid, a.gid)
+}
+
+// tempDir is the system's directory for temporary files, or /tmp if the
+// account could not get there.
+func (a *account) tempDir() string {
+	dir := os.TempDir()
+	if a == nil {
+		return dir
+	}
+	for d := filepath.Clean(dir); ; d = filepath.Dir(d) {
+		if info, err := os.Stat(d); err != nil || info.Mode().Perm()&0o001 == 0 {
+			return "/tmp"
+		}
+		if d == filepath.Dir(d) {
+			return dir
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package localpg
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	superuser    = "postgres"
+	passwordFile = "pglimit.password" // in the data directory
+)
+
+// findPrograms sets bindir and version.
+func (s *Server) findPrograms(o Options) (err error) {
+	if o.BinDir != "" {
+		s.bindir = o.BinDir
+		if s.version, err = serverVersion(o.BinDir); err != nil {
+			return fmt.Errorf("PostgreSQL in %s: %w", o.BinDir, err)
+		}
+		return nil
+	}
+	major := ""
+	if o.DataDir != "" {
+		version, err := os.ReadFile(filepath.Join(o.DataDir, "PG_VERSION"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		major = strings.TrimSpace(string(version))
+	}
+	s.bindir, s.version, err = find(major)
+	return err
+}
+
+// prepare makes the run directory and, if it has to, the data directory, and
+// starts the reaper that watches over the former.
+func (s *Server) prepare(ctx context.Context, dataDir string) (err error) {
+	isNew, err := missingOrEmpty(dataDir)
+	if err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	if !isNew {
+		password, err := os.ReadFile(filepath.Join(dataDir, passwordFile))
+		if err != nil {
+			return fmt.Errorf("data directory %s was not made by pglimit: name an empty one: %w", dataDir, err)
+		}
+		s.password = strings.TrimSpace(string(password))
+	}
+	if s.account, err = runAs(dataDir, isNew); err != nil {
+		return err
+	}
+	if s.runDir, err = os.MkdirTemp(s.account.tempDir(), "pglimit-pg-"); err != nil {
+		return err
+	}
+	if s.reaper, err = startReaper(s.runDir); err != nil {
+		return fmt.Errorf("watch over the server: %w", err)
+	}
+	if err := s.account.own(s.runDir); err != nil {
+		return err
+	}
+	if dataDir == "" {
+		s.dataDir = filepath.Join(s.runDir, "data")
+		return s.initdb(ctx, "--no-sync")
+	}
+	if s.dataDir, err = filepath.Abs(dataDir); err != nil {
+		return err
+	}
+	if !isNew {
+		return nil
+	}
+	if err := os.MkdirAll(s.dataDir, 0o700); err != nil {
+		return err
+	}
+	if err := s.account.own(s.dataDir); err != nil {
+		return err
+	}
+	return s.initdb(ctx)
+}
+
+// missingOrEmpty tells whether dir is to be filled.
+func missingOrEmpty(dir string) (bool, error) {
+	if dir == "" {
+		return true, nil
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return len(entries) == 0, err
+}
+
+// initdb fills the data directory and sets the superuser's password. The
+// socket, which only the server's own user reaches, asks for none.
+func (s *Server) initdb(ctx context.Context, extra ...string) error {
+	secret := make([]byte, 16)
+	rand.Read(secret) // never fails
+	s.password = hex.EncodeToString(secret)
+	given := filepath.Join(s.runDir, "password")
+	if err := s.writeSecret(given); err != nil {
+		return err
+	}
+	args := append([]string{
+		"-D", s.dataDir, "-U", superuser, "--pwfile", given,
+		"--auth-local=trust", "--auth-host=scram-sha-256",
+		"--encoding=UTF8", "--no-locale",
+	}, extra...)
+	cmd := exec.CommandContext(ctx, executable(s.bindir, "initdb"), args...)
+	s.inherit(cmd)
+	s.account.apply(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb of PostgreSQL %s: %w:\n%s", s.version, err, out)
+	}
+	if err := os.Remove(given); err != nil {
+		return err
+	}
+	return s.writeSecret(filepath.Join(s.dataDir, passwordFile))
+}
+
+func (s *Server) writeSecret(path string) error {
+	if err := os.WriteFile(path, []byte(s.password+"\n"), 0o600); err != nil {
+		return err
+	}
+	return s.account.own(path)
+}
+
+// inherit sets the working directory and environment of a PostgreSQL
+// program: ours, less PostgreSQL's own variables, which would change what it
+// does, and with messages in English.
+func (s *Server) inherit(cmd *exec.Cmd) {
+	cmd.Dir = s.runDir
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "LC_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, "LC_ALL=C")
+}

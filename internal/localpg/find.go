@@ -1,0 +1,164 @@
+package localpg
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+// ErrNotFound is in the error of Find and Start when this machine has no
+// PostgreSQL server. The error's text says how to install one.
+var ErrNotFound = errors.New("no PostgreSQL server found")
+
+// Find returns the directory of the PostgreSQL server programs to use, and
+// their version ("17.5"). It is the directory PGBIN names, if that is set;
+// else the newest of what pg_config, the usual install places and PATH hold.
+// A directory counts if it holds both initdb and postgres.
+func Find() (bindir, version string, err error) {
+	return find("")
+}
+
+// find is Find among servers of one major version ("17"), or of any if major
+// is empty.
+func find(major string) (bindir, version string, err error) {
+	if dir := os.Getenv("PGBIN"); dir != "" {
+		version, err := serverVersion(dir)
+		if err != nil {
+			return "", "", fmt.Errorf("PGBIN is %s: %w; set it to the directory of initdb and postgres, or unset it", dir, err)
+		}
+		return dir, version, nil
+	}
+	return newest(candidates(), major)
+}
+
+// candidates lists directories that may hold a server, most likely first.
+func candidates() []string {
+	var dirs []string
+	if out, err := exec.Command("pg_config", "--bindir").Output(); err == nil {
+		dirs = append(dirs, strings.TrimSpace(string(out)))
+	}
+	for _, pattern := range []string{
+		"/usr/lib/postgresql/*/bin",       // Debian, Ubuntu
+		"/usr/pgsql-*/bin",                // Red Hat, from the PostgreSQL project
+		"/usr/libexec/postgresql*",        // Alpine
+		"/opt/homebrew/opt/postgres*/bin", // Homebrew, Apple silicon
+		"/usr/local/opt/postgres*/bin",    // Homebrew, Intel
+		"/Applications/Postgres.app/Contents/Versions/*/bin",
+		`C:\Program Files\PostgreSQL\*\bin`,
+	} {
+		found, _ := filepath.Glob(pattern) // fails on a bad pattern only
+		dirs = append(dirs, found...)
+	}
+	return append(dirs, filepath.SplitList(os.Getenv("PATH"))...)
+}
+
+// newest returns the directory with the newest server of the wanted major
+// version; the first of equals.
+func newest(dirs []string, major string) (bindir, version string, err error) {
+	best := -1
+	for _, dir := range dirs {
+		v, err := serverVersion(dir)
+		if err != nil || major != "" && majorOf(v) != major {
+			continue
+		}
+		if n := rank(v); n > best {
+			best, bindir, version = n, dir, v
+		}
+	}
+	if best < 0 {
+		what := ""
+		if major != "" {
+			what = " of version " + major
+		}
+		return "", "", fmt.Errorf("%w%s; %s, or set PGBIN to the directory of initdb and postgres", ErrNotFound, what, installHint(major))
+	}
+	return bindir, version, nil
+}
+
+var versionPattern = regexp.MustCompile(`\(PostgreSQL\) ([0-9]+[0-9a-z.]*)`)
+
+// serverVersion asks the server in dir for its version.
+func serverVersion(dir string) (string, error) {
+	if dir == "" {
+		return "", errors.New("no directory")
+	}
+	for _, program := range []string{"initdb", "postgres"} {
+		if _, err := exec.LookPath(executable(dir, program)); err != nil {
+			return "", fmt.Errorf("no %s there: %w", program, err)
+		}
+	}
+	out, err := exec.Command(executable(dir, "postgres"), "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("ask for the version: %w", err)
+	}
+	m := versionPattern.FindSubmatch(out)
+	if m == nil {
+		return "", fmt.Errorf("unknown version %q", strings.TrimSpace(string(out)))
+	}
+	return string(m[1]), nil
+}
+
+// executable is the path of a program in dir.
+func executable(dir, program string) string {
+	if runtime.GOOS == "windows" {
+		program += ".exe"
+	}
+	return filepath.Join(dir, program)
+}
+
+var numberPattern = regexp.MustCompile(`^([0-9]+)(?:\.([0-9]+))?`)
+
+// majorOf returns "17" of "17.5" and of "17beta1".
+func majorOf(version string) string {
+	return numberPattern.FindString(strings.SplitN(version, ".", 2)[0])
+}
+
+// rank orders versions: a later one has the larger number. A beta ranks with
+// the first release of its version.
+func rank(version string) int {
+	m := numberPattern.FindStringSubmatch(version)
+	if m == nil {
+		return 0
+	}
+	major, _ := strconv.Atoi(m[1])
+	minor, _ := strconv.Atoi(m[2])
+	return major*1000 + minor
+}
+
+// installHint says how to install a server of a major version (any if empty)
+// on this system.
+func installHint(major string) string {
+	if runtime.GOOS == "windows" {
+		return "install one: winget install PostgreSQL.PostgreSQL." + or(major, "17")
+	}
+	suffix := ""
+	if major != "" {
+		suffix = "-" + major
+	}
+	for _, manager := range []struct{ program, line string }{
+		{"apt-get", "sudo apt-get install postgresql" + suffix},
+		{"dnf", "sudo dnf install postgresql-server"},
+		{"apk", "sudo apk add postgresql" + or(major, "17")},
+		{"pacman", "sudo pacman -S postgresql"},
+		{"zypper", "sudo zypper install postgresql-server"},
+		{"brew", "brew install postgresql@" + or(major, "17")},
+	} {
+		if _, err := exec.LookPath(manager.program); err == nil {
+			return "install one: " + manager.line
+		}
+	}
+	return "install one (https://www.postgresql.org/download/)"
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}

@@ -1,0 +1,73 @@
+package localpg
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// fakeServer makes a directory with programs that say a version.
+func fakeServer(t *testing.T, version string) string {
+	t.Helper()
+	dir := t.TempDir()
+	script := "#!/bin/sh\necho 'postgres (PostgreSQL) " + version + "'\n"
+	for _, program := range []string{"initdb", "postgres"} {
+		if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestNewestServerIsTaken(t *testing.T) {
+	t.Parallel()
+	old, late, beta := fakeServer(t, "9.6.24"), fakeServer(t, "17.10 (Debian 17.10-1)"), fakeServer(t, "17.9")
+	dirs := []string{"", t.TempDir(), old, beta, late}
+	for major, want := range map[string]string{"": late, "17": late, "9": old} {
+		dir, version, err := newest(dirs, major)
+		if err != nil || dir != want {
+			t.Errorf("major %q: %s (%s), %v; want %s", major, dir, version, err, want)
+		}
+	}
+	if _, version, _ := newest(dirs, ""); version != "17.10" {
+		t.Errorf("version %q, want 17.10", version)
+	}
+}
+
+func TestFindErrorSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	for _, major := range []string{"", "17"} {
+		_, _, err := newest([]string{t.TempDir(), "/does/not/exist"}, major)
+		if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "install one") || !strings.Contains(err.Error(), major) {
+			t.Errorf("major %q: %v; want ErrNotFound and how to install one", major, err)
+		}
+	}
+}
+
+func TestPGBIN(t *testing.T) {
+	dir := fakeServer(t, "16.3")
+	t.Setenv("PGBIN", dir)
+	if got, version, err := Find(); got != dir || version != "16.3" || err != nil {
+		t.Errorf("Find() = %s, %s, %v; want what PGBIN names", got, version, err)
+	}
+	t.Setenv("PGBIN", t.TempDir())
+	if _, _, err := Find(); err == nil || !strings.Contains(err.Error(), "PGBIN") {
+		t.Errorf("an empty PGBIN directory: %v; want an error that names PGBIN", err)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]string{"17.5": "17", "18beta1": "18", "9.6.24": "9", "19devel": "19"} {
+		if got := majorOf(version); got != want {
+			t.Errorf("majorOf(%q) = %q, want %q", version, got, want)
+		}
+	}
+	for _, order := range [][2]string{{"9.6.24", "13.1"}, {"17.9", "17.10"}, {"17.10", "18beta1"}} {
+		if rank(order[0]) >= rank(order[1]) {
+			t.Errorf("%s ranks above %s", order[0], order[1])
+		}
+	}
+}

@@ -1,0 +1,8 @@
+//go:build unix && !linux
+
+package localpg
+
+import "syscall"
+
+// endWithParent does nothing: the reaper alone ends an orphaned server here.
+func endWithParent(*syscall.SysProcAttr) {}

@@ -1,0 +1,242 @@
+package localpg
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io/fs"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// start starts a server for a test. A machine that has its PostgreSQL in
+// Docker only cannot run these tests.
+func start(t *testing.T, o Options) *Server {
+	t.Helper()
+	begin := time.Now()
+	s, err := Start(t.Context(), o)
+	if errors.Is(err, ErrNotFound) && os.Getenv("PGLIMIT_TEST_BACKEND") != "local" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Logf("PostgreSQL %s of %s started in %v", s.Version(), s.BinDir(), time.Since(begin).Round(time.Millisecond))
+	return s
+}
+
+// query runs statements and returns the last one's single value as text.
+func query(t *testing.T, url string, statements ...string) (value string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	for i, sql := range statements {
+		if i < len(statements)-1 {
+			_, err = conn.Exec(t.Context(), sql)
+		} else {
+			err = conn.QueryRow(t.Context(), sql).Scan(&value)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	return value
+}
+
+func TestCommittedDataSurviveKillStopAndRestart(t *testing.T) {
+	t.Parallel()
+	s := start(t, Options{Settings: map[string]string{"fsync": "off", "max_connections": "42"}})
+	if got := query(t, s.URL(), "create table t (n int)", "insert into t values (7)", "show max_connections"); got != "42" {
+		t.Errorf("max_connections is %s, want the setting given", got)
+	}
+	first := s.URL()
+
+	for _, end := range []struct {
+		name string
+		call func() error
+	}{
+		{"Kill", s.Kill},
+		{"Stop", func() error { return s.Stop(t.Context()) }},
+		{"nothing", func() error { return nil }},
+	} {
+		// A connection under way must not hinder any of them.
+		held, err := pgx.Connect(t.Context(), s.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		if err := end.call(); err != nil {
+			t.Fatalf("%s: %v", end.name, err)
+		}
+		ended := time.Now()
+		if end.name != "nothing" {
+			if conn, err := pgx.Connect(t.Context(), s.URL()); err == nil {
+				conn.Close(t.Context())
+				t.Fatalf("after %s the server still answers", end.name)
+			}
+		}
+		if err := s.Restart(t.Context()); err != nil {
+			t.Fatalf("Restart after %s: %v", end.name, err)
+		}
+		t.Logf("%s took %v, Restart %v", end.name, ended.Sub(begin).Round(time.Millisecond), time.Since(ended).Round(time.Millisecond))
+		held.Close(t.Context())
+		if got := query(t, s.URL(), "select n::text from t"); got != "7" {
+			t.Errorf("after %s and Restart t holds %q, want 7", end.name, got)
+		}
+	}
+	if s.URL() != first {
+		t.Error("Restart changed the URL")
+	}
+}
+
+func TestCloseRemovesTheDirectory(t *testing.T) {
+	t.Parallel()
+	s := start(t, Options{})
+	if _, err := os.Stat(s.dataDir); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(s.runDir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Close left %s: %v", s.runDir, err)
+	}
+	if err := s.Restart(t.Context()); !errors.Is(err, errClosed) {
+		t.Errorf("Restart after Close: %v, want %v", err, errClosed)
+	}
+}
+
+func TestDataDirIsKeptAndUsedAgain(t *testing.T) {
+	t.Parallel()
+	// As root, the server's user has to get there: t.TempDir belongs to us.
+	parent, err := os.MkdirTemp("", "pglimit-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(parent) })
+	if err := os.Chmod(parent, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(parent, "data")
+
+	s := start(t, Options{DataDir: dir})
+	query(t, s.URL(), "create table t as select 7 as n", "select 'done'")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = start(t, Options{DataDir: dir})
+	if got := query(t, s.URL(), "select n::text from t"); got != "7" {
+		t.Errorf("t holds %q, want 7", got)
+	}
+}
+
+func TestForeignDataDirIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "letter.txt"), []byte("Dear …"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Start(t.Context(), Options{DataDir: dir})
+	if err == nil {
+		s.Close()
+		t.Fatal("Start took a directory that holds something else")
+	}
+	if errors.Is(err, ErrNotFound) {
+		t.Skip(err)
+	}
+	if !strings.Contains(err.Error(), "was not made by pglimit") {
+		t.Errorf("the error does not say why: %v", err)
+	}
+}
+
+func TestTakenPortIsRecognized(t *testing.T) {
+	t.Parallel()
+	one, two := start(t, Options{}), start(t, Options{})
+	if err := two.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	two.port = one.port
+	if err := two.Restart(t.Context()); !errors.Is(err, errPortTaken) {
+		t.Errorf("Restart on a port in use: %v, want %v", err, errPortTaken)
+	}
+}
+
+func TestStartFailureShowsTheLog(t *testing.T) {
+	t.Parallel()
+	start(t, Options{}) // or skip
+	s, err := Start(t.Context(), Options{Settings: map[string]string{"no_such_setting": "1"}})
+	if err == nil {
+		s.Close()
+		t.Fatal("Start took an unknown setting")
+	}
+	if !strings.Contains(err.Error(), `unrecognized configuration parameter "no_such_setting"`) {
+		t.Errorf("the error does not say why: %v", err)
+	}
+}
+
+// TestServerEndsWithItsProcess starts a server in a process of its own, kills
+// that, and waits until the server and its directory are gone.
+func TestServerEndsWithItsProcess(t *testing.T) {
+	if os.Getenv("PGLIMIT_LOCALPG_CHILD") != "" {
+		s, err := Start(context.Background(), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		os.Stdout.WriteString(s.URL() + " " + s.runDir + "\n")
+		select {}
+	}
+	t.Parallel()
+	start(t, Options{}) // or skip
+	child := exec.Command(os.Args[0], "-test.run=^TestServerEndsWithItsProcess$")
+	child.Env = append(os.Environ(), "PGLIMIT_LOCALPG_CHILD=1")
+	stdout, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, dir, _ := strings.Cut(strings.TrimSpace(line), " ")
+	query(t, address, "select 'up'")
+
+	child.Process.Kill()
+	child.Wait()
+	begin := time.Now()
+	for {
+		_, dirErr := os.Stat(dir)
+		conn, connErr := pgx.Connect(t.Context(), address)
+		if connErr == nil {
+			conn.Close(t.Context())
+		}
+		if connErr != nil && errors.Is(dirErr, fs.ErrNotExist) {
+			t.Logf("gone after %v", time.Since(begin).Round(time.Millisecond))
+			return
+		}
+		if time.Since(begin) > 15*time.Second {
+			u, _ := url.Parse(address)
+			t.Fatalf("the server at %s (%v) or its directory %s (%v) outlived its process", u.Host, connErr, dir, dirErr)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

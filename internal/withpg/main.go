@@ -1,0 +1,128 @@
+// Withpg runs a command with a PostgreSQL database of its own:
+//
+//	withpg -- COMMAND [ARGUMENT …]
+//
+// It gets a throwaway server (see package throwaway), creates an empty
+// database there, runs COMMAND with DATABASE_URL set to it, removes both, and
+// exits with COMMAND's status. Without a COMMAND it only shows which server
+// there is to be had, after fetching or building what that takes.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/throwaway"
+)
+
+// dropTimeout bounds the removal of the database.
+const dropTimeout = 30 * time.Second
+
+// failed is the status of withpg's own failures, which no usual command has.
+const failed = 125
+
+func main() {
+	args := os.Args[1:]
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	} else if len(args) > 0 {
+		fmt.Fprintln(os.Stderr, "usage: withpg [-- COMMAND ARGUMENT…]")
+		os.Exit(2)
+	}
+	status, err := run(args)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "withpg:", err)
+		if status == 0 {
+			status = failed
+		}
+	}
+	os.Exit(status)
+}
+
+// run does it all and returns the command's status.
+func run(command []string) (status int, err error) {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP)
+
+	// Until the command runs, a signal ends the preparations.
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	prepared := make(chan struct{})
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		select {
+		case s := <-signals:
+			cancel(fmt.Errorf("%v", s))
+		case <-prepared:
+		}
+	}()
+
+	server, err := throwaway.Start(ctx, logf)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	if len(command) == 0 {
+		return 0, nil
+	}
+	address, drop, err := server.CreateDatabase(ctx, "withpg")
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
+		defer cancel()
+		err = errors.Join(err, drop(ctx))
+	}()
+	close(prepared)
+	<-watching
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
+	}
+	return execute(command, address, signals)
+}
+
+// logf tells what takes long and which server is taken.
+func logf(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "withpg: "+format+"\n", args...)
+}
+
+// execute runs the command and passes signals on to it.
+func execute(command []string, address string, signals <-chan os.Signal) (int, error) {
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+address)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return 127, err
+	}
+	ended := make(chan error)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		select {
+		case s := <-signals:
+			if !terminalSent(s) {
+				_ = cmd.Process.Signal(s) // fails if it has just ended
+			}
+		case err := <-ended:
+			if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+				return 0, err
+			}
+			return exitStatus(cmd.ProcessState), nil
+		}
+	}
+}
+
+// exitStatus is the status as a shell gives it: 128 + n after signal n.
+func exitStatus(state *os.ProcessState) int {
+	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Signaled() {
+		return 128 + int(w.Signal())
+	}
+	return state.ExitCode()
+}

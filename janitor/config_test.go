@@ -1,0 +1,148 @@
+package janitor
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// idlePool is a pool that never connects.
+func idlePool(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]*Config{"nil": nil, "zero": {}} {
+		j, err := New(idlePool(t), cfg)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		c := j.cfg
+		if c.Interval != time.Minute || c.BatchSize != 1000 || c.Lease != 3*time.Minute || c.Logger != slog.Default() {
+			t.Errorf("%s: got %+v", name, c)
+		}
+	}
+	j, err := New(idlePool(t), &Config{Interval: time.Second})
+	if err != nil || j.cfg.Lease != 30*time.Second {
+		t.Errorf("a lease of three short intervals: got %v, error %v; want 30s", j.cfg.Lease, err)
+	}
+}
+
+func TestValuesWithinBoundsStay(t *testing.T) {
+	t.Parallel()
+	for _, c := range []Config{
+		{Interval: time.Millisecond, BatchSize: 1, Lease: time.Second},
+		{Interval: 24 * time.Hour, BatchSize: 10_000, Lease: 72 * time.Hour},
+	} {
+		j, err := New(idlePool(t), &c)
+		if err != nil {
+			t.Errorf("%+v: %v", c, err)
+			continue
+		}
+		if j.cfg.Interval != c.Interval || j.cfg.BatchSize != c.BatchSize || j.cfg.Lease != c.Lease {
+			t.Errorf("got %+v, want %+v", j.cfg, c)
+		}
+	}
+}
+
+func TestValuesOutOfBounds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		cfg         Config
+		field, text string
+	}{
+		{Config{Interval: -time.Second}, "Interval", "-1s"},
+		{Config{Interval: time.Millisecond - 1}, "Interval", "999.999µs"},
+		{Config{Interval: 24*time.Hour + 1}, "Interval", "24h0m0.000000001s"},
+		{Config{BatchSize: -1}, "BatchSize", "-1"},
+		{Config{BatchSize: 10_001}, "BatchSize", "10001"},
+		{Config{Lease: -1}, "Lease", "-1ns"},
+		{Config{Lease: time.Second - 1}, "Lease", "999.999999ms"},
+		{Config{Lease: 72*time.Hour + 1}, "Lease", "72h0m0.000000001s"},
+	} {
+		j, err := New(idlePool(t), &c.cfg)
+		if err == nil {
+			t.Errorf("%s = %s: no error", c.field, c.text)
+			continue
+		}
+		if j != nil {
+			t.Errorf("%s = %s: a janitor beside the error", c.field, c.text)
+		}
+		if got, want := err.Error(), "pglimit: janitor Config."+c.field+" is "+c.text+":"; !strings.HasPrefix(got, want) {
+			t.Errorf("got %q, want it to start with %q", got, want)
+		}
+	}
+	if _, err := New(nil, nil); err == nil || !strings.Contains(err.Error(), "pool is nil") {
+		t.Errorf("without a pool: %v", err)
+	}
+}
+
+func TestJitter(t *testing.T) {
+	t.Parallel()
+	const d = time.Minute
+	least, most := d, d
+	for range 10_000 {
+		got := jitter(d)
+		least, most = min(least, got), max(most, got)
+	}
+	if least < d*9/10 || most > d*11/10 {
+		t.Errorf("jitter is from %v to %v, want at most a tenth around %v", least, most, d)
+	}
+	if least > d*91/100 || most < d*109/100 {
+		t.Errorf("jitter is from %v to %v only", least, most)
+	}
+}
+
+// TestRunOnce also shows that Run outlives a database that is not there, and
+// that it returns nil.
+func TestRunOnce(t *testing.T) {
+	t.Parallel()
+	swept := make(chan Removed, 1)
+	j, err := New(idlePool(t), &Config{
+		Interval: time.Hour, Logger: slog.New(slog.DiscardHandler),
+		OnSweep: func(r Removed) { swept <- r },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- j.Run(ctx) }()
+	if r := <-swept; r.Total() != 0 || r.HeldElsewhere {
+		t.Errorf("a sweep without a database removed %+v", r)
+	}
+	if err := j.Run(ctx); err == nil || !strings.Contains(err.Error(), "running already") {
+		t.Errorf("a second Run: %v", err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+	if got := j.Removed(); got.Total() != 0 {
+		t.Errorf("removed %+v in all", got)
+	}
+}
+
+func TestSweepWithEndedContext(t *testing.T) {
+	t.Parallel()
+	j, err := New(idlePool(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := j.Sweep(ctx); err == nil || !strings.HasPrefix(err.Error(), "pglimit: ") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,160 @@
+// Package janitor deletes the rows of limits that hold nothing any more.
+//
+// A row that has expired decides as no row does, so deleting it changes no
+// decision; it only gives back room. Rows are deleted in batches, each a
+// statement of its own, which passes over rows that a transaction holds and
+// leaves those that were renewed meanwhile.
+//
+// Any number of processes may run a janitor: a lease in the database lets one
+// of them sweep. When it ends, or vanishes and its lease runs out, another
+// takes over.
+//
+//	j, err := janitor.New(pool, nil)
+//	...
+//	go j.Run(ctx)
+package janitor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"maps"
+	mathrand "math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
+)
+
+// releaseTimeout is how long Run, at its end, tries to give the lease up.
+const releaseTimeout = 5 * time.Second
+
+// A Janitor deletes expired rows. Its methods may be called from several
+// goroutines at once; it sweeps one sweep at a time.
+type Janitor struct {
+	pool    *pgxpool.Pool
+	queries *db.Queries
+	cfg     Config // complete
+	holder  string // who has the lease, if it is this janitor
+
+	turn   chan struct{} // holds one token; who has it may sweep and use leased
+	leased bool          // whether this janitor may have the lease
+
+	mu      sync.Mutex
+	running bool
+	total   map[string]int64
+}
+
+// Removed is what one sweep did, or, from [Janitor.Removed], all sweeps.
+type Removed struct {
+	// ByTable counts the rows deleted, by the table's name. A table of which
+	// none were deleted is absent; the map may be nil.
+	ByTable map[string]int64
+	// HeldElsewhere is true if another process has the lease: this one swept
+	// nothing, or stopped half-way because it had lost the lease.
+	HeldElsewhere bool
+}
+
+// Total is the number of rows deleted in all tables.
+func (r Removed) Total() int64 {
+	var n int64
+	for _, rows := range r.ByTable {
+		n += rows
+	}
+	return n
+}
+
+// New returns a janitor for the tables that pool's connections find in their
+// search_path. A nil cfg stands for the defaults. It sends nothing and starts
+// no goroutine; cfg is copied. The error names the field of cfg that is out of
+// bounds, and its value.
+func New(pool *pgxpool.Pool, cfg *Config) (*Janitor, error) {
+	if pool == nil {
+		return nil, errors.New("pglimit: janitor: pool is nil: pass the pool of the limits' database")
+	}
+	full, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
+	j := &Janitor{
+		pool: pool, queries: db.New(), cfg: full, holder: rand.Text(),
+		turn: make(chan struct{}, 1), total: map[string]int64{},
+	}
+	j.turn <- struct{}{}
+	return j, nil
+}
+
+// Run sweeps at once and then every interval, until ctx ends; then it returns
+// nil. It keeps the lease from sweep to sweep and gives it up at the end, for
+// which it takes five seconds at most, even though ctx has ended.
+//
+// A sweep that fails is logged, and the next interval tries again: neither a
+// restart of the database nor missing tables end Run. The one error is that of
+// a janitor whose Run is running already.
+func (j *Janitor) Run(ctx context.Context) error {
+	if !j.setRunning(true) {
+		return errors.New("pglimit: janitor: Run is running already: call it once, or make another janitor")
+	}
+	defer j.end(ctx)
+	for ctx.Err() == nil {
+		removed, err := j.Sweep(ctx)
+		switch {
+		case ctx.Err() != nil: // its error is ctx's
+		case err != nil:
+			j.cfg.Logger.ErrorContext(ctx, "pglimit: the janitor's sweep failed; the next interval tries again",
+				"error", err, "removed", removed.Total())
+		default:
+			j.cfg.Logger.DebugContext(ctx, "pglimit: the janitor swept",
+				"removed", removed.Total(), "held_elsewhere", removed.HeldElsewhere)
+		}
+		wait := time.NewTimer(jitter(j.cfg.Interval))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+		case <-wait.C:
+		}
+	}
+	return nil
+}
+
+// end gives the lease up, with a context of its own.
+func (j *Janitor) end(ctx context.Context) {
+	<-j.turn // until a sweep that somebody else called has ended
+	defer func() { j.turn <- struct{}{} }()
+	j.setRunning(false)
+	if err := j.release(ctx); err != nil {
+		j.cfg.Logger.WarnContext(ctx, "pglimit: the janitor could not give its lease up; others wait until it runs out",
+			"error", err, "lease", j.cfg.Lease)
+	}
+}
+
+// setRunning says whether that was a change.
+func (j *Janitor) setRunning(running bool) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	changed := j.running != running
+	j.running = running
+	return changed
+}
+
+func (j *Janitor) isRunning() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.running
+}
+
+// Removed returns how many rows this janitor has deleted since it was made, by
+// table, those of a running sweep included; HeldElsewhere is false. It may be
+// called at any time, and the map is the caller's.
+func (j *Janitor) Removed() Removed {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return Removed{ByTable: maps.Clone(j.total)}
+}
+
+// jitter spreads processes that were started at once: d give or take a tenth.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.9 + 0.2*mathrand.Float64()))
+}

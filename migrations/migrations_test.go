@@ -1,0 +1,101 @@
+package migrations
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+)
+
+func TestNumbersAreAnUnbrokenSequence(t *testing.T) {
+	t.Parallel()
+	for i, f := range files() {
+		if f.version != int64(i+1) || f.name == "" {
+			t.Errorf("%s: version %d, name %q; want version %d", f.path, f.version, f.name, i+1)
+		}
+	}
+}
+
+// TestGlobalGoMigrations: what an application registers with goose is run by
+// the application's goose and not by Up.
+func TestGlobalGoMigrations(t *testing.T) {
+	t.Parallel()
+	goose.AddNamedMigrationContext("99999_app.go", func(context.Context, *sql.Tx) error { return nil }, nil)
+	cfg, err := pgx.ParseConfig("postgres://nobody@127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := provider(stdlib.OpenDB(*cfg)) // never connects
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var got []string
+	for _, s := range p.ListSources() {
+		got = append(got, s.Path)
+	}
+	var want []string
+	for _, f := range files() {
+		want = append(want, f.path)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the provider runs %q, want %q", got, want)
+	}
+}
+
+func TestNoSuchVersion(t *testing.T) {
+	t.Parallel()
+	for _, to := range []int64{-2, -1, 0, 99} {
+		if _, err := UpTo(t.Context(), nil, to); !errors.Is(err, ErrNoSuchVersion) {
+			t.Errorf("up to %d: %v", to, err)
+		}
+	}
+	for _, to := range []int64{-2, 99, Latest} {
+		if _, err := Down(t.Context(), nil, to); !errors.Is(err, ErrNoSuchVersion) {
+			t.Errorf("down to %d: %v", to, err)
+		}
+	}
+}
+
+func TestPrint(t *testing.T) {
+	t.Parallel()
+	var up, down bytes.Buffer
+	if err := errors.Join(Print(&up, false), Print(&down, true)); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"up": up.String(), "down": down.String()} {
+		if strings.Contains(text, "+goose") {
+			t.Errorf("%s has goose's annotations:\n%s", name, text)
+		}
+	}
+	order := func(text string, parts ...string) {
+		t.Helper()
+		for _, p := range parts {
+			_, after, ok := strings.Cut(text, p)
+			if !ok {
+				t.Errorf("%q is missing or in the wrong place", p)
+			}
+			text = after
+		}
+	}
+	order(up.String(), "-- pglimit 00001_tables\n", "CREATE TABLE pglimit_gcra", "-- pglimit 00002_storage\n", "SET (fillfactor", "-- pglimit 00003_views\n", "CREATE VIEW pglimit_gcra_now")
+	order(down.String(), "-- pglimit 00003_views\n", "DROP VIEW pglimit_gcra_now", "-- pglimit 00002_storage\n", "RESET (fillfactor", "-- pglimit 00001_tables\n", "DROP TABLE pglimit_gcra")
+	if strings.Contains(up.String(), "DROP ") || strings.Contains(down.String(), "CREATE ") {
+		t.Error("the directions are mixed")
+	}
+	if err := Print(brokenPipe{}, false); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("writing failed, and Print returned %v", err)
+	}
+}
+
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
