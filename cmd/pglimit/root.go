@@ -72,7 +72,7 @@ Results go to stdout, everything else to stderr.`,
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.databaseURL, "database-url", "", "the database's `URL`; default: the environment's DATABASE_URL")
 	flags.BoolVar(&a.json, "json", false, "write the result as JSON")
-	root.AddCommand(newMigrate(a)) // one file per subcommand
+	root.AddCommand(newMigrate(a), newAllow(a), newDemo(a)) // one file per subcommand
 	return root
 }
 

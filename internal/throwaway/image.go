@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/moby/moby/client"
@@ -113,7 +114,7 @@ func buildImage(ctx context.Context, logf func(string, ...any)) error {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "scripts", "test-image"), ownVersion)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it removes its files
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it removes its files
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return err

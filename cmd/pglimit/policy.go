@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// keySecretEnv names the variable with limiter.Config.KeySecret: a secret does
+// not belong on a command line.
+const keySecretEnv = "PGLIMIT_KEY_SECRET"
+
+// policyFlags are the flags that make a policy and a cost.
+type policyFlags struct {
+	policy    limiter.Policy
+	algorithm string
+	cost      float64
+}
+
+func (f *policyFlags) register(cmd *cobra.Command) {
+	var names []string
+	for _, a := range limiter.Algorithms() {
+		names = append(names, string(a))
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.policy.Name, "name", "cli", "the policy's `name`: the same key counts apart under another")
+	flags.StringVar(&f.algorithm, "algorithm", string(limiter.TokenBucket), strings.Join(names, ", "))
+	flags.Float64Var(&f.policy.Limit, "limit", 0, "`units` that pass per period (needed)")
+	flags.DurationVar(&f.policy.Period, "period", time.Minute, "what the limit is per, such as 1s or 24h")
+	flags.Float64Var(&f.policy.Burst, "burst", 0, "`units` that pass at once; 0 is the limit")
+	flags.DurationVar(&f.policy.Tick, "tick", 0, "leak in whole steps, one every tick (leaky_bucket)")
+	flags.BoolVar(&f.policy.Aligned, "aligned", false, "windows on the clock instead of from the first hit (fixed_window)")
+	flags.DurationVar(&f.policy.BlockFor, "block-for", 0, "deny a key for that long once it was denied")
+	flags.Float64Var(&f.cost, "cost", 1, "`units` that one ask takes")
+	_ = cmd.MarkFlagRequired("limit")
+	_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// read returns the policy, or what is wrong with it, before any database is
+// asked.
+func (f *policyFlags) read() (limiter.Policy, error) {
+	f.policy.Algorithm = limiter.Algorithm(f.algorithm)
+	return f.policy, f.policy.Validate()
+}
+
+// newLimiter makes a limiter over pool as the environment says.
+func newLimiter(pool *pgxpool.Pool) (*limiter.Limiter, error) {
+	return limiter.New(pool, &limiter.Config{KeySecret: []byte(os.Getenv(keySecretEnv))})
+}
+
+// sentence tells a decision to a person.
+func sentence(r limiter.Result) string {
+	switch {
+	case !r.Allowed && r.RetryAfter == limiter.Never:
+		return "denied: the cost is above the burst of " + units(r.Burst)
+	case !r.Allowed:
+		return fmt.Sprintf("denied (%s): retry after %v", r.Reason, r.RetryAfter)
+	case r.Delay > 0:
+		return fmt.Sprintf("allowed: in %v, %s of %s remaining", r.Delay, units(r.Remaining), units(r.Burst))
+	}
+	return fmt.Sprintf("allowed: %s of %s remaining, reset after %v", units(r.Remaining), units(r.Burst), r.ResetAfter)
+}
+
+// units shows up to six digits behind the point.
+func units(v float64) string {
+	return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64)
+}

@@ -1,0 +1,225 @@
+package limiter_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+var ctx = context.Background()
+
+// noon is a clock that stands still, so that the outputs below are the same
+// every time.
+func noon() time.Time { return time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC) }
+
+func Example() {
+	l := limiter.NewMemory(nil) // or limiter.New(pool, nil)
+	login := limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 2, Period: time.Hour}
+	for range 3 {
+		r, err := l.Allow(ctx, login, "alice")
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(r.Allowed)
+	}
+	// Output:
+	// true
+	// true
+	// false
+}
+
+func ExampleLimiter_Do() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	api := limiter.Policy{Name: "api", Algorithm: limiter.GCRA, Limit: 100, Period: time.Minute, Burst: 20}
+	r, err := l.Do(ctx, limiter.Ask{Policy: api, Key: limiter.Key("tenant-7", "search"), Cost: 5})
+	fmt.Println(r.Allowed, r.Granted, r.Remaining, err)
+	// Output: true 5 15 <nil>
+}
+
+func ExampleLimiter_Allow() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	login := limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 1, Period: 30 * time.Second}
+	first, _ := l.Allow(ctx, login, "alice")
+	second, _ := l.Allow(ctx, login, "alice")
+	fmt.Println(first.Allowed, second.Allowed, second.Reason, second.RetryAfter)
+	// Output: true false limit 30s
+}
+
+func ExampleLimiter_AllowN() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_00, Period: 24 * time.Hour}
+	r, _ := l.AllowN(ctx, budget, "account-1", 99_90) // cents
+	fmt.Println(r.Allowed, r.Remaining)
+	r, _ = l.AllowN(ctx, budget, "account-1", 11)
+	fmt.Println(r.Allowed, r.Remaining)
+	// Output:
+	// true 10
+	// false 10
+}
+
+func ExampleLimiter_AllowUpTo() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	rows := limiter.Policy{Name: "rows", Algorithm: limiter.LeakyBucket, Limit: 1000, Period: time.Minute}
+	r, _ := l.AllowUpTo(ctx, rows, "import", 700)
+	fmt.Println(r.Allowed, r.Granted)
+	r, _ = l.AllowUpTo(ctx, rows, "import", 700)
+	fmt.Println(r.Allowed, r.Granted, r.RetryAfter)
+	// Output:
+	// true 700
+	// true 300 60ms
+}
+
+func ExampleLimiter_Check() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 3, Period: time.Minute}
+	l.AllowN(ctx, p, "k", 2)
+	r, _ := l.Check(ctx, p, "k", 2) // takes nothing
+	fmt.Println(r.Allowed, r.RetryAfter)
+	r, _ = l.Check(ctx, p, "k", 0) // only reads
+	fmt.Println(r.Allowed, r.Level, r.Remaining, r.ResetAfter)
+	// Output:
+	// false 1m0s
+	// true 2 1 1m0s
+}
+
+func ExampleLimiter_Fill() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	tokens := limiter.Policy{Name: "tokens", Algorithm: limiter.LeakyBucket, Limit: 1000, Period: time.Minute}
+	r, _ := l.Fill(ctx, tokens, "alice", 800) // the model has answered already
+	fmt.Println(r.Granted, r.Full)
+	r, _ = l.Fill(ctx, tokens, "alice", 800)
+	fmt.Println(r.Granted, r.Full)
+	// Output:
+	// 800 false
+	// 200 true
+}
+
+func ExampleLimiter_Refund() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	logins := limiter.Policy{Name: "failed-logins", Algorithm: limiter.SlidingWindowCounter, Limit: 5, Period: time.Hour}
+	l.Allow(ctx, logins, "alice")
+	r, _ := l.Refund(ctx, logins, "alice", 1) // the password was right after all
+	fmt.Println(r.Granted, r.Remaining)
+	// Output: 1 5
+}
+
+func ExampleLimiter_Wait() {
+	l := limiter.NewMemory(nil)
+	mails := limiter.Policy{Name: "mails", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 2}
+	for i := range 2 {
+		if err := l.Wait(ctx, mails, "smtp", 1); err == nil {
+			fmt.Println("send", i)
+		}
+	}
+	var denied *limiter.DeniedError
+	err := l.Wait(ctx, mails, "smtp", 3)
+	fmt.Println(errors.As(err, &denied), err)
+	// Output:
+	// send 0
+	// send 1
+	// true pglimit: denied: the cost is above the burst
+}
+
+func ExampleLimiter_Reset() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Hour}
+	l.Allow(ctx, p, "k")
+	err := l.Reset(ctx, p, "k")
+	r, _ := l.Allow(ctx, p, "k")
+	fmt.Println(err, r.Allowed)
+	// Output: <nil> true
+}
+
+func ExampleLimiter_Block() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
+	err := l.Block(ctx, p, "mallory", 24*time.Hour)
+	r, _ := l.Allow(ctx, p, "mallory")
+	fmt.Println(err, r.Allowed, r.Reason, r.RetryAfter)
+	// Output: <nil> false blocked 24h0m0s
+}
+
+func ExampleLimiter_Unblock() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour, BlockFor: time.Hour}
+	l.AllowN(ctx, p, "alice", 9)
+	l.AllowN(ctx, p, "alice", 9) // denied, and blocked for an hour
+	err := l.Unblock(ctx, p, "alice")
+	r, _ := l.Allow(ctx, p, "alice")
+	fmt.Println(err, r.Allowed, r.Remaining)
+	// Output: <nil> true 0
+}
+
+func ExampleLimiter_Close() {
+	l := limiter.NewMemory(nil)
+	fmt.Println(l.Close())
+	_, err := l.Allow(ctx, limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}, "k")
+	fmt.Println(errors.Is(err, limiter.ErrClosed))
+	// Output:
+	// <nil>
+	// true
+}
+
+// An order and its spend, in one transaction: both happen or neither does.
+func ExampleLimiter_InTx() {
+	placeOrder := func(pool *pgxpool.Pool, l *limiter.Limiter, account string, cents float64) error {
+		budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 1000_00, Period: 30 * 24 * time.Hour}
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "INSERT INTO orders (account, cents) VALUES ($1, $2)", account, cents); err != nil {
+				return err
+			}
+			r, err := l.InTx(tx).AllowN(ctx, budget, account, cents)
+			if err != nil {
+				return err
+			}
+			if !r.Allowed {
+				return &limiter.DeniedError{Result: r} // rolls the order back
+			}
+			return nil
+		})
+	}
+	_ = placeOrder
+}
+
+// A transaction that meets a conflict is run again as a whole.
+func ExampleTx() {
+	spend := func(pool *pgxpool.Pool, work func(pgx.Tx) error) (err error) {
+		for range 5 {
+			err = pgx.BeginFunc(ctx, pool, work)
+			if !errors.Is(err, limiter.ErrRetryTx) {
+				break
+			}
+		}
+		return err
+	}
+	_ = spend
+}
+
+func ExampleKey() {
+	fmt.Println(limiter.Key("tenant", "user"))
+	fmt.Println(limiter.Key("a:b", "c"), limiter.Key("a", "b:c"))
+	// Output:
+	// tenant:user
+	// a\:b:c a:b\:c
+}
+
+func ExamplePolicy_Validate() {
+	p := limiter.Policy{Name: "api", Algorithm: limiter.TokenBucket, Limit: -5, Period: time.Minute}
+	fmt.Println(p.Validate())
+	// Output: pglimit: invalid policy: Limit -5: must be from 1e-9 to 2^53
+}
+
+func ExamplePolicy_UnmarshalJSON() {
+	var p limiter.Policy
+	err := json.Unmarshal([]byte(`{"name": "api", "algorithm": "gcra", "limit": 100, "period": "1m", "burst": 20}`), &p)
+	fmt.Println(p.Algorithm, p.Limit, p.Period, p.Burst, err)
+	// Output: gcra 100 1m0s 20 <nil>
+}
