@@ -159,7 +159,7 @@ func TestJanitorSweepsAMillionRows(t *testing.T) {
 	insertRows(t, pool, table, "live", live, gone/2) // their turn comes half-way
 	exec(t, pool, `ANALYZE `+table)
 
-	j := newJanitor(t, pool, &janitor.Config{BatchSize: 10_000})
+	j := newJanitor(t, pool, &janitor.Config{BatchSize: 1000})
 	var granted [live + 1]atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -89,10 +89,18 @@ func TestEachTestGetsACopyOfTheTemplate(t *testing.T) {
 	if len(seen) != tests {
 		t.Errorf("%d tests shared %d databases", tests, len(seen))
 	}
-	const rest = `select count(*)::text from pg_database where datname like 'pglimit\_copies\_%' and datname <> '%s'`
-	if got := query(t, shared.URL(), fmt.Sprintf(strings.ReplaceAll(rest, "%'", "%%'"), template.database)); got != "0" {
-		t.Errorf("%s databases are left", got)
+	for name := range seen {
+		if got := query(t, shared.URL(), "select count(*)::text from pg_database where datname = '"+name+"'"); got != "0" {
+			t.Errorf("database %s outlived its test", name)
+		}
 	}
+}
+
+// databases counts a server's databases made here with a label.
+func databases(t *testing.T, s *Server, label string) string {
+	t.Helper()
+	return query(t, s.URL(), fmt.Sprintf(
+		"select count(*)::text from pg_database where starts_with(datname, 'pglimit_%s_%s_')", label, s.run))
 }
 
 func TestTemplateFailureIsReportedAndCleanedUp(t *testing.T) {
@@ -104,7 +112,7 @@ func TestTemplateFailureIsReportedAndCleanedUp(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "division by zero") {
 		t.Errorf("error %v, want the cause", err)
 	}
-	if got := query(t, shared.URL(), `select count(*)::text from pg_database where datname like 'pglimit\_failing\_%'`); got != "0" {
+	if got := databases(t, shared, "failing"); got != "0" {
 		t.Errorf("%s databases are left", got)
 	}
 	if _, err := shared.Template(t.Context(), "No; such", prepareT); err == nil {
@@ -208,9 +216,7 @@ func TestUsersOwnServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	count := func() string {
-		return query(t, shared.URL(), `select count(*)::text from pg_database where datname like 'pglimit\_theirs\_%'`)
-	}
+	count := func() string { return databases(t, s, "theirs") }
 	for _, r := range []*recorder{{failed: false}, {failed: true}} {
 		address := template.New(r)
 		for _, f := range r.cleanups {
@@ -221,6 +227,11 @@ func TestUsersOwnServer(t *testing.T) {
 			if !strings.Contains(strings.Join(r.log, "\n"), name) {
 				t.Errorf("the log %q does not tell the kept database %s", r.log, name)
 			}
+			t.Cleanup(func() {
+				if err := shared.drop(context.Background(), name); err != nil {
+					t.Error(err)
+				}
+			})
 		}
 		if want := map[bool]string{false: "1", true: "2"}[r.failed]; count() != want {
 			t.Errorf("a test that failed: %v; %s databases with the template, want %s", r.failed, count(), want)

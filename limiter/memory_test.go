@@ -1,0 +1,130 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func manualClock() (now func() time.Time, advance func(time.Duration)) {
+	var ns atomic.Int64
+	base := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return func() time.Time { return base.Add(time.Duration(ns.Load())) }, func(d time.Duration) { ns.Add(int64(d)) }
+}
+
+// TestMemoryForgetsIdleKeys: a million keys that come once do not stay, and a
+// blocked or used one does.
+func TestMemoryForgetsIdleKeys(t *testing.T) {
+	now, advance := manualClock()
+	l := NewMemory(&Config{Now: now})
+	ctx := context.Background()
+	for _, algorithm := range Algorithms() {
+		p := Policy{Name: "p", Algorithm: algorithm, Limit: 10, Period: time.Second}
+		long := Policy{Name: "long", Algorithm: algorithm, Limit: 10, Period: 1000 * time.Hour}
+		if err := l.Block(ctx, p, "blocked", 1000*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.AllowN(ctx, long, "used", 10); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 150_000 {
+			if _, err := l.Allow(ctx, p, fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+			advance(time.Millisecond)
+		}
+		if r, _ := l.Check(ctx, p, "blocked", 0); r.Reason != ReasonBlocked {
+			t.Errorf("%s: the block was forgotten: %+v", algorithm, r)
+		}
+		if r, _ := l.Check(ctx, long, "used", 0); r.Level < 9 {
+			t.Errorf("%s: what was used was forgotten: %+v", algorithm, r)
+		}
+	}
+	m := l.engine.store.(*memory)
+	total := 0
+	for i := range m.shards {
+		total += len(m.shards[i].entries)
+	}
+	// Two seconds hold 2,000 live keys; a shard looks when it has doubled.
+	if total > 4*len(m.shards)*minSweep {
+		t.Errorf("%d keys are kept", total)
+	}
+}
+
+// TestMemoryNeverOverAdmits: 32 goroutines, one key, exactly the limit.
+func TestMemoryNeverOverAdmits(t *testing.T) {
+	for _, algorithm := range Algorithms() {
+		l := NewMemory(nil)
+		p := Policy{Name: "p", Algorithm: algorithm, Limit: 30, Period: 1000 * time.Hour}
+		var admitted atomic.Int64
+		var wg sync.WaitGroup
+		for range 32 {
+			wg.Go(func() {
+				for {
+					n := 1 + rand.IntN(3)
+					r, err := l.AllowN(context.Background(), p, "k", float64(n))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if r.Allowed {
+						admitted.Add(int64(n))
+					} else if n == 1 {
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if admitted.Load() != 30 {
+			t.Errorf("%s: admitted %d of 30", algorithm, admitted.Load())
+		}
+	}
+}
+
+// TestMemoryHasNoTransactions: what could not be rolled back is refused.
+func TestMemoryHasNoTransactions(t *testing.T) {
+	ctx := context.Background()
+	tx := NewMemory(nil).InTx(nil)
+	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Second}
+	_, allow := tx.Allow(ctx, p, "k")
+	_, upTo := tx.AllowUpTo(ctx, p, "k", 1)
+	_, check := tx.Check(ctx, p, "k", 0)
+	_, fill := tx.Fill(ctx, p, "k", 1)
+	_, refund := tx.Refund(ctx, p, "k", 1)
+	for i, err := range []error{allow, upTo, check, fill, refund, tx.Reset(ctx, p, "k"), tx.Block(ctx, p, "k", time.Second), tx.Unblock(ctx, p, "k")} {
+		if !errors.Is(err, ErrUnsupported) {
+			t.Errorf("verb %d: got %v", i, err)
+		}
+	}
+}
+
+// TestExpiredIsEmpty: a row is marked as expired no sooner than it decides as
+// no row does; this is what lets the janitor delete it.
+func TestExpiredIsEmpty(t *testing.T) {
+	for _, algorithm := range Algorithms() {
+		for _, limit := range []float64{1e-9, 0.3, 7, 1e6, 1 << 53} {
+			for _, period := range []time.Duration{time.Microsecond, time.Second, 31 * 24 * time.Hour} {
+				p := Policy{Name: "p", Algorithm: algorithm, Limit: limit, Period: period}
+				if algorithm == LeakyBucket {
+					p.Tick = 3 * period
+				}
+				if err := p.Validate(); err != nil {
+					t.Fatal(err)
+				}
+				r := newRules(&p)
+				s := newState(algorithm, 0)
+				s.advance(&r, 0, 0)
+				s.put(0, r.capacity)
+				if at := s.seen(0, 0).emptyAt(&r, 0); at > r.hold && r.hold < maxHold {
+					t.Errorf("%+v: expires after %d µs, but holds something until %d", p, r.hold, at)
+				}
+			}
+		}
+	}
+}

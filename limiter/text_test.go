@@ -1,0 +1,112 @@
+package limiter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPolicyTextRoundTrip(t *testing.T) {
+	for _, p := range []Policy{
+		{Name: "a", Algorithm: LeakyBucket, Limit: 1.5, Period: 90 * time.Second, Burst: 3, Tick: time.Second},
+		{Name: "b", Algorithm: FixedWindow, Limit: 1 << 53, Period: time.Microsecond, Aligned: true, BlockFor: time.Hour, OnError: FailOpen},
+	} {
+		data, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Policy
+		if err := json.Unmarshal(data, &back); err != nil || back != p {
+			t.Errorf("%s came back as %+v, %v", data, back, err)
+		}
+		form, err := p.MarshalYAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		back = Policy{}
+		err = back.UnmarshalYAML(func(into any) error { *into.(*policyText) = form.(policyText); return nil })
+		if err != nil || back != p {
+			t.Errorf("YAML came back as %+v, %v", back, err)
+		}
+	}
+}
+
+func TestPolicyTextErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"name": "a", "perod": "1s"}`:     "perod",
+		`{"name": "a", "period": "1 day"}`: `Period "1 day"`,
+		`{"name": "a", "period": 60}`:      "period",
+		`{"name": "a", "on_error": "no"}`:  `OnError "no"`,
+		`{"name": "a", "block_for": "1y"}`: `BlockFor "1y"`,
+	} {
+		before := Policy{Name: "before"}
+		p := before
+		if err := json.Unmarshal([]byte(text), &p); err == nil || !strings.Contains(err.Error(), want) || p != before {
+			t.Errorf("%s: got %v, %+v", text, err, p)
+		}
+	}
+}
+
+func TestResultJSON(t *testing.T) {
+	data, err := json.Marshal(Result{RetryAfter: Never, ResetAfter: 1500 * time.Millisecond, Reason: ReasonLimit, Source: SourceMemory})
+	want := `{"allowed":false,"granted":0,"limit":0,"burst":0,"level":0,"remaining":0,"retry_after_s":null,"reset_after_s":1.5,"delay_s":0,"full":false,"reason":"limit","source":"memory"}`
+	if err != nil || string(data) != want {
+		t.Errorf("got %s, %v", data, err)
+	}
+}
+
+func TestKeyIsUnambiguous(t *testing.T) {
+	seen := map[string][]string{}
+	parts := []string{"", "a", ":", `\`, `a:`, `:a`, `\:`, `a\`}
+	for _, a := range parts {
+		for _, b := range parts {
+			for _, c := range parts {
+				for _, joined := range [][]string{{a, b}, {a, b, c}} {
+					k := Key(joined...)
+					if before, dup := seen[k]; dup && strings.Join(before, "\x00") != strings.Join(joined, "\x00") {
+						t.Errorf("%q and %q both give %q", before, joined, k)
+					}
+					seen[k] = joined
+				}
+			}
+		}
+	}
+}
+
+func TestObserve(t *testing.T) {
+	type seen struct {
+		ask Ask
+		r   Result
+		err error
+	}
+	var all []seen
+	l := NewMemory(&Config{Observe: func(_ context.Context, a Ask, r Result, err error) { all = append(all, seen{a, r, err}) }})
+	p := Policy{Name: "p", Algorithm: LeakyBucketQueue, Limit: 1, Period: time.Hour, Burst: 2}
+	ctx := context.Background()
+	allowed, err := l.Allow(ctx, p, "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Wait(ctx, p, "k", 2); err == nil {
+		t.Error("a full queue let a Wait in")
+	}
+	if _, err := l.Allow(ctx, p, ""); err == nil {
+		t.Error("an empty key was allowed")
+	}
+	if err := l.Reset(ctx, p, "k"); err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 3 || all[0].ask != p.Ask("k", 1) || all[0].r != allowed ||
+		all[1].r.Allowed || all[1].err != nil || !errors.Is(all[2].err, ErrInvalid) {
+		t.Errorf("observed %+v", all)
+	}
+}
+
+func TestNewWithoutPool(t *testing.T) {
+	if _, err := New(nil, nil); !errors.Is(err, ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}
