@@ -111,34 +111,35 @@ func TestJanitorTakesOver(t *testing.T) {
 // something then.
 type steps struct {
 	*handClock
-	calls int
-	at    func(call int)
+	at func()
 }
 
 func (s *steps) now() time.Time {
-	s.calls++
-	s.at(s.calls)
+	s.at()
 	return s.handClock.now()
 }
 
 func TestJanitorRenewsItsLease(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
-	insertRows(t, pool, "pglimit_sliding_window_log", "p", 10, 0)
+	const table, rows = "pglimit_sliding_window_log", 10
+	insertRows(t, pool, table, "p", rows, 0)
 	clock := &steps{handClock: newHandClock()}
 	other := newJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.handClock.now})
-	clock.at = func(call int) {
-		// Each batch takes half a lease: without renewal the lease would be
-		// anybody's after two.
-		if call > 2 {
+	left := rows
+	clock.at = func() {
+		// Each batch of one row takes half a lease: after two of them, a
+		// lease that was not renewed would be anybody's.
+		if n := count(t, pool, table); n < left {
+			left = n
 			clock.add(lease / 2)
 			heldElsewhere(t, other)
 		}
 	}
 	j := newJanitor(t, pool, &janitor.Config{BatchSize: 1, Lease: lease, Now: clock.now})
-	sweep(t, j, map[string]int64{"pglimit_sliding_window_log": 10})
-	if clock.calls < 10 {
-		t.Errorf("the clock was asked %d times: this test tested nothing", clock.calls)
+	sweep(t, j, map[string]int64{table: rows})
+	if left != 0 {
+		t.Errorf("the clock was last asked when %d rows were left: this test tested too little", left)
 	}
 }
 
@@ -149,7 +150,7 @@ func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 	clock := &steps{handClock: newHandClock()}
 	insertRows(t, pool, table, "p", 10, 0)
 	insertRows(t, pool, "pglimit_gcra", "p", 10, 0)
-	clock.at = func(int) {
+	clock.at = func() {
 		if count(t, pool, table) == 7 {
 			clock.add(lease) // this one was away for longer than its lease
 			_, err := db.New().LeaseTake(t.Context(), pool, db.LeaseTakeParams{

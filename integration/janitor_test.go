@@ -152,14 +152,14 @@ func TestJanitorTakesTheClockItIsGiven(t *testing.T) {
 // among those that have expired, and none of them is forgotten.
 func TestJanitorSweepsAMillionRows(t *testing.T) {
 	t.Parallel()
-	const gone, live, workers = 1_000_000, 64, 4
+	const gone, live, workers = 1_000_000, 64, 2
 	const table = "pglimit_token_bucket"
 	pool := connect(t, newDatabase(t), func(c *pgxpool.Config) { c.MaxConns = workers + 2 })
 	insertRows(t, pool, table, "gone", gone, 0)
 	insertRows(t, pool, table, "live", live, gone/2) // their turn comes half-way
 	exec(t, pool, `ANALYZE `+table)
 
-	j := newJanitor(t, pool, &janitor.Config{BatchSize: 1000})
+	j := newJanitor(t, pool, nil)
 	var granted [live + 1]atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -29,7 +29,9 @@ type Config struct {
 	Interval time.Duration
 
 	// BatchSize is how many rows one statement deletes at most. Default: 1000.
-	// 1 to 10,000. Larger batches are faster and hold their locks for longer.
+	// 1 to 10,000. Larger batches hold their locks for longer, and need not be
+	// faster: for a batch that is a large part of the table PostgreSQL reads the
+	// whole table instead of looking its rows up.
 	BatchSize int
 
 	// Lease is for how long a process that vanished keeps others from
