@@ -278,11 +278,11 @@ FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($7::float8, floor($8::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END END,
+                     + LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
     current = LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
               + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)

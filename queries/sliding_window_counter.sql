@@ -30,11 +30,11 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_times
              LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - (LEAST(sqlc.arg(capacity)::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - (LEAST(sqlc.arg(capacity)::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(sqlc.arg(capacity)::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END END,
+                     + LEAST(sqlc.arg(capacity)::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
     current = LEAST(sqlc.arg(capacity)::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
               + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - (LEAST(sqlc.arg(capacity)::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
