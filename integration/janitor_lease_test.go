@@ -31,7 +31,7 @@ func newLeader(t *testing.T, pool *pgxpool.Pool, clock *handClock) (stop func())
 		Interval: 24 * time.Hour, Lease: lease, Now: clock.now,
 		OnSweep: func(r janitor.Removed) { swept <- r },
 	}))
-	if r := <-swept; r.HeldElsewhere {
+	if r := next(t, swept, "the leader's sweep"); r.HeldElsewhere {
 		t.Fatal("the first janitor did not get the lease")
 	}
 	return stop
@@ -80,31 +80,17 @@ func TestJanitorTakesOver(t *testing.T) {
 	clock := newHandClock()
 	stop := newLeader(t, pool, clock)
 	insertRows(t, pool, "pglimit_gcra", "p", 1, 0)
-	swept := make(chan janitor.Removed)
+	swept, onSweep := heard(t)
 	start(t, newJanitor(t, pool, &janitor.Config{
-		Interval: time.Millisecond, Lease: lease, Now: clock.now,
-		OnSweep: func(r janitor.Removed) {
-			select {
-			case swept <- r:
-			case <-t.Context().Done():
-			}
-		},
+		Interval: time.Millisecond, Lease: lease, Now: clock.now, OnSweep: onSweep,
 	}))
 	for range 3 {
-		if r := <-swept; !r.HeldElsewhere || r.Total() != 0 {
+		if r := next(t, swept, "a sweep beside the leader"); !r.HeldElsewhere || r.Total() != 0 {
 			t.Errorf("a sweep beside a leader: %+v", r)
 		}
 	}
 	stop()
-	for r := range swept {
-		if r.HeldElsewhere {
-			continue // this one began before the leader ended
-		}
-		if r.Total() != 1 {
-			t.Errorf("the first sweep of the new leader removed %v, want 1 row", r.ByTable)
-		}
-		return
-	}
+	awaitRemoved(t, swept, 1)
 }
 
 // steps is a clock that is asked before every statement of a sweep, and does
@@ -191,7 +177,7 @@ func TestSweepWhileRunning(t *testing.T) {
 		OnSweep: func(r janitor.Removed) { swept <- r },
 	})
 	stop := start(t, j)
-	<-swept
+	next(t, swept, "the first sweep")
 	insertRows(t, pool, "pglimit_gcra", "p", 1, 0)
 	sweep(t, j, map[string]int64{"pglimit_gcra": 1})
 	heldElsewhere(t, newJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.now}))
@@ -203,7 +189,8 @@ func TestSweepWhileRunning(t *testing.T) {
 		t.Errorf("after Run there are %d leases", n)
 	}
 	stop = start(t, j) // and it may run again
-	<-swept            // the sweep by hand
-	<-swept
+	for range 2 {      // the sweep by hand, and one more
+		next(t, swept, "a sweep")
+	}
 	stop()
 }

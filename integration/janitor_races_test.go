@@ -14,8 +14,7 @@ import (
 
 // gate holds up every deletion from a table until it is opened.
 type gate struct {
-	pool *pgxpool.Pool // for looking
-	conn *pgxpool.Conn // holds it shut
+	conn *pgxpool.Conn // holds it shut; nil: open
 }
 
 const gateLock = 4711
@@ -32,7 +31,7 @@ func newGate(t *testing.T, pool *pgxpool.Pool, table string) *gate {
 	if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_lock($1)`, gateLock); err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{pool: pool, conn: conn}
+	g := &gate{conn}
 	t.Cleanup(func() {
 		if g.conn != nil {
 			g.conn.Hijack().Close(context.Background())
@@ -41,12 +40,7 @@ func newGate(t *testing.T, pool *pgxpool.Pool, table string) *gate {
 	return g
 }
 
-// awaitSweep returns once a deletion waits at the gate.
-func (g *gate) awaitSweep(t *testing.T) {
-	t.Helper()
-	awaitBlocked(t, g.pool)
-}
-
+// awaitBlocked returns once a statement in pool's database waits for a lock.
 func awaitBlocked(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	eventually(t, "a statement waits for a lock", func(ctx context.Context) (bool, error) {
@@ -134,7 +128,7 @@ func TestJanitorLeavesWhatATransactionRenews(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !done {
-		r = <-ended
+		r = next(t, ended, "the sweep's end")
 	}
 	if r.err != nil || r.removed.Total() != 2 {
 		t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
@@ -157,10 +151,10 @@ func TestJanitorLeavesWhatWasRenewedSinceItLooked(t *testing.T) {
 				setting("enable_hashjoin", "off"), setting("enable_mergejoin", "off"), setting("enable_seqscan", "off"), setting("enable_material", "off"))
 			gate := newGate(t, pool, "pglimit_token_bucket")
 			ended := sweepAside(t, newJanitor(t, sweeper, nil))
-			gate.awaitSweep(t)
+			awaitBlocked(t, pool)
 			renew(t, nil, connect(t, address, setting("lock_timeout", "30s")), "k3") // fails if the plan is another
 			gate.open(t)
-			if r := <-ended; r.err != nil || r.removed.Total() != 2 {
+			if r := next(t, ended, "the sweep's end"); r.err != nil || r.removed.Total() != 2 {
 				t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
 			}
 			checkLevels(t, pool, "k3:1")

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
@@ -71,6 +72,41 @@ func start(t *testing.T, j *janitor.Janitor) (stop func()) {
 	})
 	t.Cleanup(stop)
 	return stop
+}
+
+// heard is an OnSweep whose sweeps the test reads one by one; the janitor waits
+// for it until the test ends.
+func heard(t *testing.T) (sweeps <-chan janitor.Removed, onSweep func(janitor.Removed)) {
+	c := make(chan janitor.Removed)
+	return c, func(r janitor.Removed) {
+		select {
+		case c <- r:
+		case <-t.Context().Done():
+		}
+	}
+}
+
+// next waits for what comes out of c.
+func next[T any](t *testing.T, c <-chan T, what string) T {
+	t.Helper()
+	var v T
+	select {
+	case v = <-c:
+	case <-time.After(time.Minute): // against hanging for ever
+		t.Fatalf("it did not come: %s", what)
+	}
+	return v
+}
+
+// awaitRemoved reads sweeps until one removes so many rows.
+func awaitRemoved(t *testing.T, sweeps <-chan janitor.Removed, rows int64) {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < time.Minute; { // against hanging for ever
+		if next(t, sweeps, "a sweep").Total() == rows {
+			return
+		}
+	}
+	t.Fatalf("no sweep removed %d rows", rows)
 }
 
 func count(t *testing.T, pool *pgxpool.Pool, table string) int {
@@ -148,28 +184,29 @@ func TestJanitorTakesTheClockItIsGiven(t *testing.T) {
 	sweep(t, byDatabase, map[string]int64{"pglimit_gcra": 1, "pglimit_fixed_window": 1})
 }
 
-// TestJanitorSweepsAMillionRows: while decisions go on, on keys whose rows are
-// among those that have expired, and none of them is forgotten.
+// TestJanitorSweepsAMillionRows: decisions go on meanwhile, on keys whose rows
+// are spread among those that have expired, and none of them is forgotten.
 func TestJanitorSweepsAMillionRows(t *testing.T) {
 	t.Parallel()
-	const gone, live, workers = 1_000_000, 64, 2
+	const gone, live, workers = 1_000_000, 20_000, 2
 	const table = "pglimit_token_bucket"
 	pool := connect(t, newDatabase(t), func(c *pgxpool.Config) { c.MaxConns = workers + 2 })
 	insertRows(t, pool, table, "gone", gone, 0)
-	insertRows(t, pool, table, "live", live, gone/2) // their turn comes half-way
+	insertRows(t, pool, table, "live", live, 0)
+	exec(t, pool, `UPDATE `+table+` SET expires_at_us = expires_at_us * $1 WHERE policy = 'live'`, gone/live)
 	exec(t, pool, `ANALYZE `+table)
 
 	j := newJanitor(t, pool, nil)
-	var granted [live + 1]atomic.Int64
+	var granted [live]atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var all sync.WaitGroup
 	for range workers {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				i := 1 + rand.IntN(live)
+				i := rand.IntN(live)
 				// Not ctx: a statement that is cut off may have been done.
-				row, err := take(t.Context(), pool, "live", fmt.Sprint("k", i), nil)
+				row, err := take(t.Context(), pool, "live", fmt.Sprint("k", 1+i), nil)
 				if err != nil || row.Granted != 1 {
 					t.Errorf("a decision while the janitor sweeps: %+v, %v", row, err)
 					return
@@ -189,25 +226,40 @@ func TestJanitorSweepsAMillionRows(t *testing.T) {
 	if n := removed.Total(); n < gone || n > gone+live {
 		t.Errorf("removed %d rows, want %d and at most %d more", n, gone, live)
 	}
-	if n := one[int](t, pool, `SELECT count(*) FROM `+table+` WHERE policy = 'gone'`); n != 0 {
-		t.Errorf("%d expired rows are left", n)
+	var want, got [live]float64
+	var decisions float64
+	for i := range want {
+		want[i] = float64(granted[i].Load())
+		decisions += want[i]
 	}
-	var decisions int64
-	for i := 1; i <= live; i++ {
-		n := granted[i].Load()
-		decisions += n
-		row, err := db.New().TokenBucketGet(t.Context(), pool, db.TokenBucketGetParams{Policy: "live", Key: fmt.Sprint("k", i)})
-		if err != nil {
-			t.Fatal(err)
+	rows, err := pool.Query(t.Context(), `SELECT policy, substr(key, 2)::int, level, expires_at_us FROM `+table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var policy string
+	var key int
+	var level float64
+	var expires int64
+	_, err = pgx.ForEachRow(rows, []any{&policy, &key, &level, &expires}, func() error {
+		if policy != "live" || expires <= gone {
+			return fmt.Errorf("a row of policy %s that expired at %d is left", policy, expires)
 		}
-		if row.Level != float64(n) {
-			t.Errorf("key %d: %d were granted, and its level is %v", i, n, row.Level)
+		got[key-1] = level
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	lost := 0
+	for i := range want {
+		if got[i] != want[i] {
+			lost++
 		}
 	}
-	if decisions == 0 {
-		t.Error("no decision was made meanwhile")
+	if lost > 0 || decisions == 0 {
+		t.Errorf("of %.0f decisions on %d keys, the levels of %d keys are wrong", decisions, live, lost)
 	}
-	t.Logf("removed %d rows in %v, %.0f/s, beside %d decisions", removed.Total(), took.Round(time.Millisecond), float64(removed.Total())/took.Seconds(), decisions)
+	t.Logf("removed %d rows in %v, %.0f/s, beside %.0f decisions", removed.Total(), took.Round(time.Millisecond), float64(removed.Total())/took.Seconds(), decisions)
 }
 
 // TestJanitorOutlivesTheDatabase: neither a connection that breaks in the
@@ -222,45 +274,32 @@ func TestJanitorOutlivesTheDatabase(t *testing.T) {
 	gate := newGate(t, watch, "pglimit_gcra")
 	insertRows(t, watch, "pglimit_gcra", "p", 1, 0)
 
-	swept := make(chan janitor.Removed)
+	swept, onSweep := heard(t)
 	failed := newLogWatch("the janitor's sweep failed")
 	start(t, newJanitor(t, connect(t, address, setting("application_name", "janitor")), &janitor.Config{
 		Interval: time.Millisecond, Now: clock.now, Logger: slog.New(failed),
-		OnSweep: func(r janitor.Removed) {
-			select {
-			case swept <- r:
-			case <-t.Context().Done():
-			}
-		},
+		OnSweep: onSweep,
 	}))
-	gate.awaitSweep(t)
+	awaitBlocked(t, watch)
 	exec(t, outside, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND application_name = 'janitor'`, name)
-	if r := <-swept; r.Total() != 0 {
+	if r := next(t, swept, "the sweep whose connection broke"); r.Total() != 0 {
 		t.Errorf("the sweep whose connection broke removed %v", r.ByTable)
 	}
-	<-failed.seen
+	next(t, failed.seen, "the log of the sweep whose connection broke")
 	gate.open(t)
-	for r := range swept {
-		if r.Total() == 1 {
-			break
-		}
-	}
+	awaitRemoved(t, swept, 1)
 
 	watch.Close()
 	exec(t, outside, fmt.Sprintf(`ALTER DATABASE "%s" ALLOW_CONNECTIONS false`, name))
 	exec(t, outside, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1`, name)
 	failed.reset()
 	for range 3 { // at least two of these sweeps began after that
-		<-swept
+		next(t, swept, "a sweep of a closed database")
 	}
-	<-failed.seen
+	next(t, failed.seen, "the log of a sweep of a closed database")
 	exec(t, outside, fmt.Sprintf(`ALTER DATABASE "%s" ALLOW_CONNECTIONS true`, name))
 	insertRows(t, connect(t, address), "pglimit_gcra", "p", 1, 0)
-	for r := range swept {
-		if r.Total() == 1 {
-			return
-		}
-	}
+	awaitRemoved(t, swept, 1)
 }
 
 func TestJanitorBeforeMigrations(t *testing.T) {
@@ -271,30 +310,19 @@ func TestJanitorBeforeMigrations(t *testing.T) {
 		t.Errorf("a sweep without tables: %v", err)
 	}
 	// Run waits for the tables.
-	swept := make(chan janitor.Removed)
+	swept, onSweep := heard(t)
 	failed := newLogWatch("run `pglimit migrate up`")
 	start(t, newJanitor(t, pool, &janitor.Config{
 		Interval: time.Millisecond, Logger: slog.New(failed),
-		OnSweep: func(r janitor.Removed) {
-			select {
-			case swept <- r:
-			case <-t.Context().Done():
-			}
-		},
+		OnSweep: onSweep,
 	}))
-	<-swept
-	<-failed.seen
-	go func() { // the sweeps go on meanwhile
-		if err := migrations.Up(t.Context(), pool); err != nil {
-			t.Error(err)
-		}
-		insertRows(t, pool, "pglimit_gcra", "p", 5, 0)
-	}()
-	for r := range swept {
-		if r.Total() == 5 {
-			return
-		}
+	next(t, swept, "the first sweep")
+	next(t, failed.seen, "the log of a sweep without tables")
+	if err := migrations.Up(t.Context(), pool); err != nil {
+		t.Fatal(err)
 	}
+	insertRows(t, pool, "pglimit_gcra", "p", 5, 0)
+	awaitRemoved(t, swept, 5)
 }
 
 // TestJanitorLeavesNoTableOut: a table that cannot be swept does not keep the

@@ -216,12 +216,9 @@ func TestUpIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- migrations.Up(ctx, pool) }()
-	eventually(t, "Up waits", func(ctx context.Context) (bool, error) {
-		n, err := blocked(ctx, pool)
-		return n > 0, err
-	})
+	awaitBlocked(t, pool)
 	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
+	if err := next(t, ended, "Up's end"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled Up returned %v", err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {

@@ -53,8 +53,8 @@ type Config struct {
 
 	// OnSweep is called after each sweep that was tried, with what it removed:
 	// also if another process held the lease, and if the sweep failed half-way.
-	// Default: nil, which is none. Run calls it on its own goroutine, so the
-	// next sweep waits for it.
+	// Default: nil, which is none. It runs on the goroutine of Run or Sweep, so
+	// Run's next sweep waits for it; if both are called at once, so may it be.
 	OnSweep func(Removed)
 }
 
