@@ -83,7 +83,7 @@ after Ctrl-C. Results go to stdout, everything else to stderr.`,
 		newMigrate(a),
 		newAllow(a), newCheck(a), newFill(a), newRefund(a), newWait(a),
 		newReset(a), newBlock(a), newUnblock(a),
-		newJanitor(a), newDemo(a), newVersion(a),
+		newJanitor(a), newProve(a), newDemo(a), newVersion(a),
 	)
 	addCompletion(root)
 	return root
