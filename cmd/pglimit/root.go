@@ -26,6 +26,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	addCompletion(root) // it keeps the stdout of now
 	cmd, err := root.ExecuteContextC(ctx)
 	code := exitCode(err)
 	if signal, ok := ended(ctx, err); ok {
@@ -85,7 +86,6 @@ after Ctrl-C. Results go to stdout, everything else to stderr.`,
 		newReset(a), newBlock(a), newUnblock(a),
 		newJanitor(a), newProve(a), newDemo(a), newVersion(a),
 	)
-	addCompletion(root)
 	return root
 }
 
