@@ -107,7 +107,7 @@ func (j *Janitor) Run(ctx context.Context) error {
 				"error", err, "removed", removed.Total())
 		default:
 			j.cfg.Logger.DebugContext(ctx, "pglimit: the janitor swept",
-				"removed", removed.Total(), "held_elsewhere", removed.HeldElsewhere)
+				"removed", removed.Total(), "by_table", removed.ByTable, "held_elsewhere", removed.HeldElsewhere)
 		}
 		wait := time.NewTimer(jitter(j.cfg.Interval))
 		select {

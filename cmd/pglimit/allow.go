@@ -32,7 +32,8 @@ that keys are hashed with, if the application has one.`,
 		Example: `  pglimit allow --limit 10 --period 1m alice && echo go on
   pglimit allow --algorithm gcra --limit 100 --period 1h --burst 20 --cost 5 alice --json
   cut -d' ' -f1 access.log | pglimit allow --limit 60 --period 1m - | sort | uniq -c`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := flags.read()
 			if err != nil {
@@ -63,7 +64,7 @@ that keys are hashed with, if the application has one.`,
 			return nil
 		},
 	}
-	flags.register(cmd)
+	flags.register(cmd, limiter.TokenBucket)
 	return cmd
 }
 

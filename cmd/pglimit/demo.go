@@ -5,34 +5,40 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/internal/prove"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// What the demo sends: a burst of asks against a limit of fewer units.
+// What the demo sends against each algorithm: a burst at once, then one ask at
+// a time, so that it shows how each gives back.
 const (
-	demoAsks   = 8
-	demoLimit  = 5
-	demoPeriod = 10 * time.Second
+	demoBurstAsks = 8
+	demoLaterAsks = 10
+	demoPace      = 150 * time.Millisecond
+	demoLimit     = 5
+	demoPeriod    = time.Second
+	demoProof     = 2 * time.Second
+	demoWorkers   = 8
 )
 
 func newDemo(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "demo",
 		Short: "Send one burst through every algorithm",
-		Long: fmt.Sprintf(`Send one burst of %d asks through every algorithm, each with a limit of %d per %v,
-and show what was allowed, denied and delayed; then spend inside a transaction
-that is rolled back.
+		Long: fmt.Sprintf(`Send the same asks through every algorithm, each with a limit of %d per %v: %d at
+once, then %d more, one every %v; draw what is allowed, delayed and denied as it
+happens. Then spend in a transaction that is rolled back, and put all algorithms
+under contention for %v, as pglimit prove does for longer.
 
-It runs the migrations, and forgets its own keys when it is done.`, demoAsks, demoLimit, demoPeriod),
+It runs the migrations, and forgets its own keys when it is done. It takes less
+than 30 seconds.`, demoLimit, demoPeriod, demoBurstAsks, demoLaterAsks, demoPace, demoProof),
 		Example: `  pglimit demo
   pglimit demo --json`,
 		Args: cobra.NoArgs,
@@ -49,21 +55,37 @@ It runs the migrations, and forgets its own keys when it is done.`, demoAsks, de
 			if err != nil {
 				return err
 			}
-			show, err := runDemo(cmd.Context(), pool, l)
-			if err != nil {
-				return decisionError(err)
+			to := cmd.OutOrStdout()
+			if a.json {
+				to = io.Discard
 			}
-			var text strings.Builder
-			show.write(&text)
-			return a.print(cmd, show, text.String())
+			show, err := runDemo(cmd.Context(), pool, l, &stage{w: to, live: onTerminal(to)})
+			if err != nil {
+				return err
+			}
+			if err := a.print(cmd, show, demoNext); err != nil {
+				return err
+			}
+			if !show.Proof.Holds {
+				return errDenied
+			}
+			return nil
 		},
 	}
 }
+
+const demoNext = `
+Next:
+  pglimit allow --help    limits of your own, from a shell
+  pglimit prove           this contention on a server of yours, for 30 seconds
+  README.md               the library: a limit in your transaction
+`
 
 // demo is what was seen.
 type demo struct {
 	Bursts []demoBurst    `json:"bursts"`
 	Spend  []demoSpending `json:"spend"`
+	Proof  prove.Report   `json:"proof"`
 }
 
 type demoBurst struct {
@@ -79,22 +101,62 @@ type demoSpending struct {
 	Spent  float64 `json:"spent"`
 }
 
-func runDemo(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter) (d demo, err error) {
+// runDemo runs it all, in view of the audience before the stage.
+func runDemo(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, s *stage) (d demo, err error) {
+	s.printf("The same asks through every algorithm: %d at once, then one every %v;\nlimit %d per %v.  + allowed  ~ allowed later  - denied\n\n",
+		demoBurstAsks, demoPace, demoLimit, demoPeriod)
 	for _, algorithm := range limiter.Algorithms() {
 		p := limiter.Policy{Name: "demo", Algorithm: algorithm, Limit: demoLimit, Period: demoPeriod}
-		burst, err := sendBurst(ctx, l, p, fmt.Sprint("burst-", time.Now().UnixNano()))
+		burst, err := sendBurst(ctx, l, p, fmt.Sprint("burst-", time.Now().UnixNano()), s)
 		if err != nil {
-			return d, err
+			return d, demoError(err)
 		}
 		d.Bursts = append(d.Bursts, burst)
 	}
-	d.Spend, err = spendAndRollBack(ctx, pool, l)
-	return d, err
+	s.printf("\nA spend of 120 in a transaction that is rolled back:\n\n")
+	if d.Spend, err = spendAndRollBack(ctx, pool, l); err != nil {
+		return d, demoError(err)
+	}
+	for _, moment := range d.Spend {
+		s.printf("  %-24s %v spent\n", moment.Moment, moment.Spent)
+	}
+	s.printf("\nAll algorithms under contention for %v, clients killed and transactions rolled\nback among them, in units:\n\n", demoProof)
+	if s.err != nil {
+		return d, s.err
+	}
+	if d.Proof, err = prove.Run(ctx, pool, prove.Config{For: demoProof, Workers: demoWorkers, Kill: true}); err != nil {
+		return d, demoError(err)
+	}
+	s.printf("%s", proofText(d.Proof))
+	return d, s.err
 }
 
-func sendBurst(ctx context.Context, l *limiter.Limiter, p limiter.Policy, key string) (demoBurst, error) {
-	b := demoBurst{Algorithm: p.Algorithm}
-	for range demoAsks {
+// demoError marks what the database is to blame for: a stage that cannot be
+// drawn on is not among that.
+func demoError(err error) error {
+	var lost stageError
+	if errors.As(err, &lost) {
+		return lost.error
+	}
+	return decisionError(err)
+}
+
+func sendBurst(ctx context.Context, l *limiter.Limiter, p limiter.Policy, key string, s *stage) (b demoBurst, err error) {
+	b.Algorithm = p.Algorithm
+	// Forgotten after Ctrl-C too.
+	defer func() {
+		err = errors.Join(err, l.Reset(context.WithoutCancel(ctx), p, key))
+	}()
+	pace := time.NewTicker(demoPace)
+	defer pace.Stop()
+	for i := range demoBurstAsks + demoLaterAsks {
+		if i >= demoBurstAsks {
+			select {
+			case <-pace.C:
+			case <-ctx.Done():
+				return b, fmt.Errorf("interrupted: %w", ctx.Err())
+			}
+		}
 		r, err := l.Allow(ctx, p, key)
 		if err != nil {
 			return b, err
@@ -108,8 +170,11 @@ func sendBurst(ctx context.Context, l *limiter.Limiter, p limiter.Policy, key st
 			b.Allowed++
 		}
 		b.Results = append(b.Results, r)
+		if err := s.draw(b); err != nil {
+			return b, err
+		}
 	}
-	return b, l.Reset(ctx, p, key)
+	return b, s.drawn(b)
 }
 
 // spendAndRollBack takes 120 of a budget of 1,000 in a transaction that does
@@ -134,38 +199,4 @@ func spendAndRollBack(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limite
 		return nil, err
 	}
 	return []demoSpending{{"inside the transaction", inside.Level}, {"after its rollback", after.Level}}, nil
-}
-
-func (d demo) write(w io.Writer) {
-	fmt.Fprintf(w, "%d asks at once, limit %d per %v (+ allowed, ~ allowed later, - denied):\n\n", demoAsks, demoLimit, demoPeriod)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, b := range d.Bursts {
-		var marks strings.Builder
-		var delays []string
-		var retry time.Duration
-		for _, r := range b.Results {
-			switch {
-			case !r.Allowed:
-				marks.WriteByte('-')
-				retry = r.RetryAfter
-			case r.Delay > 0:
-				marks.WriteByte('~')
-				delays = append(delays, fmt.Sprint(r.Delay.Round(time.Second)))
-			default:
-				marks.WriteByte('+')
-			}
-		}
-		note := ""
-		if len(delays) > 0 {
-			note = "in " + strings.Join(delays, " ") + "; "
-		}
-		fmt.Fprintf(table, "  %s\t%s\t%d allowed, %d delayed, %d denied\t%sretry after %v\n",
-			b.Algorithm, &marks, b.Allowed, b.Delayed, b.Denied, note, retry.Round(10*time.Millisecond))
-	}
-	_ = table.Flush()
-	fmt.Fprint(w, "\nA spend of 120 in a transaction that is rolled back:\n\n")
-	for _, s := range d.Spend {
-		fmt.Fprintf(w, "  %-24s %v spent\n", s.Moment, s.Spent)
-	}
-	fmt.Fprint(w, "\nNext: `pglimit allow --help` to try limits of your own, README.md for the library.\n")
 }

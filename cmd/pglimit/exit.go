@@ -1,6 +1,11 @@
 package main
 
-import "errors"
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+)
 
 // The exit codes, for scripts to branch on.
 const (
@@ -8,7 +13,14 @@ const (
 	exitDenied   = 1 // the limit says no
 	exitUsage    = 2 // wrong flags, arguments or files
 	exitDatabase = 3 // the database is missing, out of reach or refused
+
+	exitSignal = 128 // and the signal's number: what a shell says of it
 )
+
+// signalError is the cause of a context that a signal ended.
+type signalError struct{ signal os.Signal }
+
+func (e signalError) Error() string { return e.signal.String() }
 
 // errDenied ends a command whose answer is no. The answer itself is on stdout,
 // so nothing is printed for it on stderr.
@@ -25,6 +37,25 @@ func database(err error) error {
 		return nil
 	}
 	return databaseError{err}
+}
+
+// ended returns the code of a command that did not end by itself: a signal
+// ended ctx, or nobody reads its output any more.
+func ended(ctx context.Context, err error) (code int, ok bool) {
+	var cause signalError
+	var db databaseError // whose own connections break too
+	switch {
+	case err == nil, errors.Is(err, errDenied):
+		return 0, false
+	case errors.Is(err, syscall.EPIPE) && !errors.As(err, &db):
+		return exitSignal + int(syscall.SIGPIPE), true
+	case errors.As(context.Cause(ctx), &cause):
+		if n, ok := cause.signal.(syscall.Signal); ok {
+			return exitSignal + int(n), true
+		}
+		return exitSignal + int(syscall.SIGINT), true
+	}
+	return 0, false
 }
 
 // exitCode is the code for what a command returned. What is not marked as

@@ -25,14 +25,10 @@ type policyFlags struct {
 	cost      float64
 }
 
-func (f *policyFlags) register(cmd *cobra.Command) {
-	var names []string
-	for _, a := range limiter.Algorithms() {
-		names = append(names, string(a))
-	}
+// register adds the flags for asks: who is counted, and by which numbers.
+func (f *policyFlags) register(cmd *cobra.Command, algorithm limiter.Algorithm) {
+	f.registerRow(cmd, algorithm)
 	flags := cmd.Flags()
-	flags.StringVar(&f.policy.Name, "name", "cli", "the policy's `name`: the same key counts apart under another")
-	flags.StringVar(&f.algorithm, "algorithm", string(limiter.TokenBucket), strings.Join(names, ", "))
 	flags.Float64Var(&f.policy.Limit, "limit", 0, "`units` that pass per period (needed)")
 	flags.DurationVar(&f.policy.Period, "period", time.Minute, "what the limit is per, such as 1s or 24h")
 	flags.Float64Var(&f.policy.Burst, "burst", 0, "`units` that pass at once; 0 is the limit")
@@ -41,6 +37,18 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 	flags.DurationVar(&f.policy.BlockFor, "block-for", 0, "deny a key for that long once it was denied")
 	flags.Float64Var(&f.cost, "cost", 1, "`units` that one ask takes")
 	_ = cmd.MarkFlagRequired("limit")
+}
+
+// registerRow adds the flags that say where a key is kept: all that verbs
+// without an ask need.
+func (f *policyFlags) registerRow(cmd *cobra.Command, algorithm limiter.Algorithm) {
+	var names []string
+	for _, a := range limiter.Algorithms() {
+		names = append(names, string(a))
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.policy.Name, "name", "cli", "the policy's `name`: the same key counts apart under another")
+	flags.StringVar(&f.algorithm, "algorithm", string(algorithm), strings.Join(names, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -49,6 +57,13 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 func (f *policyFlags) read() (limiter.Policy, error) {
 	f.policy.Algorithm = limiter.Algorithm(f.algorithm)
 	return f.policy, f.policy.Validate()
+}
+
+// readRow returns the policy of a verb that has no ask. Where a key is kept does
+// not depend on the numbers, so any valid ones do.
+func (f *policyFlags) readRow() (limiter.Policy, error) {
+	f.policy.Limit, f.policy.Period = 1, time.Minute
+	return f.read()
 }
 
 // newLimiter makes a limiter over pool as the environment says.

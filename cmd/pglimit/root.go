@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -25,8 +26,15 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	addCompletion(root) // it keeps the stdout of now
 	cmd, err := root.ExecuteContextC(ctx)
 	code := exitCode(err)
+	if signal, ok := ended(ctx, err); ok {
+		code = signal
+	}
+	if code == exitSignal+int(syscall.SIGPIPE) {
+		return code // nobody is there to be told
+	}
 	if err == nil || errors.Is(err, errDenied) {
 		return code
 	}
@@ -53,17 +61,17 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pglimit",
 		Short: "Rate limits in PostgreSQL",
-		Long: `Rate limits in PostgreSQL: set up the tables and work with them.
+		Long: `Rate limits in PostgreSQL: set up the tables, ask, and look after them.
 
 The database is named by DATABASE_URL or --database-url, as a URL or as
 key=value pairs. ?search_path=limits at the end of a URL takes the tables from
 schema limits. A password in DATABASE_URL stays out of the process list.
 
-Exit codes: 0 allowed or done, 1 denied, 2 wrong usage, 3 database error.
-Results go to stdout, everything else to stderr.`,
+Exit codes: 0 allowed or done, 1 denied, 2 wrong usage, 3 database error; 130
+after Ctrl-C. Results go to stdout, everything else to stderr.`,
 		Example: `  export DATABASE_URL=postgres://app@localhost:5432/shop
   pglimit migrate up
-  pglimit migrate status --json`,
+  pglimit allow --limit 10 --period 1m alice && echo go on`,
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:  true,
@@ -72,7 +80,12 @@ Results go to stdout, everything else to stderr.`,
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.databaseURL, "database-url", "", "the database's `URL`; default: the environment's DATABASE_URL")
 	flags.BoolVar(&a.json, "json", false, "write the result as JSON")
-	root.AddCommand(newMigrate(a), newAllow(a), newDemo(a)) // one file per subcommand
+	root.AddCommand( // one file per subcommand
+		newMigrate(a),
+		newAllow(a), newCheck(a), newFill(a), newRefund(a), newWait(a),
+		newReset(a), newBlock(a), newUnblock(a),
+		newJanitor(a), newProve(a), newDemo(a), newVersion(a),
+	)
 	return root
 }
 

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/janitor"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func newJanitor(a *app) *cobra.Command {
+	var once bool
+	var config janitor.Config
+	cmd := &cobra.Command{
+		Use:   "janitor",
+		Short: "Delete rows that have expired",
+		Long: `Delete rows that have expired, now and then every --interval, until Ctrl-C; each
+sweep is a line of the log on stdout. Expired rows change no decision: this only
+gives back the room that they take.
+
+Any number of janitors may run, in applications too: a lease in the database lets
+one of them sweep at a time. A sweep that fails is logged and tried again at the
+next interval.
+
+With --once it sweeps once and tells what it removed. If another janitor has the
+lease, it removes nothing, says so, and that is no error.`,
+		Example: `  pglimit janitor --interval 5m
+  pglimit janitor --once --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, f := range []string{"interval", "batch-size", "lease"} {
+				if v := cmd.Flag(f); v.Changed && (v.Value.String() == "0" || v.Value.String() == "0s") {
+					return fmt.Errorf("--%s is 0: leave it out for the default", f)
+				}
+			}
+			if once {
+				return a.sweepOnce(cmd, config)
+			}
+			return a.sweepOn(cmd, config)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&once, "once", false, "sweep once and end")
+	flags.DurationVar(&config.Interval, "interval", 0, "`time` from one sweep to the next, 1ms to 24h, give or take a tenth; default: 1m")
+	flags.IntVar(&config.BatchSize, "batch-size", 0, "`rows` that one statement deletes at most, 1 to 10000; default: 1000")
+	flags.DurationVar(&config.Lease, "lease", 0, "`time` after which others take over from a janitor that vanished, 1s to 72h; default: three intervals, at least 30s")
+	return cmd
+}
+
+// swept is what --once did, in JSON.
+type swept struct {
+	Removed       int64            `json:"removed"`
+	ByTable       map[string]int64 `json:"by_table"`
+	HeldElsewhere bool             `json:"held_elsewhere"`
+}
+
+func (a *app) sweepOnce(cmd *cobra.Command, config janitor.Config) error {
+	// A warning of the sweep's goes with its error, and to stderr.
+	config.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	pool, err := a.open(cmd)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	j, err := janitor.New(pool, &config)
+	if err != nil {
+		return err
+	}
+	removed, err := j.Sweep(cmd.Context())
+	if err != nil {
+		return database(err)
+	}
+	result := swept{removed.Total(), map[string]int64{}, removed.HeldElsewhere}
+	maps.Copy(result.ByTable, removed.ByTable)
+	return a.print(cmd, result, result.text())
+}
+
+func (s swept) text() string {
+	if s.HeldElsewhere {
+		return "nothing removed: another janitor has the lease\n"
+	}
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "TABLE\tREMOVED")
+	for _, name := range slices.Sorted(maps.Keys(s.ByTable)) {
+		fmt.Fprintf(table, "%s\t%d\n", name, s.ByTable[name])
+	}
+	fmt.Fprintf(table, "all\t%d\n", s.Removed)
+	_ = table.Flush() // to a Builder
+	return text.String()
+}
+
+func (a *app) sweepOn(cmd *cobra.Command, config janitor.Config) error {
+	ctx, stop := context.WithCancelCause(cmd.Context())
+	defer stop(nil)
+	out := &lastWriter{w: cmd.OutOrStdout(), failed: stop}
+	options := &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: plainLog}
+	config.Logger = slog.New(slog.NewTextHandler(out, options))
+	if a.json {
+		config.Logger = slog.New(slog.NewJSONHandler(out, options))
+	}
+	pool, err := a.open(cmd)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	j, err := janitor.New(pool, &config)
+	if err != nil {
+		return err
+	}
+	// Later on a failure may pass; at the start it is a mistake to be told.
+	l, err := newLimiter(pool)
+	if err != nil {
+		return err
+	}
+	p := limiter.Policy{Name: "janitor", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Second}
+	if _, err := l.Check(ctx, p, "start", 0); err != nil {
+		return decisionError(err)
+	}
+	if err := j.Run(ctx); err != nil {
+		return err
+	}
+	if cmd.Context().Err() != nil {
+		return nil // Ctrl-C is how this ends
+	}
+	return context.Cause(ctx)
+}
+
+// plainLog makes log lines that suit a command: sweeps are its business, so
+// they are no DEBUG.
+func plainLog(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.LevelKey && a.Value.Any() == slog.LevelDebug {
+		a.Value = slog.AnyValue(slog.LevelInfo)
+	}
+	if a.Key == slog.MessageKey {
+		a.Value = slog.StringValue(strings.TrimPrefix(a.Value.String(), "pglimit: "))
+	}
+	return a
+}
+
+// lastWriter tells when its writer fails, which a logger keeps to itself.
+type lastWriter struct {
+	w      io.Writer
+	failed context.CancelCauseFunc
+}
+
+func (l *lastWriter) Write(p []byte) (int, error) {
+	n, err := l.w.Write(p)
+	if err != nil {
+		l.failed(err)
+	}
+	return n, err
+}

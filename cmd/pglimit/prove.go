@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/internal/prove"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func newProve(a *app) *cobra.Command {
+	config := prove.Config{}
+	cmd := &cobra.Command{
+		Use:   "prove",
+		Short: "Put your database's limits under contention, and count",
+		Long: `Put the limits of your database under contention, and hold what was admitted to
+what each algorithm allows: for --for in all, --workers ask for a few keys of
+each algorithm in turn, over several pools of connections, in asks of 1 to 3
+units. Some ask in transactions, of which half are rolled back; some close their
+connection before they have an answer; and the server is told now and then to
+end one of the proof's own connections.
+
+ADMITTED is what clients were told they may, and what was committed; ALLOWED what
+the policies admit to these keys in that time; UNKNOWN was asked by clients that
+never had an answer, so it may be counted but was not admitted. All are units;
+PER SECOND are asks. The server's log shows the connections that were ended;
+without that: --kill=false.
+
+The keys belong to policies of its own and are deleted at the end, also after
+Ctrl-C. It takes as many connections as workers, and two more.
+
+Exit code 0: nothing was admitted beyond what is allowed; 1: something was; 3:
+the database failed.`,
+		Example: `  pglimit prove
+  pglimit prove --for 5m --workers 100 --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := config.Validate(); err != nil {
+				return err
+			}
+			pool, err := a.open(cmd)
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			show, done := progress(cmd.ErrOrStderr(), config.For)
+			config.Progress = show
+			report, err := prove.Run(cmd.Context(), pool, config)
+			done()
+			if err != nil {
+				return proveError(cmd.Context(), err)
+			}
+			if err := a.print(cmd, report, proofText(report)); err != nil {
+				return err
+			}
+			if !report.Holds {
+				return errDenied
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.DurationVar(&config.For, "for", 30*time.Second, "`time` that it takes, shared by the algorithms")
+	flags.IntVar(&config.Workers, "workers", 32, "how `many` ask at once, 1 to 1000")
+	flags.BoolVar(&config.Kill, "kill", true, "end connections of its own")
+	return cmd
+}
+
+func proveError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("interrupted before there was a result: %w", err)
+	}
+	if errors.Is(err, prove.ErrConfig) {
+		return err
+	}
+	return decisionError(err)
+}
+
+// progress returns what shows on a terminal how far a proof is.
+func progress(w io.Writer, lasts time.Duration) (show func(limiter.Algorithm), done func()) {
+	if !onTerminal(w) {
+		return nil, func() {}
+	}
+	bar := progressbar.NewOptions64(lasts.Milliseconds(),
+		progressbar.OptionSetWriter(w),
+		progressbar.OptionSetWidth(30),
+		progressbar.OptionSetPredictTime(false),
+		progressbar.OptionSetElapsedTime(false),
+		progressbar.OptionClearOnFinish())
+	start := time.Now()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				_ = bar.Finish() // a bar that cannot be drawn is no failure
+				return
+			case <-tick.C:
+				_ = bar.Set64(min(time.Since(start), lasts).Milliseconds() * 99 / 100)
+			}
+		}
+	}()
+	return func(a limiter.Algorithm) { bar.Describe(fmt.Sprintf("%-22s", a)) }, func() { close(stop); <-stopped }
+}
+
+// proofText shows a proof to a person.
+func proofText(r prove.Report) string {
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "ALGORITHM\tKEYS\tASKED\tADMITTED\tALLOWED\tROLLED BACK\tUNKNOWN\tPER SECOND\tP99\t")
+	for _, a := range r.Algorithms {
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%.0f\t%d\t%d\t%.0f\t%.1fms\t\n", a.Algorithm, a.Keys,
+			a.Asked, a.Admitted, a.Allowed, a.RolledBack, a.Unknown, a.PerSecond, 1000*a.P99)
+	}
+	_ = table.Flush() // to a Builder
+	fmt.Fprintf(&text, "\n%d workers on %d pools for %.1f s; %d connections ended by the server\n", r.Workers, r.Pools, r.Took, r.Killed)
+	for _, a := range r.Algorithms {
+		for _, e := range a.Exceeded {
+			fmt.Fprintf(&text, "EXCEEDED: %s, key %s: admitted %d of %.0f (limit %s per %v)\n",
+				a.Algorithm, e.Key, e.Admitted, e.Allowed, units(e.Policy.Limit), e.Policy.Period)
+		}
+	}
+	if r.Holds {
+		text.WriteString("It holds: no key was admitted more than its policy allows.\n")
+	} else {
+		text.WriteString("It does not hold. Please report this with the server's version and settings.\n")
+	}
+	return text.String()
+}

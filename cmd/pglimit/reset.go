@@ -1,0 +1,30 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func newReset(a *app) *cobra.Command {
+	var flags policyFlags
+	cmd := &cobra.Command{
+		Use:   "reset KEY",
+		Short: "Forget a key: what it has used, and its block",
+		Long: `Forget KEY: what it has used, and its block. A key that is not there is no
+error.
+
+` + rowHelp,
+		Example: `  pglimit reset alice
+  pglimit reset --name login --algorithm gcra alice`,
+
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.order(cmd, &flags, order{Verb: "reset", Key: args[0]}, "reset "+args[0],
+				func(l *limiter.Limiter, p limiter.Policy) error { return l.Reset(cmd.Context(), p, args[0]) })
+		},
+	}
+	flags.registerRow(cmd, limiter.TokenBucket)
+	return cmd
+}

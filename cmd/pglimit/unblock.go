@@ -1,0 +1,29 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func newUnblock(a *app) *cobra.Command {
+	var flags policyFlags
+	cmd := &cobra.Command{
+		Use:   "unblock KEY",
+		Short: "Lift a key's block",
+		Long: `Lift KEY's block, whether from block or from --block-for, and leave what the key
+has used. A key without a block is no error.
+
+` + rowHelp,
+		Example: `  pglimit unblock alice`,
+
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.order(cmd, &flags, order{Verb: "unblock", Key: args[0]}, "unblocked "+args[0],
+				func(l *limiter.Limiter, p limiter.Policy) error { return l.Unblock(cmd.Context(), p, args[0]) })
+		},
+	}
+	flags.registerRow(cmd, limiter.TokenBucket)
+	return cmd
+}

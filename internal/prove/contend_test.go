@@ -1,0 +1,242 @@
+package prove
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// honest asks a memory limiter, which cannot roll back: there it only looks.
+type honest struct{ l *limiter.Limiter }
+
+func (h honest) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	return h.l.AllowN(ctx, p, key, n)
+}
+
+func (h honest) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool) (limiter.Result, error) {
+	if commit {
+		return h.l.AllowN(ctx, p, key, n)
+	}
+	return h.l.Check(ctx, p, key, n)
+}
+
+// generous lets one denied ask pass, on one kind of key.
+type generous struct {
+	honest
+	kind  string
+	inTx  bool
+	spent atomic.Bool
+}
+
+func (g *generous) pass(r limiter.Result, p limiter.Policy, err error) (limiter.Result, error) {
+	if err == nil && !r.Allowed && strings.HasSuffix(p.Name, g.kind) && g.spent.CompareAndSwap(false, true) {
+		r.Allowed = true
+	}
+	return r, err
+}
+
+func (g *generous) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	r, err := g.honest.ask(ctx, p, key, n)
+	if g.inTx {
+		return r, err
+	}
+	return g.pass(r, p, err)
+}
+
+func (g *generous) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool) (limiter.Result, error) {
+	r, err := g.honest.askInTx(ctx, p, key, n, commit)
+	if !g.inTx || !commit {
+		return r, err
+	}
+	return g.pass(r, p, err)
+}
+
+// racy reads, and writes what it read: the mistake that this is all about.
+type racy struct{ honest }
+
+func (r racy) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	seen, err := r.l.Check(ctx, p, key, n)
+	if err != nil || !seen.Allowed {
+		return seen, err
+	}
+	runtime.Gosched() // another reads meanwhile
+	_, err = r.l.Fill(ctx, p, key, n)
+	return seen, err
+}
+
+// lossy counts, and loses every tenth answer.
+type lossy struct {
+	honest
+	asks atomic.Int64
+}
+
+func (l *lossy) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	r, err := l.honest.ask(ctx, p, key, n)
+	if err == nil && l.asks.Add(1)%10 == 0 {
+		return limiter.Result{}, errors.New("connection lost")
+	}
+	return r, err
+}
+
+func wallClock(context.Context) (time.Time, error) { return time.Now(), nil }
+
+func contend(t *testing.T, c client, a limiter.Algorithm, lasts time.Duration) Algorithm {
+	t.Helper()
+	seen, err := newContest([]client{c, c}, 8, a, "test", lasts).contend(t.Context(), lasts, wallClock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seen
+}
+
+// TestHonest: a limiter that keeps to its definition passes, answers lost or
+// not, for longer than a hot key's period.
+func TestHonest(t *testing.T) {
+	t.Parallel()
+	for _, a := range limiter.Algorithms() {
+		t.Run(string(a), func(t *testing.T) {
+			t.Parallel()
+			seen := contend(t, honest{limiter.NewMemory(nil)}, a, 1200*time.Millisecond)
+			if len(seen.Exceeded) > 0 || seen.Admitted == 0 || seen.RolledBack == 0 || float64(seen.Admitted) > seen.Allowed || seen.Asked <= seen.Admitted {
+				t.Errorf("honest: %+v", seen)
+			}
+			if seen.PerSecond == 0 || seen.P99 == 0 || seen.Keys < coldKeys+hotKeys {
+				t.Errorf("measured nothing: %+v", seen)
+			}
+			seen = contend(t, &lossy{honest: honest{limiter.NewMemory(nil)}}, a, 50*time.Millisecond)
+			if len(seen.Exceeded) > 0 || seen.Unknown == 0 {
+				t.Errorf("lossy: %+v", seen)
+			}
+		})
+	}
+}
+
+// TestFindsGenerous: one ask too many, on a cold key, alone or in a
+// transaction, is found for every algorithm.
+func TestFindsGenerous(t *testing.T) {
+	t.Parallel()
+	for _, a := range limiter.Algorithms() {
+		for _, inTx := range []bool{false, true} {
+			g := &generous{honest: honest{limiter.NewMemory(nil)}, kind: "cold", inTx: inTx}
+			// A key that is left for the next one is full, but for the units of
+			// asks above 1 that it denied: so full to the last unit.
+			seen := contend(t, g, a, 100*time.Millisecond)
+			if len(seen.Exceeded) != 1 || seen.Exceeded[0].Admitted <= coldLimit || seen.Exceeded[0].Allowed != coldLimit {
+				t.Errorf("%s, in a transaction %v: %+v", a, inTx, seen)
+			}
+		}
+	}
+}
+
+// TestFindsRacy: so is a limiter that reads before it locks.
+func TestFindsRacy(t *testing.T) {
+	t.Parallel()
+	for _, a := range limiter.Algorithms() {
+		if seen := contend(t, racy{honest{limiter.NewMemory(nil)}}, a, 200*time.Millisecond); len(seen.Exceeded) == 0 {
+			t.Errorf("%s: %+v", a, seen)
+		}
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) ask(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
+	return limiter.Result{}, f.err
+}
+func (f failing) askInTx(context.Context, limiter.Policy, string, float64, bool) (limiter.Result, error) {
+	return limiter.Result{}, f.err
+}
+
+// TestGivesUp: a database in trouble ends a proof with its error.
+func TestGivesUp(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{limiter.ErrUnavailable, limiter.ErrNotMigrated} {
+		c := newContest([]client{failing{cause}}, 4, limiter.GCRA, "test", time.Hour)
+		if _, err := c.contend(t.Context(), time.Hour, wallClock); !errors.Is(err, cause) {
+			t.Errorf("%v: got %v", cause, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := newContest([]client{failing{context.Canceled}}, 4, limiter.GCRA, "test", time.Hour)
+	if _, err := c.contend(ctx, time.Hour, wallClock); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: got %v", err)
+	}
+	c = newContest([]client{honest{limiter.NewMemory(nil)}}, 4, limiter.GCRA, "test", time.Hour)
+	noClock := func(context.Context) (time.Time, error) { return time.Time{}, limiter.ErrUnavailable }
+	if _, err := c.contend(t.Context(), time.Hour, noClock); !errors.Is(err, limiter.ErrUnavailable) {
+		t.Errorf("no clock: got %v", err)
+	}
+}
+
+func TestAllowed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		algorithm limiter.Algorithm
+		burst     float64
+		elapsed   time.Duration
+		want      float64
+	}{
+		{limiter.TokenBucket, 0, 0, 10},
+		{limiter.TokenBucket, 30, 90 * time.Second, 45},
+		{limiter.LeakyBucket, 0, 2 * time.Minute, 30},
+		{limiter.LeakyBucketQueue, 20, time.Minute, 30},
+		{limiter.GCRA, 0, time.Minute, 20},
+		{limiter.FixedWindow, 0, 59 * time.Second, 10},
+		{limiter.FixedWindow, 0, time.Minute, 20},
+		{limiter.SlidingWindowLog, 0, 59 * time.Second, 10},
+		{limiter.SlidingWindowLog, 0, 2 * time.Minute, 30},
+		{limiter.SlidingWindowCounter, 0, 0, 10},
+		{limiter.SlidingWindowCounter, 0, 30 * time.Second, 15},
+		{limiter.SlidingWindowCounter, 0, 90 * time.Second, 30},
+	} {
+		p := limiter.Policy{Name: "p", Algorithm: c.algorithm, Limit: 10, Period: time.Minute, Burst: c.burst}
+		if got := allowed(p, c.elapsed); got != c.want {
+			t.Errorf("%s, burst %v, after %v: got %v, want %v", c.algorithm, c.burst, c.elapsed, got, c.want)
+		}
+	}
+	if exceeds(30, 30) || exceeds(30, 30-1e-9) || !exceeds(31, 30) {
+		t.Error("exceeds")
+	}
+}
+
+func TestP99(t *testing.T) {
+	t.Parallel()
+	all := []time.Duration{}
+	if got := p99(all); got != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+	for i := 200; i > 0; i-- {
+		all = append(all, time.Duration(i))
+	}
+	if got := p99(all); got != 198 {
+		t.Errorf("of 1 to 200: %v", got)
+	}
+	if got := p99(all[:1]); got != 1 {
+		t.Errorf("of one: %v", got)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	for want, c := range map[string]Config{
+		"For is 0s":        {Workers: 1},
+		"For is 25h0m0s":   {For: 25 * time.Hour, Workers: 1},
+		"Workers is 0":     {For: time.Second},
+		"Workers is 1001":  {For: time.Second, Workers: 1001},
+		"Workers is -1: t": {For: time.Second, Workers: -1},
+	} {
+		if err := c.Validate(); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: got %v, want %q in it", c, err, want)
+		}
+	}
+	if err := (Config{For: 7 * time.Millisecond, Workers: 1}).Validate(); err != nil {
+		t.Error(err)
+	}
+}

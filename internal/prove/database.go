@@ -1,0 +1,160 @@
+package prove
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+const (
+	askTimeout     = 10 * time.Second // of one ask, so that a full server is not taken for a dead one
+	killEvery      = 250 * time.Millisecond
+	cleanupTimeout = time.Minute
+	leaveEvery     = 10 * time.Millisecond
+)
+
+// dbClient asks over one pool.
+type dbClient struct {
+	pool    *pgxpool.Pool
+	limiter *limiter.Limiter
+}
+
+// newClients opens n pools to the database of pool, for workers in all. Their
+// connections are called name on the server, so that they are told from others.
+func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers int) ([]*dbClient, error) {
+	var all []*dbClient
+	for range n {
+		cfg := pool.Config()
+		cfg.ConnConfig.RuntimeParams["application_name"] = name
+		cfg.MaxConns = int32((workers + n - 1) / n)
+		cfg.MinConns, cfg.MinIdleConns = 0, 0
+		own, err := pgxpool.NewWithConfig(ctx, cfg)
+		if err != nil {
+			closeAll(all)
+			return nil, fmt.Errorf("connect: %w", err)
+		}
+		all = append(all, &dbClient{pool: own})
+		err = connectAll(ctx, own)
+		if err == nil {
+			all[len(all)-1].limiter, err = limiter.New(own, &limiter.Config{Timeout: askTimeout})
+		}
+		if err != nil {
+			closeAll(all)
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// connectAll opens all of a pool's connections, so that asking does not have to.
+func connectAll(ctx context.Context, pool *pgxpool.Pool) error {
+	most := int(pool.Config().MaxConns)
+	var held []*pgxpool.Conn
+	defer func() {
+		for _, c := range held {
+			c.Release()
+		}
+	}()
+	for range most {
+		c, err := pool.Acquire(ctx)
+		if err != nil {
+			return fmt.Errorf("open a connection for each worker: take fewer workers, or give the server more connections: %w", err)
+		}
+		held = append(held, c)
+	}
+	return nil
+}
+
+func closeAll(clients []*dbClient) {
+	for _, c := range clients {
+		c.pool.Close()
+	}
+}
+
+func (c *dbClient) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	return c.limiter.AllowN(ctx, p, key, n)
+}
+
+func (c *dbClient) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool) (r limiter.Result, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	tx, err := c.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return r, err
+	}
+	r, err = c.limiter.InTx(tx).AllowN(ctx, p, key, n)
+	if err != nil || !commit {
+		return r, errors.Join(err, tx.Rollback(ctx))
+	}
+	return r, tx.Commit(ctx)
+}
+
+// killNowAndThen has the server end one of the connections called name every
+// killEvery, and returns how many it ended.
+func killNowAndThen(ctx context.Context, pool *pgxpool.Pool, name string) (killed int64, err error) {
+	tick := time.NewTicker(killEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return killed, nil
+		case <-tick.C:
+		}
+		tag, err := pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM (
+			SELECT pid FROM pg_stat_activity
+			WHERE application_name = $1 AND usename = current_user AND datname = current_database()
+			ORDER BY random() LIMIT 1) AS victim`, name)
+		if err != nil && ctx.Err() == nil {
+			return killed, fmt.Errorf("end a connection of our own: %w", err)
+		}
+		killed += tag.RowsAffected()
+	}
+}
+
+// cleanUp forgets everything that run counted. The server may still be busy
+// with what a client that went away had asked, which would come after: so it
+// first waits until the connections called name are gone.
+func cleanUp(ctx context.Context, pool *pgxpool.Pool, name, run string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	if err := untilGone(ctx, pool, name); err != nil {
+		return fmt.Errorf("clean up: %w; %s", err, byHand(run))
+	}
+	for _, a := range limiter.Algorithms() {
+		_, err := pool.Exec(ctx, "DELETE FROM "+pgx.Identifier{"pglimit_" + string(a)}.Sanitize()+" WHERE policy = ANY ($1)",
+			[]string{policyName(run, "cold"), policyName(run, "hot")})
+		if err != nil {
+			return fmt.Errorf("clean up: %w; %s", err, byHand(run))
+		}
+	}
+	return nil
+}
+
+// byHand says what is left to do where cleaning up failed.
+func byHand(run string) string {
+	return fmt.Sprintf("delete the rows whose policy begins with %s from pglimit's tables", strings.TrimSuffix(policyName(run, ""), "."))
+}
+
+func untilGone(ctx context.Context, pool *pgxpool.Pool, name string) error {
+	tick := time.NewTicker(leaveEvery)
+	defer tick.Stop()
+	for {
+		var there bool
+		err := pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1)", name).Scan(&there)
+		if err != nil || !there {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("connections of our own do not end: %w", ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
