@@ -37,7 +37,7 @@ It runs the migrations, and forgets its own keys when it is done.`, demoAsks, de
   pglimit demo --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			pool, err := a.open(cmd)
+			pool, err := a.openOr(cmd, embeddedDatabase)
 			if err != nil {
 				return err
 			}

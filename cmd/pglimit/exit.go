@@ -8,6 +8,8 @@ const (
 	exitDenied   = 1 // the limit says no
 	exitUsage    = 2 // wrong flags, arguments or files
 	exitDatabase = 3 // the database is missing, out of reach or refused
+
+	exitInterrupted = 130 // Ctrl-C, as shells tell it
 )
 
 // errDenied ends a command whose answer is no. The answer itself is on stdout,
@@ -34,6 +36,8 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitDone
+	case errors.Is(err, errInterrupted):
+		return exitInterrupted
 	case errors.Is(err, errDenied):
 		return exitDenied
 	case errors.As(err, &db):
