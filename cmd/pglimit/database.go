@@ -26,14 +26,16 @@ func (a *app) open(cmd *cobra.Command) (*pgxpool.Pool, error) {
 	return a.openOr(cmd, noDatabase)
 }
 
-// What openOr does where no database is named.
+// fallback is what openOr does where no database is named.
+type fallback int
+
 const (
-	noDatabase       = false // it fails and names the ways there are
-	embeddedDatabase = true  // it takes the embedded server
+	noDatabase       fallback = iota // it fails and names the ways there are
+	embeddedDatabase                 // it takes the embedded server
 )
 
 // openOr is open with a choice of what holds where no database is named.
-func (a *app) openOr(cmd *cobra.Command, otherwise bool) (*pgxpool.Pool, error) {
+func (a *app) openOr(cmd *cobra.Command, otherwise fallback) (*pgxpool.Pool, error) {
 	if err := a.embedded.check(cmd, a.databaseURL, otherwise); err != nil {
 		return nil, err
 	}

@@ -87,6 +87,15 @@ func fetchServer(ctx context.Context, major string, logf func(string, ...any)) (
 // unpacking, by an encoding that initdb refuses.
 func unpack(version embeddedpostgres.PostgresVersion, repository, work string) error {
 	const nextStep = "unable to init database"
+	for _, name := range []string{"TMPDIR", "TMP"} { // or its log stays in the system's
+		before, set := os.LookupEnv(name)
+		_ = os.Setenv(name, work) // the name is a good one
+		if set {
+			defer os.Setenv(name, before)
+		} else {
+			defer os.Unsetenv(name)
+		}
+	}
 	server := embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
 		Version(version).
 		BinaryRepositoryURL(repository).

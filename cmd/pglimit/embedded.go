@@ -34,9 +34,8 @@ func (f *embeddedFlags) register(flags *pflag.FlagSet) {
 // wanted tells whether the flags name the embedded server.
 func (f *embeddedFlags) wanted() bool { return f.yes || f.dataDir != "" }
 
-// check refuses flags that contradict each other. byDefault says that the
-// embedded server is what the command takes without any.
-func (f *embeddedFlags) check(cmd *cobra.Command, databaseURL string, byDefault bool) error {
+// check refuses flags that contradict each other, or do nothing.
+func (f *embeddedFlags) check(cmd *cobra.Command, databaseURL string, otherwise fallback) error {
 	if cmd.Flags().Changed("data-dir") && f.dataDir == "" {
 		return errors.New("--data-dir is empty: name a directory")
 	}
@@ -52,7 +51,7 @@ func (f *embeddedFlags) check(cmd *cobra.Command, databaseURL string, byDefault 
 	if given != "" && databaseURL != "" {
 		return fmt.Errorf("--database-url and %s are both given: take one of them", given)
 	}
-	if f.download && !f.wanted() && !byDefault {
+	if f.download && !f.wanted() && otherwise != embeddedDatabase {
 		return errors.New("--download fetches a server to run: pass --embedded or --data-dir with it")
 	}
 	return nil
