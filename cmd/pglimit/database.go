@@ -20,21 +20,50 @@ import (
 // connectTimeout holds unless the URL has a connect_timeout.
 const connectTimeout = 10 * time.Second
 
-// open connects to the database that --database-url or, without it,
-// DATABASE_URL names, and says on stderr which one that is. The caller closes
-// the pool.
+// open connects to the database that the flags or, without them, DATABASE_URL
+// name, and says on stderr which one that is. The caller closes the pool.
 func (a *app) open(cmd *cobra.Command) (*pgxpool.Pool, error) {
+	return a.openOr(cmd, noDatabase)
+}
+
+// fallback is what openOr does where no database is named.
+type fallback int
+
+const (
+	noDatabase       fallback = iota // it fails and names the ways there are
+	embeddedDatabase                 // it takes the embedded server
+)
+
+// openOr is open with a choice of what holds where no database is named.
+func (a *app) openOr(cmd *cobra.Command, otherwise fallback) (*pgxpool.Pool, error) {
+	if err := a.embedded.check(cmd, a.databaseURL, otherwise); err != nil {
+		return nil, err
+	}
+	if a.embedded.wanted() || otherwise == embeddedDatabase && !a.databaseNamed() {
+		return a.openEmbedded(cmd)
+	}
 	address, from := a.databaseURL, "--database-url"
 	if address == "" {
 		address, from = os.Getenv("DATABASE_URL"), "DATABASE_URL"
 	}
 	if address == "" {
-		return nil, errors.New("no database is named: set DATABASE_URL or pass --database-url, such as postgres://app@localhost:5432/shop")
+		return nil, errors.New("no database is named: set DATABASE_URL or pass --database-url, such as postgres://app@localhost:5432/shop; or pass --embedded, or --data-dir with a directory, for a PostgreSQL that pglimit runs itself")
 	}
 	cfg, err := pgxpool.ParseConfig(address)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s; take a form such as postgres://user:password@host:5432/database", from, unparsable(err))
 	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", describe(cfg.ConnConfig))
+	return connect(cmd.Context(), cfg)
+}
+
+// databaseNamed tells whether the flags or the environment name any database.
+func (a *app) databaseNamed() bool {
+	return a.embedded.wanted() || a.databaseURL != "" || os.Getenv("DATABASE_URL") != ""
+}
+
+// connect opens a pool that answers; an error is the database's.
+func connect(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
 	c := cfg.ConnConfig
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = connectTimeout
@@ -42,15 +71,14 @@ func (a *app) open(cmd *cobra.Command) (*pgxpool.Pool, error) {
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "pglimit"
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", describe(c))
-	pool, err := connect(cmd.Context(), cfg)
+	pool, err := openPool(ctx, cfg)
 	if err != nil {
 		return nil, database(fmt.Errorf("connect: %w", err))
 	}
 	return pool, nil
 }
 
-func connect(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
+func openPool(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, err

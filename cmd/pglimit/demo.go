@@ -43,7 +43,7 @@ than 30 seconds.`, demoLimit, demoPeriod, demoBurstAsks, demoLaterAsks, demoPace
   pglimit demo --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			pool, err := a.open(cmd)
+			pool, err := a.openOr(cmd, embeddedDatabase)
 			if err != nil {
 				return err
 			}

@@ -48,7 +48,7 @@ func commands(c *cobra.Command) (all [][]string) {
 func TestGoldenHelp(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	root := newRoot()
+	root, _ := newRoot()
 	addCompletion(root)
 	for _, args := range commands(root) {
 		if len(args) > 0 && args[0] == "help" {

@@ -10,24 +10,29 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/internal/embedded"
 )
 
 // app is what the subcommands share: the global flags.
 type app struct {
 	databaseURL string
+	embedded    embeddedFlags
+	session     *embedded.Session // nil unless an embedded server is in use
 	json        bool
 }
 
 // run runs the command line args, without the program's name, and returns the
 // exit code. An error is one line on stderr.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	root := newRoot()
+	root, a := newRoot()
 	root.SetArgs(args)
-	root.SetIn(stdin)
+	root.SetIn(interruptible(ctx, stdin))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	addCompletion(root) // it keeps the stdout of now
 	cmd, err := root.ExecuteContextC(ctx)
+	err = errors.Join(err, a.leave())
 	code := exitCode(err)
 	if signal, ok := ended(ctx, err); ok {
 		code = signal
@@ -35,7 +40,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if code == exitSignal+int(syscall.SIGPIPE) {
 		return code // nobody is there to be told
 	}
-	if err == nil || errors.Is(err, errDenied) {
+	if err == nil || code == exitDenied {
 		return code
 	}
 	message := strings.TrimPrefix(err.Error(), "pglimit: ")
@@ -56,7 +61,7 @@ func oneLine(message string) string {
 	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }
 
-func newRoot() *cobra.Command {
+func newRoot() (*cobra.Command, *app) {
 	a := &app{}
 	root := &cobra.Command{
 		Use:   "pglimit",
@@ -67,11 +72,18 @@ The database is named by DATABASE_URL or --database-url, as a URL or as
 key=value pairs. ?search_path=limits at the end of a URL takes the tables from
 schema limits. A password in DATABASE_URL stays out of the process list.
 
+Without a database of your own, --embedded runs the newest PostgreSQL server
+installed on this machine (PGBIN names another) for as long as a command uses
+it, with the tables in place. What is counted stays, in your data directory or
+in --data-dir; commands at the same time share the server. For root, which
+PostgreSQL refuses, it runs as user postgres or nobody.
+
 Exit codes: 0 allowed or done, 1 denied, 2 wrong usage, 3 database error; 130
 after Ctrl-C. Results go to stdout, everything else to stderr.`,
 		Example: `  export DATABASE_URL=postgres://app@localhost:5432/shop
   pglimit migrate up
-  pglimit allow --limit 10 --period 1m alice && echo go on`,
+  pglimit allow --limit 10 --period 1m alice && echo go on
+  pglimit allow --embedded --limit 10 --period 1m alice`,
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:  true,
@@ -80,13 +92,14 @@ after Ctrl-C. Results go to stdout, everything else to stderr.`,
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.databaseURL, "database-url", "", "the database's `URL`; default: the environment's DATABASE_URL")
 	flags.BoolVar(&a.json, "json", false, "write the result as JSON")
+	a.embedded.register(flags)
 	root.AddCommand( // one file per subcommand
 		newMigrate(a),
 		newAllow(a), newCheck(a), newFill(a), newRefund(a), newWait(a),
 		newReset(a), newBlock(a), newUnblock(a),
-		newJanitor(a), newProve(a), newDemo(a), newVersion(a),
+		newJanitor(a), newProve(a), newDemo(a), newVersion(a), newKeepEmbedded(),
 	)
-	return root
+	return root, a
 }
 
 // print writes a command's result to stdout: value as JSON if --json is set,

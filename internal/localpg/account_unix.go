@@ -15,7 +15,10 @@ import (
 
 // account is another user than ours. The methods of a nil account mean our
 // own user.
-type account struct{ uid, gid int }
+type account struct {
+	uid, gid int
+	name     string
+}
 
 // runAs picks who runs the server: nil, our own user, unless that is root.
 // For root it is the owner of a data directory in use, else postgres or
@@ -33,7 +36,7 @@ func runAs(dataDir string, isNew bool) (*account, error) {
 		if !ok || stat.Uid == 0 {
 			return nil, fmt.Errorf("data directory %s belongs to root, as whom PostgreSQL refuses to run: chown it", dataDir)
 		}
-		return &account{int(stat.Uid), int(stat.Gid)}, nil
+		return &account{int(stat.Uid), int(stat.Gid), fmt.Sprint("number ", stat.Uid)}, nil
 	}
 	for _, name := range []string{"postgres", "nobody"} {
 		u, err := user.Lookup(name)
@@ -43,7 +46,7 @@ func runAs(dataDir string, isNew bool) (*account, error) {
 		uid, err1 := strconv.Atoi(u.Uid)
 		gid, err2 := strconv.Atoi(u.Gid)
 		if err1 == nil && err2 == nil && uid != 0 {
-			return &account{uid, gid}, nil
+			return &account{uid, gid, name}, nil
 		}
 	}
 	return nil, errors.New("PostgreSQL refuses to run as root, and there is no user postgres or nobody: add one (useradd --system postgres), or run as another user")
@@ -66,6 +69,26 @@ func (a *account) own(path string) error {
 		return nil
 	}
 	return os.Chown(path, a.uid, a.gid)
+}
+
+// reach returns an error that names the directory on the way to path which
+// keeps the account from getting there.
+func (a *account) reach(path string) error {
+	if a == nil {
+		return nil
+	}
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err == nil && info.Mode().Perm()&0o001 == 0 {
+			if stat, ok := info.Sys().(*syscall.Stat_t); !ok || int(stat.Uid) != a.uid {
+				return fmt.Errorf("PostgreSQL refuses to run as root, and user %s, as whom it runs instead, cannot get to %s: %s is closed to others (mode %04o): choose a directory outside it, or chmod o+x it",
+					a.name, path, dir, info.Mode().Perm())
+			}
+		}
+		if dir == filepath.Dir(dir) {
+			return nil
+		}
+	}
 }
 
 // tempDir is the system's directory for temporary files, or /tmp if the

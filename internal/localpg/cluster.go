@@ -29,14 +29,22 @@ func (s *Server) findPrograms(o Options) (err error) {
 	}
 	major := ""
 	if o.DataDir != "" {
-		version, err := os.ReadFile(filepath.Join(o.DataDir, "PG_VERSION"))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if major, err = DataMajor(o.DataDir); err != nil {
 			return err
 		}
-		major = strings.TrimSpace(string(version))
 	}
-	s.bindir, s.version, err = find(major)
+	s.bindir, s.version, err = FindMajor(major)
 	return err
+}
+
+// DataMajor tells which major version the data in dir are of; "" if there are
+// none.
+func DataMajor(dir string) (string, error) {
+	version, err := os.ReadFile(filepath.Join(dir, "PG_VERSION"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	return strings.TrimSpace(string(version)), nil
 }
 
 // prepare makes the run directory and, if it has to, the data directory, and
@@ -72,16 +80,46 @@ func (s *Server) prepare(ctx context.Context, dataDir string) (err error) {
 	if s.dataDir, err = filepath.Abs(dataDir); err != nil {
 		return err
 	}
+	if err := s.account.reach(s.dataDir); err != nil {
+		return err
+	}
 	if !isNew {
 		return nil
+	}
+	return s.create(ctx)
+}
+
+// create makes the data directory. It gets its name only once it is complete,
+// so that what a killed process or a full disk leaves half done is never taken
+// for data.
+func (s *Server) create(ctx context.Context) (err error) {
+	final := s.dataDir
+	s.dataDir = final + ".new"
+	if err := os.RemoveAll(s.dataDir); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(s.dataDir, 0o700); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(s.dataDir) // the first error is the one to report
+		}
+	}()
 	if err := s.account.own(s.dataDir); err != nil {
 		return err
 	}
-	return s.initdb(ctx)
+	if err := s.initdb(ctx); err != nil {
+		return err
+	}
+	if err := os.Remove(final); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Rename(s.dataDir, final); err != nil {
+		return err
+	}
+	s.dataDir = final
+	return nil
 }
 
 // missingOrEmpty tells whether dir is to be filled.
@@ -115,12 +153,33 @@ func (s *Server) initdb(ctx context.Context, extra ...string) error {
 	s.inherit(cmd)
 	s.account.apply(cmd)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb of PostgreSQL %s: %w:\n%s", s.version, err, out)
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return fmt.Errorf("initdb of PostgreSQL %s: %w:\n%s", s.version, err, complaints(out))
 	}
 	if err := os.Remove(given); err != nil {
 		return err
 	}
 	return s.writeSecret(filepath.Join(s.dataDir, passwordFile))
+}
+
+// complaints picks what went wrong from a program's output, or takes all of
+// it if nothing says so.
+func complaints(out []byte) string {
+	var b strings.Builder
+	for line := range strings.Lines(string(out)) {
+		for _, mark := range []string{"error:", "detail:", "hint:", "FATAL:", "PANIC:", "ERROR:", "DETAIL:", "HINT:"} {
+			if strings.Contains(line, mark) {
+				b.WriteString(line)
+				break
+			}
+		}
+	}
+	if b.Len() == 0 {
+		return string(out)
+	}
+	return b.String()
 }
 
 func (s *Server) writeSecret(path string) error {

@@ -21,16 +21,16 @@ var ErrNotFound = errors.New("no PostgreSQL server found")
 // else the newest of what pg_config, the usual install places and PATH hold.
 // A directory counts if it holds both initdb and postgres.
 func Find() (bindir, version string, err error) {
-	return find("")
+	return FindMajor("")
 }
 
-// find is Find among servers of one major version ("17"), or of any if major
-// is empty.
-func find(major string) (bindir, version string, err error) {
+// FindMajor is Find among servers of one major version ("17"), or of any if
+// major is empty. What PGBIN names is taken whatever its version.
+func FindMajor(major string) (bindir, version string, err error) {
 	if dir := os.Getenv("PGBIN"); dir != "" {
 		version, err := serverVersion(dir)
 		if err != nil {
-			return "", "", fmt.Errorf("PGBIN is %s: %w; set it to the directory of initdb and postgres, or unset it", dir, err)
+			return "", "", fmt.Errorf("%w: PGBIN is %s: %w; set it to the directory of initdb and postgres, or unset it and %s", ErrNotFound, dir, err, installHint(major))
 		}
 		return dir, version, nil
 	}

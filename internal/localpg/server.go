@@ -35,6 +35,9 @@ var (
 	errPortTaken = errors.New("port taken")
 )
 
+// ErrInUse is in Start's error when another server runs on DataDir.
+var ErrInUse = errors.New("another PostgreSQL server runs on this data directory")
+
 // Options of Start. The zero value is a new, empty server that leaves nothing
 // behind.
 type Options struct {
@@ -91,12 +94,20 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	const tries = 5 // between finding a free port and listening, another program may take it
+	released := time.Now().Add(stopTimeout)
 	for i := 1; ; i++ {
 		if s.port, err = freePort(); err != nil {
 			return nil, fmt.Errorf("find a free port: %w", err)
 		}
 		if err = s.launch(ctx); err == nil {
 			return s, nil
+		}
+		if errors.Is(err, ErrInUse) && time.Now().Before(released) {
+			// The process of an earlier server on these data was killed, and
+			// the server is about to notice.
+			i--
+			time.Sleep(50 * time.Millisecond)
+			continue
 		}
 		if i == tries || !errors.Is(err, errPortTaken) {
 			return nil, fmt.Errorf("start PostgreSQL %s: %w", s.version, err)
@@ -121,6 +132,19 @@ func (s *Server) Version() string { return s.version }
 
 // BinDir is the directory the server was started from.
 func (s *Server) BinDir() string { return s.bindir }
+
+// Done is closed when the server has ended, whoever ended it. After Restart
+// it is another channel.
+func (s *Server) Done() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		ended := make(chan struct{})
+		close(ended)
+		return ended
+	}
+	return s.proc.done
+}
 
 // Stop ends the server as an operator would: transactions under way are
 // rolled back, connections closed, everything written to disk. It returns
@@ -283,6 +307,10 @@ func (s *Server) explain(err error, begin int64) error {
 	log = log[begin:]
 	if s.proc.ended() && bytes.Contains(log, []byte("could not bind IPv4")) {
 		return fmt.Errorf("%w: 127.0.0.1:%d is in use by another program", errPortTaken, s.port)
+	}
+	if s.proc.ended() && (bytes.Contains(log, []byte(`lock file "postmaster.pid" already exists`)) ||
+		bytes.Contains(log, []byte("pre-existing shared memory block"))) {
+		err = fmt.Errorf("%w: %w", ErrInUse, err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
 	lines = lines[max(0, len(lines)-10):]

