@@ -108,3 +108,33 @@ func TestProveInterrupted(t *testing.T) {
 		t.Errorf("it left %d rows", n)
 	}
 }
+
+// TestDemo: it sets itself up, shows every algorithm, and leaves no key.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	address := emptyDatabase(t)
+	var d struct {
+		Bursts []struct {
+			Algorithm                string
+			Allowed, Delayed, Denied int
+			Results                  []json.RawMessage
+		}
+		Spend []struct {
+			Moment string
+			Spent  float64
+		}
+		Proof proof
+	}
+	pglimitJSON(t, &d, address, "demo")
+	if len(d.Bursts) != 7 || !d.Proof.Holds || len(d.Spend) != 2 || d.Spend[0].Spent != 120 || d.Spend[1].Spent != 0 {
+		t.Errorf("got %+v", d)
+	}
+	for _, b := range d.Bursts {
+		if n := b.Allowed + b.Delayed + b.Denied; n != len(b.Results) || n == 0 || b.Denied == 0 || (b.Delayed > 0) != (b.Algorithm == "leaky_bucket_queue") {
+			t.Errorf("got %+v", b)
+		}
+	}
+	if n := leftovers(t, connect(t, address)); n != 0 {
+		t.Errorf("it left %d rows", n)
+	}
+}
