@@ -23,6 +23,8 @@ type proof struct {
 		Allowed     float64
 		RolledBack  int64 `json:"rolled_back"`
 		Unknown     int64
+		PerSecond   float64 `json:"per_second"`
+		P99         float64 `json:"p99_s"`
 		Exceeded    []json.RawMessage
 	}
 }
@@ -50,7 +52,7 @@ func TestProve(t *testing.T) {
 		t.Errorf("got %+v", p)
 	}
 	for _, a := range p.Algorithms {
-		if a.Admitted == 0 || float64(a.Admitted) > a.Allowed || a.Asked <= a.Admitted || len(a.Exceeded) > 0 || a.Exceeded == nil {
+		if a.Admitted == 0 || float64(a.Admitted) > a.Allowed || a.Asked <= a.Admitted || a.PerSecond == 0 || a.P99 == 0 || len(a.Exceeded) > 0 || a.Exceeded == nil {
 			t.Errorf("got %+v", a)
 		}
 	}
