@@ -23,6 +23,8 @@ type proof struct {
 		Allowed     float64
 		RolledBack  int64 `json:"rolled_back"`
 		Unknown     int64
+		PerSecond   float64 `json:"per_second"`
+		P99         float64 `json:"p99_s"`
 		Exceeded    []json.RawMessage
 	}
 }
@@ -50,7 +52,7 @@ func TestProve(t *testing.T) {
 		t.Errorf("got %+v", p)
 	}
 	for _, a := range p.Algorithms {
-		if a.Admitted == 0 || float64(a.Admitted) > a.Allowed || a.Asked <= a.Admitted || len(a.Exceeded) > 0 || a.Exceeded == nil {
+		if a.Admitted == 0 || float64(a.Admitted) > a.Allowed || a.Asked <= a.Admitted || a.PerSecond == 0 || a.P99 == 0 || len(a.Exceeded) > 0 || a.Exceeded == nil {
 			t.Errorf("got %+v", a)
 		}
 	}
@@ -105,6 +107,36 @@ func TestProveInterrupted(t *testing.T) {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, &prove.stderr)
 	}
 	if n := leftovers(t, pool); n != 0 {
+		t.Errorf("it left %d rows", n)
+	}
+}
+
+// TestDemo: it sets itself up, shows every algorithm, and leaves no key.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	address := emptyDatabase(t)
+	var d struct {
+		Bursts []struct {
+			Algorithm                string
+			Allowed, Delayed, Denied int
+			Results                  []json.RawMessage
+		}
+		Spend []struct {
+			Moment string
+			Spent  float64
+		}
+		Proof proof
+	}
+	pglimitJSON(t, &d, address, "demo")
+	if len(d.Bursts) != 7 || !d.Proof.Holds || len(d.Spend) != 2 || d.Spend[0].Spent != 120 || d.Spend[1].Spent != 0 {
+		t.Errorf("got %+v", d)
+	}
+	for _, b := range d.Bursts {
+		if n := b.Allowed + b.Delayed + b.Denied; n != len(b.Results) || n == 0 || b.Denied == 0 || (b.Delayed > 0) != (b.Algorithm == "leaky_bucket_queue") {
+			t.Errorf("got %+v", b)
+		}
+	}
+	if n := leftovers(t, connect(t, address)); n != 0 {
 		t.Errorf("it left %d rows", n)
 	}
 }

@@ -32,7 +32,7 @@ ADMITTED is what clients were told they may, and what was committed; ALLOWED wha
 the policies admit to these keys in that time; UNKNOWN was asked by clients that
 never had an answer, so it may be counted but was not admitted. All are units;
 PER SECOND are asks. The server's log shows the connections that were ended;
-without that: --kill=false.
+without that, and behind a pooler that shares connections out: --kill=false.
 
 The keys belong to policies of its own and are deleted at the end, also after
 Ctrl-C. It takes as many connections as workers, and two more.
