@@ -97,7 +97,7 @@ after Ctrl-C. Results go to stdout, everything else to stderr.`,
 		newMigrate(a),
 		newAllow(a), newCheck(a), newFill(a), newRefund(a), newWait(a),
 		newReset(a), newBlock(a), newUnblock(a),
-		newJanitor(a), newProve(a), newDemo(a), newVersion(a), newKeepEmbedded(),
+		newJanitor(a), newReplay(a), newProve(a), newDemo(a), newVersion(a), newKeepEmbedded(),
 	)
 	return root, a
 }

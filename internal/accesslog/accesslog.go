@@ -1,0 +1,129 @@
+// Package accesslog reads web access logs: who asked, and when.
+package accesslog
+
+import (
+	"bufio"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// MaxLine is the longest line in bytes that is read; a longer one is bad.
+const MaxLine = 1 << 20
+
+// timeLayout is the time of the common and combined formats.
+const timeLayout = "02/Jan/2006:15:04:05 -0700"
+
+// Example is what a line looks like.
+const Example = `192.0.2.7 - - [17/May/2026:10:05:03 +0000] "GET / HTTP/1.1" 200 5120`
+
+// Parse takes the client's address (or host name) and the time from a line of
+// the common log format, or of the combined one, which begins alike: client,
+// identity, user, [time], "request", status, bytes. Whatever follows the
+// status is not looked at. The error says what is missing.
+func Parse(line string) (client string, at time.Time, err error) {
+	client, rest, ok := strings.Cut(line, " ")
+	if !ok || client == "" || client == "-" {
+		return "", at, errors.New("no client's address at its start")
+	}
+	// The identity and the user may hold anything but a line's end: the time is
+	// what stands in the first brackets that read as one.
+	_, rest, ok = strings.Cut(rest, "[")
+	if !ok {
+		return "", at, errors.New("no [time]")
+	}
+	text, rest, ok := strings.Cut(rest, "]")
+	if !ok {
+		return "", at, errors.New("no ] after the time")
+	}
+	at, err = time.Parse(timeLayout, text)
+	if err != nil {
+		return "", at, fmt.Errorf("the time %.40q is not like [17/May/2026:10:05:03 +0000]", text)
+	}
+	status, ok := afterRequest(rest)
+	if !ok {
+		return "", at, errors.New(`no "request" after the time`)
+	}
+	if len(status) < 3 || !isStatus(status[:3]) || len(status) > 3 && status[3] != ' ' {
+		return "", at, errors.New("no status after the request")
+	}
+	return client, at, nil
+}
+
+// afterRequest skips a quoted request, in which quotes are escaped.
+func afterRequest(s string) (rest string, ok bool) {
+	s, ok = strings.CutPrefix(s, ` "`)
+	if !ok {
+		return "", false
+	}
+	for i := 0; i < len(s); i++ {
+		switch s[i] {
+		case '\\':
+			i++
+		case '"':
+			return strings.CutPrefix(s[i+1:], " ")
+		}
+	}
+	return "", false
+}
+
+func isStatus(s string) bool {
+	return s[0] >= '1' && s[0] <= '9' && s[1] >= '0' && s[1] <= '9' && s[2] >= '0' && s[2] <= '9'
+}
+
+// Open returns r's text, unpacked if it is packed by gzip, whatever its name.
+func Open(r io.Reader) (io.Reader, error) {
+	buffered := bufio.NewReaderSize(r, 1<<16)
+	magic, err := buffered.Peek(2)
+	if err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
+		return gzip.NewReader(buffered)
+	}
+	return buffered, nil
+}
+
+// Lines calls f with each line of r and its number, without its end, until r
+// ends or f returns an error. A line above MaxLine is cut to it, and long is
+// true.
+func Lines(r io.Reader, f func(number int, line []byte, long bool) error) error {
+	in := bufio.NewReaderSize(r, 1<<16)
+	var whole []byte
+	for number := 1; ; number++ {
+		whole = whole[:0]
+		long := false
+		part, err := in.ReadSlice('\n')
+		for errors.Is(err, bufio.ErrBufferFull) {
+			whole, long = grow(whole, part, long)
+			part, err = in.ReadSlice('\n')
+		}
+		line := part
+		if len(whole) > 0 {
+			whole, long = grow(whole, part, long)
+			line = whole
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if len(line) > 0 {
+			for n := len(line); n > 0 && (line[n-1] == '\n' || line[n-1] == '\r'); n-- {
+				line = line[:n-1]
+			}
+			if err := f(number, line, long); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// grow appends part to whole, up to MaxLine.
+func grow(whole, part []byte, long bool) ([]byte, bool) {
+	if room := MaxLine - len(whole); len(part) > room {
+		return append(whole, part[:room]...), true
+	}
+	return append(whole, part...), long
+}
