@@ -87,7 +87,7 @@ type resultJSON struct {
 	ResetAfter *float64 `json:"reset_after_s"`
 	Delay      *float64 `json:"delay_s"`
 	Full       bool     `json:"full"`
-	Reason     Reason   `json:"reason,omitempty"`
+	Reason     Reason   `json:"reason"`
 	Source     Source   `json:"source"`
 }
 

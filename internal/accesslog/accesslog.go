@@ -79,7 +79,11 @@ func Open(r io.Reader) (io.Reader, error) {
 	buffered := bufio.NewReaderSize(r, 1<<16)
 	magic, err := buffered.Peek(2)
 	if err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
-		return gzip.NewReader(buffered)
+		unpacked, err := gzip.NewReader(buffered)
+		if err != nil {
+			return nil, fmt.Errorf("gzip: %w", err)
+		}
+		return unpacked, nil
 	}
 	return buffered, nil
 }
