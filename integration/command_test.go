@@ -36,6 +36,18 @@ var build = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
+	// go test takes an earlier result as long as the files a test looked at are
+	// the same: this makes the command's sources some of them.
+	const sources = `{{with .Module}}{{if .Main}}{{range $.GoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{range $.EmbedFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}`
+	out, err = osexec.Command("go", "list", "-deps", "-f", sources, "github.com/pglimit/pglimit/cmd/pglimit").Output()
+	if err != nil {
+		return "", err
+	}
+	for _, file := range strings.Fields(string(out)) {
+		if _, err := os.Stat(file); err != nil {
+			return "", err
+		}
+	}
 	return path, nil
 })
 

@@ -105,9 +105,12 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		if errors.Is(err, ErrInUse) && time.Now().Before(released) {
 			// The process of an earlier server on these data was killed, and
 			// the server is about to notice.
-			i--
-			time.Sleep(50 * time.Millisecond)
-			continue
+			select {
+			case <-time.After(50 * time.Millisecond):
+				i--
+				continue
+			case <-ctx.Done():
+			}
 		}
 		if i == tries || !errors.Is(err, errPortTaken) {
 			return nil, fmt.Errorf("start PostgreSQL %s: %w", s.version, err)

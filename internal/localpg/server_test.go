@@ -144,6 +144,60 @@ func TestDataDirIsKeptAndUsedAgain(t *testing.T) {
 	}
 }
 
+// TestDataDirInUse starts a second server where one runs: it waits for the
+// first to end, as a killed one is about to, and gives up with its context.
+func TestDataDirInUse(t *testing.T) {
+	t.Parallel()
+	parent, err := os.MkdirTemp("", "pglimit-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(parent) })
+	if err := os.Chmod(parent, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(parent, "data")
+	first := start(t, Options{DataDir: dir})
+
+	// second starts another one, and returns when that was refused once.
+	second := func(ctx context.Context) <-chan error {
+		result := make(chan error, 1)
+		go func() {
+			s, err := Start(ctx, Options{DataDir: dir})
+			if err == nil {
+				err = s.Close()
+			}
+			result <- err
+		}()
+		for {
+			logs, _ := filepath.Glob(filepath.Join(filepath.Dir(first.runDir), "pglimit-pg-*", "postgres.log"))
+			for _, log := range logs {
+				if text, err := os.ReadFile(log); err == nil && strings.Contains(string(text), `running in data directory "`+dir) {
+					return result
+				}
+			}
+			select {
+			case err := <-result:
+				t.Fatalf("the second server was not refused: %v", err)
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	result := second(ctx)
+	cancel()
+	if err := <-result; !errors.Is(err, ErrInUse) && !errors.Is(err, context.Canceled) {
+		t.Errorf("while the first server runs: %v, want %v", err, ErrInUse)
+	}
+	result = second(t.Context())
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-result; err != nil {
+		t.Errorf("once the first server has ended: %v", err)
+	}
+}
+
 func TestForeignDataDirIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
