@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"runtime/debug"
 	"strings"
 
@@ -29,7 +28,7 @@ named, of the PostgreSQL server.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := built(debug.ReadBuildInfo())
-			if a.databaseURL != "" || os.Getenv("DATABASE_URL") != "" {
+			if a.databaseNamed() {
 				pool, err := a.open(cmd)
 				if err != nil {
 					return err

@@ -14,8 +14,8 @@ func TestParse(t *testing.T) {
 	for line, client := range map[string]string{
 		Example: "192.0.2.7",
 		`2001:db8::7 - alice [17/May/2026:12:05:03 +0200] "GET /a?b=\"c\" HTTP/2.0" 304 - "-" "Mozilla/5.0 (X11; \"x\")"`: "2001:db8::7",
-		`host.example.org - - [17/May/2026:04:05:03 -0600] "-" 408 -`:                                                      "host.example.org",
-		`198.51.100.1 - a b [17/May/2026:10:05:03 +0000] "\\" 200`:                                                         "198.51.100.1",
+		`host.example.org - - [17/May/2026:04:05:03 -0600] "-" 408 -`:                                                     "host.example.org",
+		`198.51.100.1 - a b [17/May/2026:10:05:03 +0000] "\\" 200`:                                                        "198.51.100.1",
 	} {
 		got, when, err := Parse(line)
 		if err != nil || got != client || !when.Equal(at) {
@@ -23,9 +23,9 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for line, want := range map[string]string{
-		"":       "client",
-		"nobody": "client",
-		" - - [17/May/2026:10:05:03 +0000]":                           "client",
+		"":                                  "client",
+		"nobody":                            "client",
+		" - - [17/May/2026:10:05:03 +0000]": "client",
 		"- - - [17/May/2026:10:05:03 +0000] \"GET / HTTP/1.1\" 200 1": "client",
 		"192.0.2.7 - - 17/May/2026":                                   "[time]",
 		"192.0.2.7 - - [17/May/2026":                                  "]",
