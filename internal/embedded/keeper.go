@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gofrs/flock"
+
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
@@ -23,22 +25,26 @@ type report struct {
 // moments, to see whether a keeper is there; a keeper, for long.
 const lockPatience = time.Second
 
+// held is keeper.lock in the keeper. It is never unlocked: the system does that
+// when the process has ended, which is what others wait for.
+var held *flock.Flock
+
 // Keep is the keeper: it runs the server on dir from the programs in bindir
-// until nobody uses it or ctx ends. To out, which has to be what Options.Keeper
-// left for Join, it says how the start went.
+// until nobody uses it or ctx ends; the process is to end then, which releases
+// its locks. To out, which has to be what Options.Keeper left for Join, it says
+// how the start went.
 func Keep(ctx context.Context, dir, bindir string, out io.WriteCloser) error {
 	say := func(r report) error { return errors.Join(json.NewEncoder(out).Encode(r), out.Close()) }
 
-	lock := keeperLock(dir)
+	held = keeperLock(dir)
 	trying, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
-	if ok, err := lock.TryLockContext(trying, tick); !ok {
+	if ok, err := held.TryLockContext(trying, tick); !ok {
 		if !errors.Is(err, context.DeadlineExceeded) {
-			return errors.Join(err, say(report{Error: fmt.Sprint("lock ", lock.Path(), ": ", err)}))
+			return errors.Join(err, say(report{Error: fmt.Sprint("lock ", held.Path(), ": ", err)}))
 		}
 		return say(report{Taken: true})
 	}
-	defer lock.Unlock()
 	if err := removeState(dir); err != nil {
 		return errors.Join(err, say(report{Error: err.Error()}))
 	}
