@@ -12,12 +12,9 @@ import (
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
-// repositoryEnv names another Maven repository to fetch servers from, such as
-// a company's mirror.
-const (
-	repositoryEnv     = "PGLIMIT_DOWNLOAD_URL"
-	defaultRepository = ""
-)
+// repositoryEnv names another repository to fetch servers from than the
+// library's own, such as a company's mirror.
+const repositoryEnv = "PGLIMIT_DOWNLOAD_URL"
 
 // fetchable are the servers that --download knows, the newest first.
 var fetchable = []embeddedpostgres.PostgresVersion{
@@ -49,10 +46,11 @@ func fetchServer(ctx context.Context, major string, logf func(string, ...any)) (
 		return filepath.Join(final, "bin"), nil
 	}
 	repository := strings.TrimSuffix(os.Getenv(repositoryEnv), "/")
-	if repository == "" {
-		repository = defaultRepository
+	from := repository
+	if from == "" {
+		from = "the usual place"
 	}
-	logf("fetching PostgreSQL %s from %s into %s", version, repository, cache)
+	logf("fetching PostgreSQL %s from %s into %s", version, from, cache)
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
 	}
@@ -76,7 +74,7 @@ func fetchServer(ctx context.Context, major string, logf func(string, ...any)) (
 		}
 	}
 	if err = errors.Join(err, os.RemoveAll(work)); err != nil {
-		return "", fmt.Errorf("fetch PostgreSQL %s from %s: %w; %s names another Maven repository", version, repository, err, repositoryEnv)
+		return "", fmt.Errorf("fetch PostgreSQL %s from %s: %w; %s names another repository", version, from, err, repositoryEnv)
 	}
 	return filepath.Join(final, "bin"), nil
 }
@@ -96,9 +94,12 @@ func unpack(version embeddedpostgres.PostgresVersion, repository, work string) e
 			defer os.Unsetenv(name)
 		}
 	}
-	server := embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
+	config := embeddedpostgres.DefaultConfig()
+	if repository != "" {
+		config = config.BinaryRepositoryURL(repository)
+	}
+	server := embeddedpostgres.NewDatabase(config.
 		Version(version).
-		BinaryRepositoryURL(repository).
 		CachePath(filepath.Join(work, "archive")).
 		BinariesPath(filepath.Join(work, "server")).
 		RuntimePath(filepath.Join(work, "run")).
