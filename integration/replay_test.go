@@ -55,13 +55,15 @@ func packed(t *testing.T, text string) string {
 }
 
 // TestReplayAgrees: memory and SQL tell the same for every algorithm, SQL
-// leaves nothing behind, and a file, a packed one and standard input are one.
+// leaves nothing behind, and a file, a packed one and standard input are one. A
+// janitor sweeps meanwhile: by its clock all that the log's time left has expired.
 func TestReplayAgrees(t *testing.T) {
 	t.Parallel()
 	log := invented(1000, 10)
 	plain := logFile(t, "access.log", log)
 	zipped := logFile(t, "access.log", packed(t, log)) // told by its content
 	address := newDatabase(t)
+	sweepAllTheTime(t, connect(t, address))
 	for _, flags := range []string{
 		"--algorithm leaky_bucket", "--algorithm leaky_bucket --tick 5s", "--algorithm leaky_bucket_queue",
 		"--algorithm token_bucket --burst 20", "--algorithm gcra --block-for 3m",
@@ -138,23 +140,52 @@ func TestReplayErrors(t *testing.T) {
 	}
 }
 
+// awaitReplay waits until a replay decides in that database.
+func awaitReplay(t *testing.T, address string) {
+	t.Helper()
+	pool := connect(t, address)
+	eventually(t, "it decides", func(ctx context.Context) (bool, error) {
+		var n int
+		err := pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND application_name = 'pglimit' AND query LIKE '%INSERT INTO pglimit_token_bucket%'`).Scan(&n)
+		return n > 0, err
+	})
+}
+
 // TestReplayInterrupted: Ctrl-C while it decides by SQL leaves nothing behind.
 func TestReplayInterrupted(t *testing.T) {
 	t.Parallel()
 	address := newDatabase(t)
 	file := logFile(t, "long.log", invented(300_000, 0))
 	c := startCommand(t, "", "replay", "--limit", "3", "--database-url", address, file)
-	pool := connect(t, address)
-	eventually(t, "it decides", func(ctx context.Context) (bool, error) {
-		var n int
-		err := pool.QueryRow(ctx, "SELECT count(*) FROM pglimit_token_bucket").Scan(&n)
-		return n > 0, err
-	})
+	awaitReplay(t, address)
 	c.interrupt(t)
 	if code, stdout := c.end(t); code != 130 || stdout != "" {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, &c.stderr)
 	}
 	nothingLeft(t, address)
+}
+
+// TestReplayKilled: kill -9 leaves nothing behind either.
+func TestReplayKilled(t *testing.T) {
+	t.Parallel()
+	address := newDatabase(t)
+	c := startCommand(t, "", "replay", "--limit", "3", "--database-url", address, logFile(t, "long.log", invented(300_000, 0)))
+	awaitReplay(t, address)
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	c.end(t)
+	nothingLeft(t, address)
+}
+
+// TestReplayNotMigrated names the command to run.
+func TestReplayNotMigrated(t *testing.T) {
+	t.Parallel()
+	code, _, stderr := pglimit(t, "", "replay", "--limit", "3", "--database-url", emptyDatabase(t), logFile(t, "a.log", invented(10, 0)))
+	if code != 3 || !strings.Contains(stderr, "pglimit migrate up") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
 }
 
 // TestReplayClosedPipe: nobody reads the report.

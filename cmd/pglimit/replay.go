@@ -7,8 +7,12 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
@@ -16,8 +20,10 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// badShown is how many bad lines are told one by one.
-const badShown = 3
+const (
+	badShown  = 3                   // how many bad lines are told one by one
+	maxReplay = 30 * 24 * time.Hour // for which a session is kept
+)
 
 func newReplay(a *app) *cobra.Command {
 	var flags policyFlags
@@ -30,8 +36,9 @@ is a key, each request costs --cost, and the log's own times are the clock, in
 order of time.
 
 It needs no database: it decides in memory. With --database-url, --embedded or
---data-dir it decides by SQL there, to the same result, and leaves nothing
-behind. DATABASE_URL alone does not make it use a database.
+--data-dir it decides by SQL there, to the same result, on a temporary table: it
+leaves nothing behind, and takes the right to make one. DATABASE_URL alone does
+not make it use a database.
 
 Lines that cannot be read are counted, told of on stderr and passed over.`,
 		Example: `  pglimit replay --limit 60 --period 1m access.log
@@ -161,25 +168,40 @@ func replayInMemory(cmd *cobra.Command, p limiter.Policy, cost float64, log *acc
 	})
 }
 
-// replayInSQL decides in the database, under a name of its own, and forgets
-// that however it ends.
-func (a *app) replayInSQL(cmd *cobra.Command, p limiter.Policy, cost float64, log *accessLog) (report *replayReport, err error) {
-	pool, err := a.open(cmd)
+// replayInSQL decides in the database, on a temporary table that stands before
+// the policy's own in one session: nothing is left behind however it ends, and
+// no janitor sees rows whose time, the log's, has long passed.
+func (a *app) replayInSQL(cmd *cobra.Command, p limiter.Policy, cost float64, log *accessLog) (*replayReport, error) {
+	named, err := a.open(cmd)
 	if err != nil {
 		return nil, err
 	}
-	defer pool.Close()
-	p.Name = fmt.Sprintf("replay-%d-%d", os.Getpid(), time.Now().UnixNano())
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), connectTimeout)
-		defer cancel()
-		_, forgot := pool.Exec(ctx, "DELETE FROM pglimit_"+string(p.Algorithm)+" WHERE policy = $1", p.Name)
-		if err == nil {
-			err = database(forgot)
+	defer named.Close()
+	table := "pglimit_" + string(p.Algorithm)
+	config := named.Config()
+	config.MaxConns, config.MaxConnLifetime, config.MaxConnIdleTime = 1, maxReplay, maxReplay
+	var connected atomic.Bool
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if connected.Swap(true) {
+			return errors.New("the connection was lost, and what it had counted: run it again")
 		}
-	}()
+		_, err := conn.Exec(ctx, fmt.Sprintf("CREATE TEMPORARY TABLE %s (LIKE %s INCLUDING ALL)", table, table))
+		return err
+	}
+	session, err := pgxpool.NewWithConfig(cmd.Context(), config)
+	if err != nil {
+		return nil, database(err)
+	}
+	defer session.Close()
+	if err := session.Ping(cmd.Context()); err != nil {
+		var answer *pgconn.PgError
+		if errors.As(err, &answer) && answer.Code == "42P01" {
+			err = limiter.ErrNotMigrated
+		}
+		return nil, database(fmt.Errorf("a temporary table to decide on: %w", err))
+	}
 	return replay(cmd, p, cost, log, func(config *limiter.Config) (*limiter.Limiter, error) {
-		return limiter.New(pool, config)
+		return limiter.New(session, config)
 	})
 }
 
