@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -21,7 +20,7 @@ import (
 //
 //	go test ./integration -run - -bench Decision -benchtime 40x
 func BenchmarkDecision(b *testing.B) {
-	ctx := context.Background()
+	ctx := b.Context() // one that can end, as an application's does
 	pool := connect(b, newDatabase(b), func(c *pgxpool.Config) { c.MaxConns = 16 })
 	exec(b, pool, `CREATE TABLE bare (policy text COLLATE "C", key text COLLATE "C", n bigint NOT NULL, PRIMARY KEY (policy, key)) WITH (fillfactor = 70)`)
 	bare := func(key string) error {
