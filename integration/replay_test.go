@@ -140,6 +140,23 @@ func TestReplayErrors(t *testing.T) {
 	}
 }
 
+// TestKeysCannotDriveATerminal: what a client put into its name is quoted.
+func TestKeysCannotDriveATerminal(t *testing.T) {
+	t.Parallel()
+	evil := "\x1b]0;owned\a\x1b[2J"
+	line := evil + ` - - [17/May/2026:10:05:03 +0000] "GET / HTTP/1.1" 200 1` + "\n"
+	code, stdout, stderr := pglimit(t, "", "replay", "--limit", "1", logFile(t, "a.log", line+line))
+	if code != 0 || strings.Contains(stdout+stderr, "\x1b") || !strings.Contains(stdout, `"\x1b]0;owned\a\x1b[2J"`) {
+		t.Errorf("replay: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	c := command(t, newDatabase(t), "allow", "--limit", "1", "-")
+	c.Stdin = strings.NewReader(evil + "\n" + evil + " no-number\n")
+	out, _ := c.CombinedOutput()
+	if strings.Contains(string(out), "\x1b") || !strings.Contains(string(out), `"\x1b]0;owned\a\x1b[2J"`) {
+		t.Errorf("allow -: %q", out)
+	}
+}
+
 // awaitReplay waits until a replay decides in that database.
 func awaitReplay(t *testing.T, address string) {
 	t.Helper()

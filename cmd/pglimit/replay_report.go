@@ -107,7 +107,7 @@ func (r *replayReport) text(p limiter.Policy) string {
 	fmt.Fprint(&w, "\ndenied most:\n\n")
 	table = tabwriter.NewWriter(&w, 0, 0, 2, ' ', 0)
 	for _, k := range r.TopDenied {
-		fmt.Fprintf(table, "  %s\t%d\n", k.Key, k.Denied)
+		fmt.Fprintf(table, "  %s\t%d\n", shown(k.Key), k.Denied)
 	}
 	_ = table.Flush()
 	if len(r.DeniedOverTime) > 1 {
