@@ -144,6 +144,35 @@ func TestNotMigrated(t *testing.T) {
 	}
 }
 
+// TestKeyThatTheDatabaseCannotHold: a key outside the database's own encoding
+// is invalid, and does not pass through FailOpen.
+func TestKeyThatTheDatabaseCannotHold(t *testing.T) {
+	t.Parallel()
+	address := newDatabase(t)
+	pool := connect(t, address)
+	name := one[string](t, pool, "SELECT current_database()") + "_latin1"
+	exec(t, pool, "CREATE DATABASE "+name+" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+	t.Cleanup(func() {
+		if _, err := pool.Exec(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+			t.Error(err)
+		}
+	})
+	latin1 := connect(t, address, setting("client_encoding", "UTF8"), func(c *pgxpool.Config) { c.ConnConfig.Database = name })
+	if err := migrations.Up(t.Context(), latin1); err != nil {
+		t.Fatal(err)
+	}
+	l := newLimiter(t, latin1, nil)
+	for _, p := range variants(1, time.Hour) {
+		p.OnError = limiter.FailOpen
+		if r, err := l.Allow(t.Context(), p, "漢字"); !errors.Is(err, limiter.ErrInvalid) || r.Allowed {
+			t.Errorf("%s: %+v, %v", variant(p), r, err)
+		}
+		if r := must(t)(l.Allow(t.Context(), p, "é")); !r.Allowed {
+			t.Errorf("%s: %+v", variant(p), r)
+		}
+	}
+}
+
 // TestClosed: Close ends a limiter and can be called again.
 func TestClosed(t *testing.T) {
 	t.Parallel()

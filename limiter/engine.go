@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -45,7 +46,7 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 	}
 	o, err = e.bounded(ctx, func(ctx context.Context) (outcome, error) { return e.ask(ctx, v, &q) })
 	if err != nil {
-		if in.Policy.OnError == FailOpen && !e.inTx && ctx.Err() == nil && passes(err) {
+		if in.Policy.OnError == FailOpen && !e.inTx && ctx.Err() == nil && !errors.Is(err, ErrInvalid) {
 			return e.degrade(ctx, &q, in.Policy, err), outcome{}, nil
 		}
 		return Result{}, outcome{}, err

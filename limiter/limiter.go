@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -158,11 +157,6 @@ func (e *engine) command(ctx context.Context, p Policy, key string, f func(conte
 	}
 	_, err = e.bounded(ctx, func(ctx context.Context) (outcome, error) { return outcome{}, f(ctx, &q) })
 	return err
-}
-
-// passes reports whether FailOpen may stand in for a decision that failed so.
-func passes(err error) bool {
-	return !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrClosed)
 }
 
 // noTx is the store of a memory limiter's InTx: memory cannot roll back.
