@@ -11,10 +11,11 @@ import (
 
 const fixedWindowBlock = `-- name: FixedWindowBlock :exec
 INSERT INTO pglimit_fixed_window AS t
-       (policy, key, level, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 0, 0, 1, 0, c.us,
+       (policy, key, level, capacity, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 0, 0, 0, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $5::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint),
     expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
@@ -25,6 +26,7 @@ type FixedWindowBlockParams struct {
 	Key    string
 	ForUs  int64
 	NowUs  *int64
+	Commit string
 }
 
 // FixedWindowBlock denies the key until the clock plus for_us, or until the end
@@ -37,6 +39,7 @@ func (q *Queries) FixedWindowBlock(ctx context.Context, db DBTX, arg FixedWindow
 		arg.Key,
 		arg.ForUs,
 		arg.NowUs,
+		arg.Commit,
 	)
 	return err
 }
@@ -71,35 +74,41 @@ func (q *Queries) FixedWindowExpire(ctx context.Context, db DBTX, arg FixedWindo
 
 const fixedWindowFill = `-- name: FixedWindowFill :one
 INSERT INTO pglimit_fixed_window AS t
-       (policy, key, cost, granted, level, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, a.granted,
-       CASE WHEN $3::bool THEN (a.now_us / $4::bigint + 1) * $4::bigint
-            ELSE a.now_us + $4::bigint END,
-       a.now_us, 0, a.now_us + $5::bigint
-FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             LEAST($7::float8, $8::float8) AS granted) AS a
+       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity,
+       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+            ELSE a.now_us + a.period_us END,
+       a.now_us, 0, a.now_us + a.hold_us
+FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $4::text, true) END AS commits,
+             $5::float8 AS capacity,
+             $6::bigint AS period_us,
+             $7::bool AS aligned,
+             $8::bigint AS hold_us,
+             LEAST($9::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost,
-    granted = LEAST(EXCLUDED.granted, $8::float8 - LEAST($8::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
-    level = LEAST($8::float8, LEAST($8::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) + EXCLUDED.granted),
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
+    level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) + EXCLUDED.granted),
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $5::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $5::bigint, t.blocked_until_us) + $9::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type FixedWindowFillParams struct {
 	Policy   string
 	Key      string
-	Aligned  bool
-	PeriodUs int64
-	HoldUs   int64
 	NowUs    *int64
-	Units    float64
+	Commit   string
 	Capacity float64
-	LingerUs int64
+	PeriodUs int64
+	Aligned  bool
+	HoldUs   int64
+	Units    float64
 }
 
 type FixedWindowFillRow struct {
@@ -119,13 +128,13 @@ func (q *Queries) FixedWindowFill(ctx context.Context, db DBTX, arg FixedWindowF
 	row := db.QueryRow(ctx, fixedWindowFill,
 		arg.Policy,
 		arg.Key,
-		arg.Aligned,
-		arg.PeriodUs,
-		arg.HoldUs,
 		arg.NowUs,
-		arg.Units,
+		arg.Commit,
 		arg.Capacity,
-		arg.LingerUs,
+		arg.PeriodUs,
+		arg.Aligned,
+		arg.HoldUs,
+		arg.Units,
 	)
 	var i FixedWindowFillRow
 	err := row.Scan(
@@ -176,13 +185,59 @@ func (q *Queries) FixedWindowGet(ctx context.Context, db DBTX, arg FixedWindowGe
 	return i, err
 }
 
+const fixedWindowHeld = `-- name: FixedWindowHeld :many
+WITH asked AS MATERIALIZED (
+    SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
+), free AS MATERIALIZED (
+    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_fixed_window AS t ON t.policy = a.policy AND t.key = a.key
+    FOR UPDATE OF t SKIP LOCKED
+)
+SELECT t.policy, t.key FROM asked AS a JOIN pglimit_fixed_window AS t ON t.policy = a.policy AND t.key = a.key
+WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
+`
+
+type FixedWindowHeldParams struct {
+	Policies []string
+	Keys     []string
+}
+
+type FixedWindowHeldRow struct {
+	Policy string
+	Key    string
+}
+
+// FixedWindowHeld tells which of the keys have a row that another transaction
+// holds at this moment.
+//
+// Index: the primary key. Locks the rows that nobody holds, and waits for none.
+func (q *Queries) FixedWindowHeld(ctx context.Context, db DBTX, arg FixedWindowHeldParams) ([]FixedWindowHeldRow, error) {
+	rows, err := db.Query(ctx, fixedWindowHeld, arg.Policies, arg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FixedWindowHeldRow
+	for rows.Next() {
+		var i FixedWindowHeldRow
+		if err := rows.Scan(&i.Policy, &i.Key); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const fixedWindowRefund = `-- name: FixedWindowRefund :one
 UPDATE pglimit_fixed_window AS t SET
     cost = 1,
     granted = LEAST($1::float8, LEAST($2::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END)),
     level = GREATEST(0, LEAST($2::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END) - $1::float8),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $6::text = 'off' OR $6::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $6::text, true) END AS commits) AS c
 WHERE t.policy = $3::text AND t.key = $4::text
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
@@ -193,6 +248,7 @@ type FixedWindowRefundParams struct {
 	Policy   string
 	Key      string
 	NowUs    *int64
+	Commit   string
 }
 
 type FixedWindowRefundRow struct {
@@ -215,6 +271,7 @@ func (q *Queries) FixedWindowRefund(ctx context.Context, db DBTX, arg FixedWindo
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
+		arg.Commit,
 	)
 	var i FixedWindowRefundRow
 	err := row.Scan(
@@ -228,11 +285,14 @@ func (q *Queries) FixedWindowRefund(ctx context.Context, db DBTX, arg FixedWindo
 }
 
 const fixedWindowReset = `-- name: FixedWindowReset :exec
-DELETE FROM pglimit_fixed_window
-WHERE policy = $1::text AND key = $2::text
+DELETE FROM pglimit_fixed_window AS t
+USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $1::text, true) END AS commits) AS c
+WHERE t.policy = $2::text AND t.key = $3::text
 `
 
 type FixedWindowResetParams struct {
+	Commit string
 	Policy string
 	Key    string
 }
@@ -242,48 +302,56 @@ type FixedWindowResetParams struct {
 // Index: the primary key. Locks the key's row, if there is one, until the
 // transaction ends.
 func (q *Queries) FixedWindowReset(ctx context.Context, db DBTX, arg FixedWindowResetParams) error {
-	_, err := db.Exec(ctx, fixedWindowReset, arg.Policy, arg.Key)
+	_, err := db.Exec(ctx, fixedWindowReset, arg.Commit, arg.Policy, arg.Key)
 	return err
 }
 
 const fixedWindowTake = `-- name: FixedWindowTake :one
 INSERT INTO pglimit_fixed_window AS t
-       (policy, key, cost, granted, level, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, a.cost, a.granted, a.cost * a.granted,
-       CASE WHEN $3::bool THEN (a.now_us / $4::bigint + 1) * $4::bigint
-            ELSE a.now_us + $4::bigint END,
-       a.now_us, 0, a.now_us + $5::bigint
-FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             $7::float8 AS cost,
-             LEAST($8::float8, floor($9::float8 / $7::float8)) AS granted) AS a
+       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
+       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+            ELSE a.now_us + a.period_us END,
+       a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+             $4::text AS policy, $5::text AS key,
+             $6::float8 AS cost, $7::float8 AS capacity,
+             $8::bigint AS period_us,
+             $9::bool AS aligned,
+             $10::bigint AS hold_us, $11::bigint AS block_for_us,
+             LEAST($12::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($9::float8 - LEAST($9::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    level = LEAST($9::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($9::float8 - LEAST($9::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+    level = LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN $10::bigint > 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor(($9::float8 - LEAST($9::float8, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
-                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $10::bigint
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $5::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $5::bigint, t.blocked_until_us) + $11::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type FixedWindowTakeParams struct {
-	Policy     string
-	Key        string
-	Aligned    bool
-	PeriodUs   int64
-	HoldUs     int64
-	NowUs      *int64
-	Cost       float64
-	Count      float64
-	Capacity   float64
-	BlockForUs int64
-	LingerUs   int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Policy      string
+	Key         string
+	Cost        float64
+	Capacity    float64
+	PeriodUs    int64
+	Aligned     bool
+	HoldUs      int64
+	BlockForUs  int64
+	Count       float64
 }
 
 type FixedWindowTakeRow struct {
@@ -309,17 +377,18 @@ type FixedWindowTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowTakeParams) (FixedWindowTakeRow, error) {
 	row := db.QueryRow(ctx, fixedWindowTake,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
 		arg.Policy,
 		arg.Key,
-		arg.Aligned,
-		arg.PeriodUs,
-		arg.HoldUs,
-		arg.NowUs,
 		arg.Cost,
-		arg.Count,
 		arg.Capacity,
+		arg.PeriodUs,
+		arg.Aligned,
+		arg.HoldUs,
 		arg.BlockForUs,
-		arg.LingerUs,
+		arg.Count,
 	)
 	var i FixedWindowTakeRow
 	err := row.Scan(
@@ -332,14 +401,129 @@ func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowT
 	return i, err
 }
 
+const fixedWindowTakeMany = `-- name: FixedWindowTakeMany :many
+WITH c AS MATERIALIZED (
+    SELECT coalesce($10::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $11::text, true) END AS commits,
+             CASE WHEN $12::text <> '' THEN set_config('lock_timeout', $12::text, true) END AS waits
+)
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
+       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+            ELSE a.now_us + a.period_us END,
+       a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.aligned, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
+      FROM c, (SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key,
+                      unnest($3::float8[]) AS cost, unnest($4::float8[]) AS count,
+                      unnest($5::float8[]) AS capacity,
+                      unnest($6::bigint[]) AS period_us,
+                      unnest($7::bool[]) AS aligned,
+                      unnest($8::bigint[]) AS hold_us, unnest($9::bigint[]) AS block_for_us) AS r) AS a
+ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+    level = LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < EXCLUDED.granted
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                            ELSE t.blocked_until_us END,
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+`
+
+type FixedWindowTakeManyParams struct {
+	Policies    []string
+	Keys        []string
+	Costs       []float64
+	Counts      []float64
+	Capacities  []float64
+	PeriodsUs   []int64
+	AreAligned  []bool
+	HoldsUs     []int64
+	BlocksForUs []int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+}
+
+type FixedWindowTakeManyRow struct {
+	Policy         string
+	Key            string
+	Granted        float64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// FixedWindowTakeMany is FixedWindowTake for many keys at once, each at most once: the
+// clock is read once for all, and the rows are locked in the order of policy and
+// key. The count of a row is that of equal asks, granted one after the other: if
+// some are granted and some not, block_for_us starts a block as well. Rows come
+// back in no order that can be relied on.
+//
+// Index: the primary key. Locks the keys' rows until the transaction ends.
+// Denied: as in FixedWindowTake. A row that stays locked for longer than
+// lock_timeout fails the statement: FixedWindowHeld tells which.
+func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWindowTakeManyParams) ([]FixedWindowTakeManyRow, error) {
+	rows, err := db.Query(ctx, fixedWindowTakeMany,
+		arg.Policies,
+		arg.Keys,
+		arg.Costs,
+		arg.Counts,
+		arg.Capacities,
+		arg.PeriodsUs,
+		arg.AreAligned,
+		arg.HoldsUs,
+		arg.BlocksForUs,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FixedWindowTakeManyRow
+	for rows.Next() {
+		var i FixedWindowTakeManyRow
+		if err := rows.Scan(
+			&i.Policy,
+			&i.Key,
+			&i.Granted,
+			&i.Level,
+			&i.EndsAtUs,
+			&i.UpdatedAtUs,
+			&i.BlockedUntilUs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const fixedWindowUnblock = `-- name: FixedWindowUnblock :exec
-UPDATE pglimit_fixed_window SET blocked_until_us = 0
-WHERE policy = $1::text AND key = $2::text AND blocked_until_us > 0
+UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
+FROM (SELECT CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $3::text, true) END AS commits) AS c
+WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
 `
 
 type FixedWindowUnblockParams struct {
 	Policy string
 	Key    string
+	Commit string
 }
 
 // FixedWindowUnblock lifts the key's block and nothing else; no row, no effect.
@@ -347,6 +531,6 @@ type FixedWindowUnblockParams struct {
 // Index: the primary key. Locks the key's row, if there is one, until the
 // transaction ends.
 func (q *Queries) FixedWindowUnblock(ctx context.Context, db DBTX, arg FixedWindowUnblockParams) error {
-	_, err := db.Exec(ctx, fixedWindowUnblock, arg.Policy, arg.Key)
+	_, err := db.Exec(ctx, fixedWindowUnblock, arg.Policy, arg.Key, arg.Commit)
 	return err
 }

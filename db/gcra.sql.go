@@ -11,10 +11,11 @@ import (
 
 const gCRABlock = `-- name: GCRABlock :exec
 INSERT INTO pglimit_gcra AS t
-       (policy, key, level, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 0, 1, 1, 0, c.us,
+       (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 0, 0, 1, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $5::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint),
     expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
@@ -25,6 +26,7 @@ type GCRABlockParams struct {
 	Key    string
 	ForUs  int64
 	NowUs  *int64
+	Commit string
 }
 
 // GCRABlock denies the key until the clock plus for_us, or until the end
@@ -37,6 +39,7 @@ func (q *Queries) GCRABlock(ctx context.Context, db DBTX, arg GCRABlockParams) e
 		arg.Key,
 		arg.ForUs,
 		arg.NowUs,
+		arg.Commit,
 	)
 	return err
 }
@@ -71,30 +74,35 @@ func (q *Queries) GCRAExpire(ctx context.Context, db DBTX, arg GCRAExpireParams)
 
 const gCRAFill = `-- name: GCRAFill :one
 INSERT INTO pglimit_gcra AS t
-       (policy, key, cost, granted, level, leak, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, a.granted, $3::float8, a.now_us, 0, a.now_us + $4::bigint
-FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             LEAST($6::float8, $7::float8) AS granted) AS a
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.hold_us
+FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $4::text, true) END AS commits,
+             $5::float8 AS capacity,
+             $6::float8 AS leak,
+             $7::bigint AS hold_us,
+             LEAST($8::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, leak = EXCLUDED.leak,
-    granted = LEAST(EXCLUDED.granted, $7::float8 - LEAST($7::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))),
-    level = LEAST($7::float8, LEAST($7::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted),
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+    granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))),
+    level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us) + $8::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
 
 type GCRAFillParams struct {
 	Policy   string
 	Key      string
+	NowUs    *int64
+	Commit   string
+	Capacity float64
 	Leak     float64
 	HoldUs   int64
-	NowUs    *int64
 	Units    float64
-	Capacity float64
-	LingerUs int64
 }
 
 type GCRAFillRow struct {
@@ -113,12 +121,12 @@ func (q *Queries) GCRAFill(ctx context.Context, db DBTX, arg GCRAFillParams) (GC
 	row := db.QueryRow(ctx, gCRAFill,
 		arg.Policy,
 		arg.Key,
+		arg.NowUs,
+		arg.Commit,
+		arg.Capacity,
 		arg.Leak,
 		arg.HoldUs,
-		arg.NowUs,
 		arg.Units,
-		arg.Capacity,
-		arg.LingerUs,
 	)
 	var i GCRAFillRow
 	err := row.Scan(
@@ -166,13 +174,59 @@ func (q *Queries) GCRAGet(ctx context.Context, db DBTX, arg GCRAGetParams) (GCRA
 	return i, err
 }
 
+const gCRAHeld = `-- name: GCRAHeld :many
+WITH asked AS MATERIALIZED (
+    SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
+), free AS MATERIALIZED (
+    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_gcra AS t ON t.policy = a.policy AND t.key = a.key
+    FOR UPDATE OF t SKIP LOCKED
+)
+SELECT t.policy, t.key FROM asked AS a JOIN pglimit_gcra AS t ON t.policy = a.policy AND t.key = a.key
+WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
+`
+
+type GCRAHeldParams struct {
+	Policies []string
+	Keys     []string
+}
+
+type GCRAHeldRow struct {
+	Policy string
+	Key    string
+}
+
+// GCRAHeld tells which of the keys have a row that another transaction
+// holds at this moment.
+//
+// Index: the primary key. Locks the rows that nobody holds, and waits for none.
+func (q *Queries) GCRAHeld(ctx context.Context, db DBTX, arg GCRAHeldParams) ([]GCRAHeldRow, error) {
+	rows, err := db.Query(ctx, gCRAHeld, arg.Policies, arg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []GCRAHeldRow
+	for rows.Next() {
+		var i GCRAHeldRow
+		if err := rows.Scan(&i.Policy, &i.Key); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const gCRARefund = `-- name: GCRARefund :one
 UPDATE pglimit_gcra AS t SET
     cost = 1,
     granted = LEAST($1::float8, LEAST($2::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * $3::float8))),
     level = GREATEST(0, LEAST($2::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * $3::float8)) - $1::float8),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $7::text = 'off' OR $7::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $7::text, true) END AS commits) AS c
 WHERE t.policy = $4::text AND t.key = $5::text
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
@@ -184,6 +238,7 @@ type GCRARefundParams struct {
 	Policy   string
 	Key      string
 	NowUs    *int64
+	Commit   string
 }
 
 type GCRARefundRow struct {
@@ -205,6 +260,7 @@ func (q *Queries) GCRARefund(ctx context.Context, db DBTX, arg GCRARefundParams)
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
+		arg.Commit,
 	)
 	var i GCRARefundRow
 	err := row.Scan(
@@ -217,11 +273,14 @@ func (q *Queries) GCRARefund(ctx context.Context, db DBTX, arg GCRARefundParams)
 }
 
 const gCRAReset = `-- name: GCRAReset :exec
-DELETE FROM pglimit_gcra
-WHERE policy = $1::text AND key = $2::text
+DELETE FROM pglimit_gcra AS t
+USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $1::text, true) END AS commits) AS c
+WHERE t.policy = $2::text AND t.key = $3::text
 `
 
 type GCRAResetParams struct {
+	Commit string
 	Policy string
 	Key    string
 }
@@ -231,43 +290,50 @@ type GCRAResetParams struct {
 // Index: the primary key. Locks the key's row, if there is one, until the
 // transaction ends.
 func (q *Queries) GCRAReset(ctx context.Context, db DBTX, arg GCRAResetParams) error {
-	_, err := db.Exec(ctx, gCRAReset, arg.Policy, arg.Key)
+	_, err := db.Exec(ctx, gCRAReset, arg.Commit, arg.Policy, arg.Key)
 	return err
 }
 
 const gCRATake = `-- name: GCRATake :one
 INSERT INTO pglimit_gcra AS t
-       (policy, key, cost, granted, level, leak, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, a.cost, a.granted, a.cost * a.granted, $3::float8, a.now_us, 0, a.now_us + $4::bigint
-FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             $6::float8 AS cost,
-             LEAST($7::float8, floor($8::float8 / $6::float8)) AS granted) AS a
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+             $4::text AS policy, $5::text AS key,
+             $6::float8 AS cost, $7::float8 AS capacity,
+             $8::float8 AS leak,
+             $9::bigint AS hold_us, $10::bigint AS block_for_us,
+             LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, leak = EXCLUDED.leak,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - LEAST($8::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    level = LEAST($8::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - LEAST($8::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN $9::bigint > 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor(($8::float8 - LEAST($8::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
-                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $9::bigint
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us) + $10::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
 
 type GCRATakeParams struct {
-	Policy     string
-	Key        string
-	Leak       float64
-	HoldUs     int64
-	NowUs      *int64
-	Cost       float64
-	Count      float64
-	Capacity   float64
-	BlockForUs int64
-	LingerUs   int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Policy      string
+	Key         string
+	Cost        float64
+	Capacity    float64
+	Leak        float64
+	HoldUs      int64
+	BlockForUs  int64
+	Count       float64
 }
 
 type GCRATakeRow struct {
@@ -295,16 +361,17 @@ type GCRATakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 func (q *Queries) GCRATake(ctx context.Context, db DBTX, arg GCRATakeParams) (GCRATakeRow, error) {
 	row := db.QueryRow(ctx, gCRATake,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
 		arg.Policy,
 		arg.Key,
+		arg.Cost,
+		arg.Capacity,
 		arg.Leak,
 		arg.HoldUs,
-		arg.NowUs,
-		arg.Cost,
-		arg.Count,
-		arg.Capacity,
 		arg.BlockForUs,
-		arg.LingerUs,
+		arg.Count,
 	)
 	var i GCRATakeRow
 	err := row.Scan(
@@ -316,14 +383,120 @@ func (q *Queries) GCRATake(ctx context.Context, db DBTX, arg GCRATakeParams) (GC
 	return i, err
 }
 
+const gCRATakeMany = `-- name: GCRATakeMany :many
+WITH c AS MATERIALIZED (
+    SELECT coalesce($9::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $10::text, true) END AS commits,
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout', $11::text, true) END AS waits
+)
+INSERT INTO pglimit_gcra AS t
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
+      FROM c, (SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key,
+                      unnest($3::float8[]) AS cost, unnest($4::float8[]) AS count,
+                      unnest($5::float8[]) AS capacity,
+                      unnest($6::float8[]) AS leak,
+                      unnest($7::bigint[]) AS hold_us, unnest($8::bigint[]) AS block_for_us) AS r) AS a
+ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < EXCLUDED.granted
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                            ELSE t.blocked_until_us END,
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.policy, t.key, t.granted, t.level, t.updated_at_us, t.blocked_until_us
+`
+
+type GCRATakeManyParams struct {
+	Policies    []string
+	Keys        []string
+	Costs       []float64
+	Counts      []float64
+	Capacities  []float64
+	Leaks       []float64
+	HoldsUs     []int64
+	BlocksForUs []int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+}
+
+type GCRATakeManyRow struct {
+	Policy         string
+	Key            string
+	Granted        float64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// GCRATakeMany is GCRATake for many keys at once, each at most once: the
+// clock is read once for all, and the rows are locked in the order of policy and
+// key. The count of a row is that of equal asks, granted one after the other: if
+// some are granted and some not, block_for_us starts a block as well. Rows come
+// back in no order that can be relied on.
+//
+// Index: the primary key. Locks the keys' rows until the transaction ends.
+// Denied: as in GCRATake. A row that stays locked for longer than
+// lock_timeout fails the statement: GCRAHeld tells which.
+func (q *Queries) GCRATakeMany(ctx context.Context, db DBTX, arg GCRATakeManyParams) ([]GCRATakeManyRow, error) {
+	rows, err := db.Query(ctx, gCRATakeMany,
+		arg.Policies,
+		arg.Keys,
+		arg.Costs,
+		arg.Counts,
+		arg.Capacities,
+		arg.Leaks,
+		arg.HoldsUs,
+		arg.BlocksForUs,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []GCRATakeManyRow
+	for rows.Next() {
+		var i GCRATakeManyRow
+		if err := rows.Scan(
+			&i.Policy,
+			&i.Key,
+			&i.Granted,
+			&i.Level,
+			&i.UpdatedAtUs,
+			&i.BlockedUntilUs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const gCRAUnblock = `-- name: GCRAUnblock :exec
-UPDATE pglimit_gcra SET blocked_until_us = 0
-WHERE policy = $1::text AND key = $2::text AND blocked_until_us > 0
+UPDATE pglimit_gcra AS t SET blocked_until_us = 0
+FROM (SELECT CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $3::text, true) END AS commits) AS c
+WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
 `
 
 type GCRAUnblockParams struct {
 	Policy string
 	Key    string
+	Commit string
 }
 
 // GCRAUnblock lifts the key's block and nothing else; no row, no effect.
@@ -331,6 +504,6 @@ type GCRAUnblockParams struct {
 // Index: the primary key. Locks the key's row, if there is one, until the
 // transaction ends.
 func (q *Queries) GCRAUnblock(ctx context.Context, db DBTX, arg GCRAUnblockParams) error {
-	_, err := db.Exec(ctx, gCRAUnblock, arg.Policy, arg.Key)
+	_, err := db.Exec(ctx, gCRAUnblock, arg.Policy, arg.Key, arg.Commit)
 	return err
 }

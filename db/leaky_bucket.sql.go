@@ -11,10 +11,11 @@ import (
 
 const leakyBucketBlock = `-- name: LeakyBucketBlock :exec
 INSERT INTO pglimit_leaky_bucket AS t
-       (policy, key, level, leak, tick_us, leaked_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 0, 1, 1, c.us, 1, 0, c.us,
+       (policy, key, level, capacity, leak, tick_us, leaked_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 0, 0, 1, 1, c.us, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $5::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint),
     expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
@@ -25,6 +26,7 @@ type LeakyBucketBlockParams struct {
 	Key    string
 	ForUs  int64
 	NowUs  *int64
+	Commit string
 }
 
 // LeakyBucketBlock denies the key until the clock plus for_us, or until the end
@@ -37,6 +39,7 @@ func (q *Queries) LeakyBucketBlock(ctx context.Context, db DBTX, arg LeakyBucket
 		arg.Key,
 		arg.ForUs,
 		arg.NowUs,
+		arg.Commit,
 	)
 	return err
 }
@@ -71,34 +74,40 @@ func (q *Queries) LeakyBucketExpire(ctx context.Context, db DBTX, arg LeakyBucke
 
 const leakyBucketFill = `-- name: LeakyBucketFill :one
 INSERT INTO pglimit_leaky_bucket AS t
-       (policy, key, cost, granted, level, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, a.granted, $3::float8, $4::bigint, a.now_us, a.now_us, 0, a.now_us + $5::bigint
-FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             LEAST($7::float8, $8::float8) AS granted) AS a
+       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.hold_us
+FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $4::text, true) END AS commits,
+             $5::float8 AS capacity,
+             $6::float8 AS leak,
+             $7::bigint AS tick_us,
+             $8::bigint AS hold_us,
+             LEAST($9::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-    granted = LEAST(EXCLUDED.granted, $8::float8 - LEAST($8::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))),
-    level = LEAST($8::float8, LEAST($8::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) + EXCLUDED.granted),
-    leaked_at_us = CASE WHEN LEAST($8::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
+    granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))),
+    level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) + EXCLUDED.granted),
+    leaked_at_us = CASE WHEN LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
                         THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
                         ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $5::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $5::bigint, t.blocked_until_us) + $9::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type LeakyBucketFillParams struct {
 	Policy   string
 	Key      string
+	NowUs    *int64
+	Commit   string
+	Capacity float64
 	Leak     float64
 	TickUs   int64
 	HoldUs   int64
-	NowUs    *int64
 	Units    float64
-	Capacity float64
-	LingerUs int64
 }
 
 type LeakyBucketFillRow struct {
@@ -118,13 +127,13 @@ func (q *Queries) LeakyBucketFill(ctx context.Context, db DBTX, arg LeakyBucketF
 	row := db.QueryRow(ctx, leakyBucketFill,
 		arg.Policy,
 		arg.Key,
+		arg.NowUs,
+		arg.Commit,
+		arg.Capacity,
 		arg.Leak,
 		arg.TickUs,
 		arg.HoldUs,
-		arg.NowUs,
 		arg.Units,
-		arg.Capacity,
-		arg.LingerUs,
 	)
 	var i LeakyBucketFillRow
 	err := row.Scan(
@@ -175,6 +184,51 @@ func (q *Queries) LeakyBucketGet(ctx context.Context, db DBTX, arg LeakyBucketGe
 	return i, err
 }
 
+const leakyBucketHeld = `-- name: LeakyBucketHeld :many
+WITH asked AS MATERIALIZED (
+    SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
+), free AS MATERIALIZED (
+    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket AS t ON t.policy = a.policy AND t.key = a.key
+    FOR UPDATE OF t SKIP LOCKED
+)
+SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket AS t ON t.policy = a.policy AND t.key = a.key
+WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
+`
+
+type LeakyBucketHeldParams struct {
+	Policies []string
+	Keys     []string
+}
+
+type LeakyBucketHeldRow struct {
+	Policy string
+	Key    string
+}
+
+// LeakyBucketHeld tells which of the keys have a row that another transaction
+// holds at this moment.
+//
+// Index: the primary key. Locks the rows that nobody holds, and waits for none.
+func (q *Queries) LeakyBucketHeld(ctx context.Context, db DBTX, arg LeakyBucketHeldParams) ([]LeakyBucketHeldRow, error) {
+	rows, err := db.Query(ctx, leakyBucketHeld, arg.Policies, arg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LeakyBucketHeldRow
+	for rows.Next() {
+		var i LeakyBucketHeldRow
+		if err := rows.Scan(&i.Policy, &i.Key); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const leakyBucketRefund = `-- name: LeakyBucketRefund :one
 UPDATE pglimit_leaky_bucket AS t SET
     cost = 1,
@@ -184,7 +238,8 @@ UPDATE pglimit_leaky_bucket AS t SET
                         THEN GREATEST(t.updated_at_us, c.us)
                         ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / $3::bigint * $3::bigint END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce($7::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($7::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $8::text, true) END AS commits) AS c
 WHERE t.policy = $5::text AND t.key = $6::text
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 `
@@ -197,6 +252,7 @@ type LeakyBucketRefundParams struct {
 	Policy   string
 	Key      string
 	NowUs    *int64
+	Commit   string
 }
 
 type LeakyBucketRefundRow struct {
@@ -220,6 +276,7 @@ func (q *Queries) LeakyBucketRefund(ctx context.Context, db DBTX, arg LeakyBucke
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
+		arg.Commit,
 	)
 	var i LeakyBucketRefundRow
 	err := row.Scan(
@@ -233,11 +290,14 @@ func (q *Queries) LeakyBucketRefund(ctx context.Context, db DBTX, arg LeakyBucke
 }
 
 const leakyBucketReset = `-- name: LeakyBucketReset :exec
-DELETE FROM pglimit_leaky_bucket
-WHERE policy = $1::text AND key = $2::text
+DELETE FROM pglimit_leaky_bucket AS t
+USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $1::text, true) END AS commits) AS c
+WHERE t.policy = $2::text AND t.key = $3::text
 `
 
 type LeakyBucketResetParams struct {
+	Commit string
 	Policy string
 	Key    string
 }
@@ -247,47 +307,55 @@ type LeakyBucketResetParams struct {
 // Index: the primary key. Locks the key's row, if there is one, until the
 // transaction ends.
 func (q *Queries) LeakyBucketReset(ctx context.Context, db DBTX, arg LeakyBucketResetParams) error {
-	_, err := db.Exec(ctx, leakyBucketReset, arg.Policy, arg.Key)
+	_, err := db.Exec(ctx, leakyBucketReset, arg.Commit, arg.Policy, arg.Key)
 	return err
 }
 
 const leakyBucketTake = `-- name: LeakyBucketTake :one
 INSERT INTO pglimit_leaky_bucket AS t
-       (policy, key, cost, granted, level, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, a.cost, a.granted, a.cost * a.granted, $3::float8, $4::bigint, a.now_us, a.now_us, 0, a.now_us + $5::bigint
-FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             $7::float8 AS cost,
-             LEAST($8::float8, floor($9::float8 / $7::float8)) AS granted) AS a
+       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+             $4::text AS policy, $5::text AS key,
+             $6::float8 AS cost, $7::float8 AS capacity,
+             $8::float8 AS leak,
+             $9::bigint AS tick_us,
+             $10::bigint AS hold_us, $11::bigint AS block_for_us,
+             LEAST($12::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($9::float8 - LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    level = LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($9::float8 - LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    leaked_at_us = CASE WHEN LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    leaked_at_us = CASE WHEN LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
                         THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
                         ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN $10::bigint > 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor(($9::float8 - LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < 1
-                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $10::bigint
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $5::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $5::bigint, t.blocked_until_us) + $11::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type LeakyBucketTakeParams struct {
-	Policy     string
-	Key        string
-	Leak       float64
-	TickUs     int64
-	HoldUs     int64
-	NowUs      *int64
-	Cost       float64
-	Count      float64
-	Capacity   float64
-	BlockForUs int64
-	LingerUs   int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Policy      string
+	Key         string
+	Cost        float64
+	Capacity    float64
+	Leak        float64
+	TickUs      int64
+	HoldUs      int64
+	BlockForUs  int64
+	Count       float64
 }
 
 type LeakyBucketTakeRow struct {
@@ -317,17 +385,18 @@ type LeakyBucketTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 func (q *Queries) LeakyBucketTake(ctx context.Context, db DBTX, arg LeakyBucketTakeParams) (LeakyBucketTakeRow, error) {
 	row := db.QueryRow(ctx, leakyBucketTake,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
 		arg.Policy,
 		arg.Key,
+		arg.Cost,
+		arg.Capacity,
 		arg.Leak,
 		arg.TickUs,
 		arg.HoldUs,
-		arg.NowUs,
-		arg.Cost,
-		arg.Count,
-		arg.Capacity,
 		arg.BlockForUs,
-		arg.LingerUs,
+		arg.Count,
 	)
 	var i LeakyBucketTakeRow
 	err := row.Scan(
@@ -340,14 +409,128 @@ func (q *Queries) LeakyBucketTake(ctx context.Context, db DBTX, arg LeakyBucketT
 	return i, err
 }
 
+const leakyBucketTakeMany = `-- name: LeakyBucketTakeMany :many
+WITH c AS MATERIALIZED (
+    SELECT coalesce($10::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $11::text, true) END AS commits,
+             CASE WHEN $12::text <> '' THEN set_config('lock_timeout', $12::text, true) END AS waits
+)
+INSERT INTO pglimit_leaky_bucket AS t
+       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.tick_us, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
+      FROM c, (SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key,
+                      unnest($3::float8[]) AS cost, unnest($4::float8[]) AS count,
+                      unnest($5::float8[]) AS capacity,
+                      unnest($6::float8[]) AS leak,
+                      unnest($7::bigint[]) AS tick_us,
+                      unnest($8::bigint[]) AS hold_us, unnest($9::bigint[]) AS block_for_us) AS r) AS a
+ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    leaked_at_us = CASE WHEN LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                        ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < EXCLUDED.granted
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                            ELSE t.blocked_until_us END,
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+`
+
+type LeakyBucketTakeManyParams struct {
+	Policies    []string
+	Keys        []string
+	Costs       []float64
+	Counts      []float64
+	Capacities  []float64
+	Leaks       []float64
+	TicksUs     []int64
+	HoldsUs     []int64
+	BlocksForUs []int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+}
+
+type LeakyBucketTakeManyRow struct {
+	Policy         string
+	Key            string
+	Granted        float64
+	Level          float64
+	LeakedAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// LeakyBucketTakeMany is LeakyBucketTake for many keys at once, each at most once: the
+// clock is read once for all, and the rows are locked in the order of policy and
+// key. The count of a row is that of equal asks, granted one after the other: if
+// some are granted and some not, block_for_us starts a block as well. Rows come
+// back in no order that can be relied on.
+//
+// Index: the primary key. Locks the keys' rows until the transaction ends.
+// Denied: as in LeakyBucketTake. A row that stays locked for longer than
+// lock_timeout fails the statement: LeakyBucketHeld tells which.
+func (q *Queries) LeakyBucketTakeMany(ctx context.Context, db DBTX, arg LeakyBucketTakeManyParams) ([]LeakyBucketTakeManyRow, error) {
+	rows, err := db.Query(ctx, leakyBucketTakeMany,
+		arg.Policies,
+		arg.Keys,
+		arg.Costs,
+		arg.Counts,
+		arg.Capacities,
+		arg.Leaks,
+		arg.TicksUs,
+		arg.HoldsUs,
+		arg.BlocksForUs,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LeakyBucketTakeManyRow
+	for rows.Next() {
+		var i LeakyBucketTakeManyRow
+		if err := rows.Scan(
+			&i.Policy,
+			&i.Key,
+			&i.Granted,
+			&i.Level,
+			&i.LeakedAtUs,
+			&i.UpdatedAtUs,
+			&i.BlockedUntilUs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const leakyBucketUnblock = `-- name: LeakyBucketUnblock :exec
-UPDATE pglimit_leaky_bucket SET blocked_until_us = 0
-WHERE policy = $1::text AND key = $2::text AND blocked_until_us > 0
+UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
+FROM (SELECT CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $3::text, true) END AS commits) AS c
+WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
 `
 
 type LeakyBucketUnblockParams struct {
 	Policy string
 	Key    string
+	Commit string
 }
 
 // LeakyBucketUnblock lifts the key's block and nothing else; no row, no effect.
@@ -355,6 +538,6 @@ type LeakyBucketUnblockParams struct {
 // Index: the primary key. Locks the key's row, if there is one, until the
 // transaction ends.
 func (q *Queries) LeakyBucketUnblock(ctx context.Context, db DBTX, arg LeakyBucketUnblockParams) error {
-	_, err := db.Exec(ctx, leakyBucketUnblock, arg.Policy, arg.Key)
+	_, err := db.Exec(ctx, leakyBucketUnblock, arg.Policy, arg.Key, arg.Commit)
 	return err
 }

@@ -11,10 +11,11 @@ import (
 
 const leakyBucketQueueBlock = `-- name: LeakyBucketQueueBlock :exec
 INSERT INTO pglimit_leaky_bucket_queue AS t
-       (policy, key, level, leak, ticket, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 0, 1, c.us, 1, 0, c.us,
+       (policy, key, level, capacity, leak, ticket, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 0, 0, 1, c.us, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $5::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint),
     expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
@@ -25,6 +26,7 @@ type LeakyBucketQueueBlockParams struct {
 	Key    string
 	ForUs  int64
 	NowUs  *int64
+	Commit string
 }
 
 // LeakyBucketQueueBlock denies the key until the clock plus for_us, or until the end
@@ -37,6 +39,7 @@ func (q *Queries) LeakyBucketQueueBlock(ctx context.Context, db DBTX, arg LeakyB
 		arg.Key,
 		arg.ForUs,
 		arg.NowUs,
+		arg.Commit,
 	)
 	return err
 }
@@ -71,31 +74,36 @@ func (q *Queries) LeakyBucketQueueExpire(ctx context.Context, db DBTX, arg Leaky
 
 const leakyBucketQueueFill = `-- name: LeakyBucketQueueFill :one
 INSERT INTO pglimit_leaky_bucket_queue AS t
-       (policy, key, cost, granted, level, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, a.granted, $3::float8, a.now_us, a.now_us, 0, a.now_us + $4::bigint
-FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             LEAST($6::float8, $7::float8) AS granted) AS a
+       (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, a.now_us, 0, a.now_us + a.hold_us
+FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $4::text, true) END AS commits,
+             $5::float8 AS capacity,
+             $6::float8 AS leak,
+             $7::bigint AS hold_us,
+             LEAST($8::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, leak = EXCLUDED.leak,
-    granted = LEAST(EXCLUDED.granted, $7::float8 - LEAST($7::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))),
-    level = LEAST($7::float8, LEAST($7::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted),
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+    granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))),
+    level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted),
     ticket = GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us) + $8::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 `
 
 type LeakyBucketQueueFillParams struct {
 	Policy   string
 	Key      string
+	NowUs    *int64
+	Commit   string
+	Capacity float64
 	Leak     float64
 	HoldUs   int64
-	NowUs    *int64
 	Units    float64
-	Capacity float64
-	LingerUs int64
 }
 
 type LeakyBucketQueueFillRow struct {
@@ -115,12 +123,12 @@ func (q *Queries) LeakyBucketQueueFill(ctx context.Context, db DBTX, arg LeakyBu
 	row := db.QueryRow(ctx, leakyBucketQueueFill,
 		arg.Policy,
 		arg.Key,
+		arg.NowUs,
+		arg.Commit,
+		arg.Capacity,
 		arg.Leak,
 		arg.HoldUs,
-		arg.NowUs,
 		arg.Units,
-		arg.Capacity,
-		arg.LingerUs,
 	)
 	var i LeakyBucketQueueFillRow
 	err := row.Scan(
@@ -169,11 +177,57 @@ func (q *Queries) LeakyBucketQueueGet(ctx context.Context, db DBTX, arg LeakyBuc
 	return i, err
 }
 
+const leakyBucketQueueHeld = `-- name: LeakyBucketQueueHeld :many
+WITH asked AS MATERIALIZED (
+    SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
+), free AS MATERIALIZED (
+    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket_queue AS t ON t.policy = a.policy AND t.key = a.key
+    FOR UPDATE OF t SKIP LOCKED
+)
+SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket_queue AS t ON t.policy = a.policy AND t.key = a.key
+WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
+`
+
+type LeakyBucketQueueHeldParams struct {
+	Policies []string
+	Keys     []string
+}
+
+type LeakyBucketQueueHeldRow struct {
+	Policy string
+	Key    string
+}
+
+// LeakyBucketQueueHeld tells which of the keys have a row that another transaction
+// holds at this moment.
+//
+// Index: the primary key. Locks the rows that nobody holds, and waits for none.
+func (q *Queries) LeakyBucketQueueHeld(ctx context.Context, db DBTX, arg LeakyBucketQueueHeldParams) ([]LeakyBucketQueueHeldRow, error) {
+	rows, err := db.Query(ctx, leakyBucketQueueHeld, arg.Policies, arg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LeakyBucketQueueHeldRow
+	for rows.Next() {
+		var i LeakyBucketQueueHeldRow
+		if err := rows.Scan(&i.Policy, &i.Key); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const leakyBucketQueueLeave = `-- name: LeakyBucketQueueLeave :execrows
 UPDATE pglimit_leaky_bucket_queue AS t SET
     level = GREATEST(0, LEAST($1::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * $2::float8)) - $3::float8),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce($7::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($7::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $8::text, true) END AS commits) AS c
 WHERE t.policy = $4::text AND t.key = $5::text AND t.ticket = $6::bigint
 `
 
@@ -185,6 +239,7 @@ type LeakyBucketQueueLeaveParams struct {
 	Key      string
 	Ticket   int64
 	NowUs    *int64
+	Commit   string
 }
 
 // LeakyBucketQueueLeave gives a place back if it is still the last one given: once
@@ -200,6 +255,7 @@ func (q *Queries) LeakyBucketQueueLeave(ctx context.Context, db DBTX, arg LeakyB
 		arg.Key,
 		arg.Ticket,
 		arg.NowUs,
+		arg.Commit,
 	)
 	if err != nil {
 		return 0, err
@@ -208,11 +264,14 @@ func (q *Queries) LeakyBucketQueueLeave(ctx context.Context, db DBTX, arg LeakyB
 }
 
 const leakyBucketQueueReset = `-- name: LeakyBucketQueueReset :exec
-DELETE FROM pglimit_leaky_bucket_queue
-WHERE policy = $1::text AND key = $2::text
+DELETE FROM pglimit_leaky_bucket_queue AS t
+USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $1::text, true) END AS commits) AS c
+WHERE t.policy = $2::text AND t.key = $3::text
 `
 
 type LeakyBucketQueueResetParams struct {
+	Commit string
 	Policy string
 	Key    string
 }
@@ -222,46 +281,53 @@ type LeakyBucketQueueResetParams struct {
 // Index: the primary key. Locks the key's row, if there is one, until the
 // transaction ends.
 func (q *Queries) LeakyBucketQueueReset(ctx context.Context, db DBTX, arg LeakyBucketQueueResetParams) error {
-	_, err := db.Exec(ctx, leakyBucketQueueReset, arg.Policy, arg.Key)
+	_, err := db.Exec(ctx, leakyBucketQueueReset, arg.Commit, arg.Policy, arg.Key)
 	return err
 }
 
 const leakyBucketQueueTake = `-- name: LeakyBucketQueueTake :one
 INSERT INTO pglimit_leaky_bucket_queue AS t
-       (policy, key, cost, granted, level, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, a.cost, a.granted, a.cost * a.granted, $3::float8, a.now_us, a.now_us, 0, a.now_us + $4::bigint
-FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             $6::float8 AS cost,
-             LEAST($7::float8, floor($8::float8 / $6::float8)) AS granted) AS a
+       (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+             $4::text AS policy, $5::text AS key,
+             $6::float8 AS cost, $7::float8 AS capacity,
+             $8::float8 AS leak,
+             $9::bigint AS hold_us, $10::bigint AS block_for_us,
+             LEAST($11::float8, floor($12::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, leak = EXCLUDED.leak,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    level = LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    ticket = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END = 0
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    ticket = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END = 0
                   THEN t.ticket ELSE GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN $10::bigint > 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor(($8::float8 - LEAST($9::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
-                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $10::bigint
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor(($12::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us) + $11::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 `
 
 type LeakyBucketQueueTakeParams struct {
-	Policy     string
-	Key        string
-	Leak       float64
-	HoldUs     int64
-	NowUs      *int64
-	Cost       float64
-	Count      float64
-	Room       float64
-	Capacity   float64
-	BlockForUs int64
-	LingerUs   int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Policy      string
+	Key         string
+	Cost        float64
+	Capacity    float64
+	Leak        float64
+	HoldUs      int64
+	BlockForUs  int64
+	Count       float64
+	Room        float64
 }
 
 type LeakyBucketQueueTakeRow struct {
@@ -293,17 +359,18 @@ type LeakyBucketQueueTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 func (q *Queries) LeakyBucketQueueTake(ctx context.Context, db DBTX, arg LeakyBucketQueueTakeParams) (LeakyBucketQueueTakeRow, error) {
 	row := db.QueryRow(ctx, leakyBucketQueueTake,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
 		arg.Policy,
 		arg.Key,
+		arg.Cost,
+		arg.Capacity,
 		arg.Leak,
 		arg.HoldUs,
-		arg.NowUs,
-		arg.Cost,
+		arg.BlockForUs,
 		arg.Count,
 		arg.Room,
-		arg.Capacity,
-		arg.BlockForUs,
-		arg.LingerUs,
 	)
 	var i LeakyBucketQueueTakeRow
 	err := row.Scan(
@@ -316,14 +383,124 @@ func (q *Queries) LeakyBucketQueueTake(ctx context.Context, db DBTX, arg LeakyBu
 	return i, err
 }
 
+const leakyBucketQueueTakeMany = `-- name: LeakyBucketQueueTakeMany :many
+WITH c AS MATERIALIZED (
+    SELECT coalesce($9::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $10::text, true) END AS commits,
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout', $11::text, true) END AS waits
+)
+INSERT INTO pglimit_leaky_bucket_queue AS t
+       (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
+      FROM c, (SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key,
+                      unnest($3::float8[]) AS cost, unnest($4::float8[]) AS count,
+                      unnest($5::float8[]) AS capacity,
+                      unnest($6::float8[]) AS leak,
+                      unnest($7::bigint[]) AS hold_us, unnest($8::bigint[]) AS block_for_us) AS r) AS a
+ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    ticket = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END = 0
+                  THEN t.ticket ELSE GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < EXCLUDED.granted
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                            ELSE t.blocked_until_us END,
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.policy, t.key, t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
+`
+
+type LeakyBucketQueueTakeManyParams struct {
+	Policies    []string
+	Keys        []string
+	Costs       []float64
+	Counts      []float64
+	Capacities  []float64
+	Leaks       []float64
+	HoldsUs     []int64
+	BlocksForUs []int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+}
+
+type LeakyBucketQueueTakeManyRow struct {
+	Policy         string
+	Key            string
+	Granted        float64
+	Level          float64
+	Ticket         int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// LeakyBucketQueueTakeMany is LeakyBucketQueueTake for many keys at once, each at most once: the
+// clock is read once for all, and the rows are locked in the order of policy and
+// key. The count of a row is that of equal asks, granted one after the other: if
+// some are granted and some not, block_for_us starts a block as well. Rows come
+// back in no order that can be relied on.
+//
+// Index: the primary key. Locks the keys' rows until the transaction ends.
+// Denied: as in LeakyBucketQueueTake. A row that stays locked for longer than
+// lock_timeout fails the statement: LeakyBucketQueueHeld tells which.
+func (q *Queries) LeakyBucketQueueTakeMany(ctx context.Context, db DBTX, arg LeakyBucketQueueTakeManyParams) ([]LeakyBucketQueueTakeManyRow, error) {
+	rows, err := db.Query(ctx, leakyBucketQueueTakeMany,
+		arg.Policies,
+		arg.Keys,
+		arg.Costs,
+		arg.Counts,
+		arg.Capacities,
+		arg.Leaks,
+		arg.HoldsUs,
+		arg.BlocksForUs,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LeakyBucketQueueTakeManyRow
+	for rows.Next() {
+		var i LeakyBucketQueueTakeManyRow
+		if err := rows.Scan(
+			&i.Policy,
+			&i.Key,
+			&i.Granted,
+			&i.Level,
+			&i.Ticket,
+			&i.UpdatedAtUs,
+			&i.BlockedUntilUs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const leakyBucketQueueUnblock = `-- name: LeakyBucketQueueUnblock :exec
-UPDATE pglimit_leaky_bucket_queue SET blocked_until_us = 0
-WHERE policy = $1::text AND key = $2::text AND blocked_until_us > 0
+UPDATE pglimit_leaky_bucket_queue AS t SET blocked_until_us = 0
+FROM (SELECT CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $3::text, true) END AS commits) AS c
+WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
 `
 
 type LeakyBucketQueueUnblockParams struct {
 	Policy string
 	Key    string
+	Commit string
 }
 
 // LeakyBucketQueueUnblock lifts the key's block and nothing else; no row, no effect.
@@ -331,6 +508,6 @@ type LeakyBucketQueueUnblockParams struct {
 // Index: the primary key. Locks the key's row, if there is one, until the
 // transaction ends.
 func (q *Queries) LeakyBucketQueueUnblock(ctx context.Context, db DBTX, arg LeakyBucketQueueUnblockParams) error {
-	_, err := db.Exec(ctx, leakyBucketQueueUnblock, arg.Policy, arg.Key)
+	_, err := db.Exec(ctx, leakyBucketQueueUnblock, arg.Policy, arg.Key, arg.Commit)
 	return err
 }

@@ -6,6 +6,7 @@ package db
 
 type PglimitFixedWindow struct {
 	Level          float64
+	Capacity       float64
 	EndsAtUs       int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -28,6 +29,7 @@ type PglimitFixedWindowNow struct {
 
 type PglimitGCRA struct {
 	Level          float64
+	Capacity       float64
 	Leak           float64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -50,6 +52,7 @@ type PglimitGcraNow struct {
 
 type PglimitLeakyBucket struct {
 	Level          float64
+	Capacity       float64
 	Leak           float64
 	TickUs         int64
 	LeakedAtUs     int64
@@ -73,6 +76,7 @@ type PglimitLeakyBucketNow struct {
 
 type PglimitLeakyBucketQueue struct {
 	Level          float64
+	Capacity       float64
 	Leak           float64
 	Ticket         int64
 	UpdatedAtUs    int64
@@ -103,6 +107,7 @@ type PglimitLease struct {
 type PglimitSlidingWindowCounter struct {
 	Current        float64
 	Previous       float64
+	Capacity       float64
 	EndsAtUs       int64
 	PeriodUs       int64
 	UpdatedAtUs    int64
@@ -126,6 +131,7 @@ type PglimitSlidingWindowCounterNow struct {
 
 type PglimitSlidingWindowLog struct {
 	Base           float64
+	Capacity       float64
 	PeriodUs       int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -151,6 +157,7 @@ type PglimitSlidingWindowLogNow struct {
 
 type PglimitTokenBucket struct {
 	Level          float64
+	Capacity       float64
 	Leak           float64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64

@@ -11,10 +11,11 @@ import (
 
 const slidingWindowCounterBlock = `-- name: SlidingWindowCounterBlock :exec
 INSERT INTO pglimit_sliding_window_counter AS t
-       (policy, key, current, previous, period_us, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 0, 0, 1, 0, 1, 0, c.us,
+       (policy, key, current, previous, capacity, period_us, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 0, 0, 0, 1, 0, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $5::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint),
     expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
@@ -25,6 +26,7 @@ type SlidingWindowCounterBlockParams struct {
 	Key    string
 	ForUs  int64
 	NowUs  *int64
+	Commit string
 }
 
 // SlidingWindowCounterBlock denies the key until the clock plus for_us, or until the end
@@ -37,6 +39,7 @@ func (q *Queries) SlidingWindowCounterBlock(ctx context.Context, db DBTX, arg Sl
 		arg.Key,
 		arg.ForUs,
 		arg.NowUs,
+		arg.Commit,
 	)
 	return err
 }
@@ -71,44 +74,49 @@ func (q *Queries) SlidingWindowCounterExpire(ctx context.Context, db DBTX, arg S
 
 const slidingWindowCounterFill = `-- name: SlidingWindowCounterFill :one
 INSERT INTO pglimit_sliding_window_counter AS t
-       (policy, key, cost, granted, current, previous, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, a.granted, 0, $3::bigint,
-       (a.now_us / $3::bigint + 1) * $3::bigint, a.now_us, 0, a.now_us + $4::bigint
-FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             LEAST($6::float8, $7::float8) AS granted) AS a
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 1, a.granted, a.granted, 0, a.capacity, a.period_us,
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, 0, a.now_us + a.hold_us
+FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $4::text, true) END AS commits,
+             $5::float8 AS capacity,
+             $6::bigint AS period_us,
+             $7::bigint AS hold_us,
+             LEAST($8::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, period_us = EXCLUDED.period_us,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, $7::float8 - (LEAST($7::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST($7::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
-    current = LEAST($7::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-              + GREATEST(0, LEAST(EXCLUDED.granted, $7::float8 - (LEAST($7::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
+    current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+              + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST($7::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
-    previous = LEAST($7::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
+    previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us) + $8::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type SlidingWindowCounterFillParams struct {
 	Policy   string
 	Key      string
+	NowUs    *int64
+	Commit   string
+	Capacity float64
 	PeriodUs int64
 	HoldUs   int64
-	NowUs    *int64
 	Units    float64
-	Capacity float64
-	LingerUs int64
 }
 
 type SlidingWindowCounterFillRow struct {
@@ -129,12 +137,12 @@ func (q *Queries) SlidingWindowCounterFill(ctx context.Context, db DBTX, arg Sli
 	row := db.QueryRow(ctx, slidingWindowCounterFill,
 		arg.Policy,
 		arg.Key,
+		arg.NowUs,
+		arg.Commit,
+		arg.Capacity,
 		arg.PeriodUs,
 		arg.HoldUs,
-		arg.NowUs,
 		arg.Units,
-		arg.Capacity,
-		arg.LingerUs,
 	)
 	var i SlidingWindowCounterFillRow
 	err := row.Scan(
@@ -189,6 +197,51 @@ func (q *Queries) SlidingWindowCounterGet(ctx context.Context, db DBTX, arg Slid
 	return i, err
 }
 
+const slidingWindowCounterHeld = `-- name: SlidingWindowCounterHeld :many
+WITH asked AS MATERIALIZED (
+    SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
+), free AS MATERIALIZED (
+    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_counter AS t ON t.policy = a.policy AND t.key = a.key
+    FOR UPDATE OF t SKIP LOCKED
+)
+SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_counter AS t ON t.policy = a.policy AND t.key = a.key
+WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
+`
+
+type SlidingWindowCounterHeldParams struct {
+	Policies []string
+	Keys     []string
+}
+
+type SlidingWindowCounterHeldRow struct {
+	Policy string
+	Key    string
+}
+
+// SlidingWindowCounterHeld tells which of the keys have a row that another transaction
+// holds at this moment.
+//
+// Index: the primary key. Locks the rows that nobody holds, and waits for none.
+func (q *Queries) SlidingWindowCounterHeld(ctx context.Context, db DBTX, arg SlidingWindowCounterHeldParams) ([]SlidingWindowCounterHeldRow, error) {
+	rows, err := db.Query(ctx, slidingWindowCounterHeld, arg.Policies, arg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SlidingWindowCounterHeldRow
+	for rows.Next() {
+		var i SlidingWindowCounterHeldRow
+		if err := rows.Scan(&i.Policy, &i.Key); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const slidingWindowCounterRefund = `-- name: SlidingWindowCounterRefund :one
 UPDATE pglimit_sliding_window_counter AS t SET
     cost = 1, period_us = $1::bigint,
@@ -200,7 +253,8 @@ UPDATE pglimit_sliding_window_counter AS t SET
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, c.us) / $1::bigint + 1) * $1::bigint END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $7::text = 'off' OR $7::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $7::text, true) END AS commits) AS c
 WHERE t.policy = $4::text AND t.key = $5::text
 RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
@@ -212,6 +266,7 @@ type SlidingWindowCounterRefundParams struct {
 	Policy   string
 	Key      string
 	NowUs    *int64
+	Commit   string
 }
 
 type SlidingWindowCounterRefundRow struct {
@@ -236,6 +291,7 @@ func (q *Queries) SlidingWindowCounterRefund(ctx context.Context, db DBTX, arg S
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
+		arg.Commit,
 	)
 	var i SlidingWindowCounterRefundRow
 	err := row.Scan(
@@ -250,11 +306,14 @@ func (q *Queries) SlidingWindowCounterRefund(ctx context.Context, db DBTX, arg S
 }
 
 const slidingWindowCounterReset = `-- name: SlidingWindowCounterReset :exec
-DELETE FROM pglimit_sliding_window_counter
-WHERE policy = $1::text AND key = $2::text
+DELETE FROM pglimit_sliding_window_counter AS t
+USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $1::text, true) END AS commits) AS c
+WHERE t.policy = $2::text AND t.key = $3::text
 `
 
 type SlidingWindowCounterResetParams struct {
+	Commit string
 	Policy string
 	Key    string
 }
@@ -264,60 +323,67 @@ type SlidingWindowCounterResetParams struct {
 // Index: the primary key. Locks the key's row, if there is one, until the
 // transaction ends.
 func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg SlidingWindowCounterResetParams) error {
-	_, err := db.Exec(ctx, slidingWindowCounterReset, arg.Policy, arg.Key)
+	_, err := db.Exec(ctx, slidingWindowCounterReset, arg.Commit, arg.Policy, arg.Key)
 	return err
 }
 
 const slidingWindowCounterTake = `-- name: SlidingWindowCounterTake :one
 INSERT INTO pglimit_sliding_window_counter AS t
-       (policy, key, cost, granted, current, previous, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, a.cost, a.granted, a.cost * a.granted, 0, $3::bigint,
-       (a.now_us / $3::bigint + 1) * $3::bigint, a.now_us, 0, a.now_us + $4::bigint
-FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             $6::float8 AS cost,
-             LEAST($7::float8, floor($8::float8 / $6::float8)) AS granted) AS a
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+             $4::text AS policy, $5::text AS key,
+             $6::float8 AS cost, $7::float8 AS capacity,
+             $8::bigint AS period_us,
+             $9::bigint AS hold_us, $10::bigint AS block_for_us,
+             LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    current = LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    previous = LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN $9::bigint > 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor(($8::float8 - (LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST($8::float8, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
-                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $9::bigint
+                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us) + $10::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type SlidingWindowCounterTakeParams struct {
-	Policy     string
-	Key        string
-	PeriodUs   int64
-	HoldUs     int64
-	NowUs      *int64
-	Cost       float64
-	Count      float64
-	Capacity   float64
-	BlockForUs int64
-	LingerUs   int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Policy      string
+	Key         string
+	Cost        float64
+	Capacity    float64
+	PeriodUs    int64
+	HoldUs      int64
+	BlockForUs  int64
+	Count       float64
 }
 
 type SlidingWindowCounterTakeRow struct {
@@ -344,16 +410,17 @@ type SlidingWindowCounterTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 func (q *Queries) SlidingWindowCounterTake(ctx context.Context, db DBTX, arg SlidingWindowCounterTakeParams) (SlidingWindowCounterTakeRow, error) {
 	row := db.QueryRow(ctx, slidingWindowCounterTake,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
 		arg.Policy,
 		arg.Key,
+		arg.Cost,
+		arg.Capacity,
 		arg.PeriodUs,
 		arg.HoldUs,
-		arg.NowUs,
-		arg.Cost,
-		arg.Count,
-		arg.Capacity,
 		arg.BlockForUs,
-		arg.LingerUs,
+		arg.Count,
 	)
 	var i SlidingWindowCounterTakeRow
 	err := row.Scan(
@@ -367,14 +434,141 @@ func (q *Queries) SlidingWindowCounterTake(ctx context.Context, db DBTX, arg Sli
 	return i, err
 }
 
+const slidingWindowCounterTakeMany = `-- name: SlidingWindowCounterTakeMany :many
+WITH c AS MATERIALIZED (
+    SELECT coalesce($9::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $10::text, true) END AS commits,
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout', $11::text, true) END AS waits
+)
+INSERT INTO pglimit_sliding_window_counter AS t
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
+      FROM c, (SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key,
+                      unnest($3::float8[]) AS cost, unnest($4::float8[]) AS count,
+                      unnest($5::float8[]) AS capacity,
+                      unnest($6::bigint[]) AS period_us,
+                      unnest($7::bigint[]) AS hold_us, unnest($8::bigint[]) AS block_for_us) AS r) AS a
+ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < EXCLUDED.granted
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                            ELSE t.blocked_until_us END,
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.policy, t.key, t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+`
+
+type SlidingWindowCounterTakeManyParams struct {
+	Policies    []string
+	Keys        []string
+	Costs       []float64
+	Counts      []float64
+	Capacities  []float64
+	PeriodsUs   []int64
+	HoldsUs     []int64
+	BlocksForUs []int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+}
+
+type SlidingWindowCounterTakeManyRow struct {
+	Policy         string
+	Key            string
+	Granted        float64
+	Current        float64
+	Previous       float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowCounterTakeMany is SlidingWindowCounterTake for many keys at once, each at most once: the
+// clock is read once for all, and the rows are locked in the order of policy and
+// key. The count of a row is that of equal asks, granted one after the other: if
+// some are granted and some not, block_for_us starts a block as well. Rows come
+// back in no order that can be relied on.
+//
+// Index: the primary key. Locks the keys' rows until the transaction ends.
+// Denied: as in SlidingWindowCounterTake. A row that stays locked for longer than
+// lock_timeout fails the statement: SlidingWindowCounterHeld tells which.
+func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg SlidingWindowCounterTakeManyParams) ([]SlidingWindowCounterTakeManyRow, error) {
+	rows, err := db.Query(ctx, slidingWindowCounterTakeMany,
+		arg.Policies,
+		arg.Keys,
+		arg.Costs,
+		arg.Counts,
+		arg.Capacities,
+		arg.PeriodsUs,
+		arg.HoldsUs,
+		arg.BlocksForUs,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SlidingWindowCounterTakeManyRow
+	for rows.Next() {
+		var i SlidingWindowCounterTakeManyRow
+		if err := rows.Scan(
+			&i.Policy,
+			&i.Key,
+			&i.Granted,
+			&i.Current,
+			&i.Previous,
+			&i.EndsAtUs,
+			&i.UpdatedAtUs,
+			&i.BlockedUntilUs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const slidingWindowCounterUnblock = `-- name: SlidingWindowCounterUnblock :exec
-UPDATE pglimit_sliding_window_counter SET blocked_until_us = 0
-WHERE policy = $1::text AND key = $2::text AND blocked_until_us > 0
+UPDATE pglimit_sliding_window_counter AS t SET blocked_until_us = 0
+FROM (SELECT CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $3::text, true) END AS commits) AS c
+WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
 `
 
 type SlidingWindowCounterUnblockParams struct {
 	Policy string
 	Key    string
+	Commit string
 }
 
 // SlidingWindowCounterUnblock lifts the key's block and nothing else; no row, no effect.
@@ -382,6 +576,6 @@ type SlidingWindowCounterUnblockParams struct {
 // Index: the primary key. Locks the key's row, if there is one, until the
 // transaction ends.
 func (q *Queries) SlidingWindowCounterUnblock(ctx context.Context, db DBTX, arg SlidingWindowCounterUnblockParams) error {
-	_, err := db.Exec(ctx, slidingWindowCounterUnblock, arg.Policy, arg.Key)
+	_, err := db.Exec(ctx, slidingWindowCounterUnblock, arg.Policy, arg.Key, arg.Commit)
 	return err
 }

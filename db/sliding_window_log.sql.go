@@ -11,10 +11,11 @@ import (
 
 const slidingWindowLogBlock = `-- name: SlidingWindowLogBlock :exec
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, entries, totals, base, period_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, '{}', '{}', 0, 1, 1, 0, c.us,
+       (policy, key, entries, totals, base, capacity, period_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, '{}', '{}', 0, 0, 1, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $5::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint),
     expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
@@ -25,6 +26,7 @@ type SlidingWindowLogBlockParams struct {
 	Key    string
 	ForUs  int64
 	NowUs  *int64
+	Commit string
 }
 
 // SlidingWindowLogBlock denies the key until the clock plus for_us, or until the end
@@ -37,6 +39,7 @@ func (q *Queries) SlidingWindowLogBlock(ctx context.Context, db DBTX, arg Slidin
 		arg.Key,
 		arg.ForUs,
 		arg.NowUs,
+		arg.Commit,
 	)
 	return err
 }
@@ -71,38 +74,42 @@ func (q *Queries) SlidingWindowLogExpire(ctx context.Context, db DBTX, arg Slidi
 
 const slidingWindowLogFill = `-- name: SlidingWindowLogFill :one
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, period_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, entries, totals, base, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, ARRAY[a.now_us], ARRAY[a.granted],
-       0, $3::bigint, a.now_us, 0, a.now_us + $4::bigint
-FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             LEAST($6::float8, $7::float8) AS granted) AS a
+       0, a.capacity, a.period_us, a.now_us, 0, a.now_us + a.hold_us
+FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $4::text, true) END AS commits,
+             $5::float8 AS capacity,
+             $6::bigint AS period_us,
+             $7::bigint AS hold_us,
+             LEAST($8::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, period_us = EXCLUDED.period_us,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, $7::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8)))),
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)))),
 entries = t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :]
-              || CASE WHEN CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8) > $8::float8 THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + GREATEST(0, LEAST(EXCLUDED.granted, $7::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8)))) > CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8) > $8::float8 THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END THEN ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE '{}' END,
-    totals = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8) > $8::float8
-                  THEN pglimit_rebase(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8))
+              || CASE WHEN CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)))) > CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END THEN ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE '{}' END,
+    totals = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity)
+                  THEN pglimit_rebase(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))
                   ELSE t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] END
-             || CASE WHEN CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8) > $8::float8 THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + GREATEST(0, LEAST(EXCLUDED.granted, $7::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8)))) > CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8) > $8::float8 THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END THEN ARRAY[CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8) > $8::float8 THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + GREATEST(0, LEAST(EXCLUDED.granted, $7::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8))))] ELSE '{}' END,
-    base = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8) > $8::float8 THEN 0 ELSE GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $7::float8) END,
+             || CASE WHEN CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)))) > CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END THEN ARRAY[CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))))] ELSE '{}' END,
+    base = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us) + $9::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, (coalesce(t.totals[cardinality(t.totals)], t.base) - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type SlidingWindowLogFillParams struct {
-	Policy      string
-	Key         string
-	PeriodUs    int64
-	HoldUs      int64
-	NowUs       *int64
-	Units       float64
-	Capacity    float64
-	RebaseAbove float64
-	LingerUs    int64
+	Policy   string
+	Key      string
+	NowUs    *int64
+	Commit   string
+	Capacity float64
+	PeriodUs int64
+	HoldUs   int64
+	Units    float64
 }
 
 type SlidingWindowLogFillRow struct {
@@ -122,13 +129,12 @@ func (q *Queries) SlidingWindowLogFill(ctx context.Context, db DBTX, arg Sliding
 	row := db.QueryRow(ctx, slidingWindowLogFill,
 		arg.Policy,
 		arg.Key,
+		arg.NowUs,
+		arg.Commit,
+		arg.Capacity,
 		arg.PeriodUs,
 		arg.HoldUs,
-		arg.NowUs,
 		arg.Units,
-		arg.Capacity,
-		arg.RebaseAbove,
-		arg.LingerUs,
 	)
 	var i SlidingWindowLogFillRow
 	err := row.Scan(
@@ -197,6 +203,51 @@ func (q *Queries) SlidingWindowLogGet(ctx context.Context, db DBTX, arg SlidingW
 	return i, err
 }
 
+const slidingWindowLogHeld = `-- name: SlidingWindowLogHeld :many
+WITH asked AS MATERIALIZED (
+    SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
+), free AS MATERIALIZED (
+    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_log AS t ON t.policy = a.policy AND t.key = a.key
+    FOR UPDATE OF t SKIP LOCKED
+)
+SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_log AS t ON t.policy = a.policy AND t.key = a.key
+WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
+`
+
+type SlidingWindowLogHeldParams struct {
+	Policies []string
+	Keys     []string
+}
+
+type SlidingWindowLogHeldRow struct {
+	Policy string
+	Key    string
+}
+
+// SlidingWindowLogHeld tells which of the keys have a row that another transaction
+// holds at this moment.
+//
+// Index: the primary key. Locks the rows that nobody holds, and waits for none.
+func (q *Queries) SlidingWindowLogHeld(ctx context.Context, db DBTX, arg SlidingWindowLogHeldParams) ([]SlidingWindowLogHeldRow, error) {
+	rows, err := db.Query(ctx, slidingWindowLogHeld, arg.Policies, arg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SlidingWindowLogHeldRow
+	for rows.Next() {
+		var i SlidingWindowLogHeldRow
+		if err := rows.Scan(&i.Policy, &i.Key); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const slidingWindowLogRefund = `-- name: SlidingWindowLogRefund :one
 UPDATE pglimit_sliding_window_log AS t SET
     cost = 1, period_us = $1::bigint,
@@ -211,7 +262,8 @@ UPDATE pglimit_sliding_window_log AS t SET
                                          ELSE width_bucket(GREATEST(GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8), coalesce(t.totals[cardinality(t.totals)], t.base) - $2::float8), t.totals) + 1 END - 1] || ARRAY[GREATEST(GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8), coalesce(t.totals[cardinality(t.totals)], t.base) - $2::float8)] ELSE '{}' END,
     base = GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $3::float8),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $7::text = 'off' OR $7::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $7::text, true) END AS commits) AS c
 WHERE t.policy = $4::text AND t.key = $5::text
 RETURNING t.granted, (coalesce(t.totals[cardinality(t.totals)], t.base) - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 `
@@ -223,6 +275,7 @@ type SlidingWindowLogRefundParams struct {
 	Policy   string
 	Key      string
 	NowUs    *int64
+	Commit   string
 }
 
 type SlidingWindowLogRefundRow struct {
@@ -248,6 +301,7 @@ func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg Slidi
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
+		arg.Commit,
 	)
 	var i SlidingWindowLogRefundRow
 	err := row.Scan(
@@ -261,11 +315,14 @@ func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg Slidi
 }
 
 const slidingWindowLogReset = `-- name: SlidingWindowLogReset :exec
-DELETE FROM pglimit_sliding_window_log
-WHERE policy = $1::text AND key = $2::text
+DELETE FROM pglimit_sliding_window_log AS t
+USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $1::text, true) END AS commits) AS c
+WHERE t.policy = $2::text AND t.key = $3::text
 `
 
 type SlidingWindowLogResetParams struct {
+	Commit string
 	Policy string
 	Key    string
 }
@@ -275,56 +332,62 @@ type SlidingWindowLogResetParams struct {
 // Index: the primary key. Locks the key's row, if there is one, until the
 // transaction ends.
 func (q *Queries) SlidingWindowLogReset(ctx context.Context, db DBTX, arg SlidingWindowLogResetParams) error {
-	_, err := db.Exec(ctx, slidingWindowLogReset, arg.Policy, arg.Key)
+	_, err := db.Exec(ctx, slidingWindowLogReset, arg.Commit, arg.Policy, arg.Key)
 	return err
 }
 
 const slidingWindowLogTake = `-- name: SlidingWindowLogTake :one
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, period_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, a.cost, a.granted,
+       (policy, key, cost, granted, entries, totals, base, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted,
        CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
        CASE WHEN a.granted > 0 THEN ARRAY[a.cost * a.granted] ELSE '{}' END,
-       0, $3::bigint, a.now_us, 0, a.now_us + $4::bigint
-FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             $6::float8 AS cost,
-             LEAST($7::float8, floor($8::float8 / $6::float8)) AS granted) AS a
+       0, a.capacity, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+             $4::text AS policy, $5::text AS key,
+             $6::float8 AS cost, $7::float8 AS capacity,
+             $8::bigint AS period_us,
+             $9::bigint AS hold_us, $10::bigint AS block_for_us,
+             LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8))) / EXCLUDED.cost))) END,
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
 entries = t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :]
-              || CASE WHEN CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8) > $9::float8 THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8))) / EXCLUDED.cost))) END > CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8) > $9::float8 THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END THEN ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE '{}' END,
-    totals = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8) > $9::float8
-                  THEN pglimit_rebase(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8))
+              || CASE WHEN CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))) / EXCLUDED.cost))) END > CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END THEN ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE '{}' END,
+    totals = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity)
+                  THEN pglimit_rebase(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))
                   ELSE t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] END
-             || CASE WHEN CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8) > $9::float8 THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8))) / EXCLUDED.cost))) END > CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8) > $9::float8 THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END THEN ARRAY[CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8) > $9::float8 THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8))) / EXCLUDED.cost))) END] ELSE '{}' END,
-    base = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8) > $9::float8 THEN 0 ELSE GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8) END,
+             || CASE WHEN CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))) / EXCLUDED.cost))) END > CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END THEN ARRAY[CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))) / EXCLUDED.cost))) END] ELSE '{}' END,
+    base = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN $10::bigint > 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor(($8::float8 - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - $8::float8))) / EXCLUDED.cost) < 1
-                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $10::bigint
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))) / EXCLUDED.cost) < 1
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $4::bigint, t.blocked_until_us) + $11::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, (coalesce(t.totals[cardinality(t.totals)], t.base) - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(t.entries[CASE WHEN t.totals[width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + LEAST($12::float8, $6::float8 * $7::float8 - t.cost * t.granted) - $8::float8), t.totals)] >= (coalesce(t.totals[cardinality(t.totals)], t.base) + LEAST($12::float8, $6::float8 * $7::float8 - t.cost * t.granted) - $8::float8)
-                               THEN width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + LEAST($12::float8, $6::float8 * $7::float8 - t.cost * t.granted) - $8::float8), t.totals)
-                               ELSE width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + LEAST($12::float8, $6::float8 * $7::float8 - t.cost * t.granted) - $8::float8), t.totals) + 1 END], 0)::bigint AS frees_at_us,
+       coalesce(t.entries[CASE WHEN t.totals[width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted) - t.capacity), t.totals)] >= (coalesce(t.totals[cardinality(t.totals)], t.base) + LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted) - t.capacity)
+                               THEN width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted) - t.capacity), t.totals)
+                               ELSE width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted) - t.capacity), t.totals) + 1 END], 0)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us
 `
 
 type SlidingWindowLogTakeParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
 	Policy      string
 	Key         string
+	Cost        float64
+	Capacity    float64
 	PeriodUs    int64
 	HoldUs      int64
-	NowUs       *int64
-	Cost        float64
-	Count       float64
-	Capacity    float64
-	RebaseAbove float64
 	BlockForUs  int64
-	LingerUs    int64
+	Count       float64
 	Unit        float64
 }
 
@@ -360,17 +423,17 @@ type SlidingWindowLogTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg SlidingWindowLogTakeParams) (SlidingWindowLogTakeRow, error) {
 	row := db.QueryRow(ctx, slidingWindowLogTake,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
 		arg.Policy,
 		arg.Key,
+		arg.Cost,
+		arg.Capacity,
 		arg.PeriodUs,
 		arg.HoldUs,
-		arg.NowUs,
-		arg.Cost,
-		arg.Count,
-		arg.Capacity,
-		arg.RebaseAbove,
 		arg.BlockForUs,
-		arg.LingerUs,
+		arg.Count,
 		arg.Unit,
 	)
 	var i SlidingWindowLogTakeRow
@@ -385,14 +448,136 @@ func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg Sliding
 	return i, err
 }
 
+const slidingWindowLogTakeMany = `-- name: SlidingWindowLogTakeMany :many
+WITH c AS MATERIALIZED (
+    SELECT coalesce($9::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $10::text, true) END AS commits,
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout', $11::text, true) END AS waits
+)
+INSERT INTO pglimit_sliding_window_log AS t
+       (policy, key, cost, granted, entries, totals, base, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted,
+       CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
+       CASE WHEN a.granted > 0 THEN ARRAY[a.cost * a.granted] ELSE '{}' END,
+       0, a.capacity, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
+      FROM c, (SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key,
+                      unnest($3::float8[]) AS cost, unnest($4::float8[]) AS count,
+                      unnest($5::float8[]) AS capacity,
+                      unnest($6::bigint[]) AS period_us,
+                      unnest($7::bigint[]) AS hold_us, unnest($8::bigint[]) AS block_for_us) AS r) AS a
+ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
+entries = t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :]
+              || CASE WHEN CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))) / EXCLUDED.cost))) END > CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END THEN ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE '{}' END,
+    totals = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity)
+                  THEN pglimit_rebase(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))
+                  ELSE t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] END
+             || CASE WHEN CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))) / EXCLUDED.cost))) END > CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END THEN ARRAY[CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity)) ELSE coalesce(t.totals[cardinality(t.totals)], t.base) END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))) / EXCLUDED.cost))) END] ELSE '{}' END,
+    base = CASE WHEN GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity) END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (coalesce(t.totals[cardinality(t.totals)], t.base) - GREATEST(t.base, t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)], coalesce(t.totals[cardinality(t.totals)], t.base) - EXCLUDED.capacity))) / EXCLUDED.cost) < EXCLUDED.granted
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                            ELSE t.blocked_until_us END,
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.policy, t.key, t.granted, (coalesce(t.totals[cardinality(t.totals)], t.base) - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       coalesce(t.entries[CASE WHEN t.totals[width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + t.cost - t.capacity), t.totals)] >= (coalesce(t.totals[cardinality(t.totals)], t.base) + t.cost - t.capacity)
+                               THEN width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + t.cost - t.capacity), t.totals)
+                               ELSE width_bucket((coalesce(t.totals[cardinality(t.totals)], t.base) + t.cost - t.capacity), t.totals) + 1 END], 0)::bigint AS frees_at_us,
+       t.updated_at_us, t.blocked_until_us
+`
+
+type SlidingWindowLogTakeManyParams struct {
+	Policies    []string
+	Keys        []string
+	Costs       []float64
+	Counts      []float64
+	Capacities  []float64
+	PeriodsUs   []int64
+	HoldsUs     []int64
+	BlocksForUs []int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+}
+
+type SlidingWindowLogTakeManyRow struct {
+	Policy         string
+	Key            string
+	Granted        float64
+	Level          float64
+	NewestAtUs     int64
+	FreesAtUs      int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowLogTakeMany is SlidingWindowLogTake for many keys at once, each at most once: the
+// clock is read once for all, and the rows are locked in the order of policy and
+// key. The count of a row is that of equal asks, granted one after the other: if
+// some are granted and some not, block_for_us starts a block as well. Rows come
+// back in no order that can be relied on.
+//
+// Index: the primary key. Locks the keys' rows until the transaction ends.
+// Denied: as in SlidingWindowLogTake. A row that stays locked for longer than
+// lock_timeout fails the statement: SlidingWindowLogHeld tells which.
+func (q *Queries) SlidingWindowLogTakeMany(ctx context.Context, db DBTX, arg SlidingWindowLogTakeManyParams) ([]SlidingWindowLogTakeManyRow, error) {
+	rows, err := db.Query(ctx, slidingWindowLogTakeMany,
+		arg.Policies,
+		arg.Keys,
+		arg.Costs,
+		arg.Counts,
+		arg.Capacities,
+		arg.PeriodsUs,
+		arg.HoldsUs,
+		arg.BlocksForUs,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SlidingWindowLogTakeManyRow
+	for rows.Next() {
+		var i SlidingWindowLogTakeManyRow
+		if err := rows.Scan(
+			&i.Policy,
+			&i.Key,
+			&i.Granted,
+			&i.Level,
+			&i.NewestAtUs,
+			&i.FreesAtUs,
+			&i.UpdatedAtUs,
+			&i.BlockedUntilUs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const slidingWindowLogUnblock = `-- name: SlidingWindowLogUnblock :exec
-UPDATE pglimit_sliding_window_log SET blocked_until_us = 0
-WHERE policy = $1::text AND key = $2::text AND blocked_until_us > 0
+UPDATE pglimit_sliding_window_log AS t SET blocked_until_us = 0
+FROM (SELECT CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $3::text, true) END AS commits) AS c
+WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
 `
 
 type SlidingWindowLogUnblockParams struct {
 	Policy string
 	Key    string
+	Commit string
 }
 
 // SlidingWindowLogUnblock lifts the key's block and nothing else; no row, no effect.
@@ -400,6 +585,6 @@ type SlidingWindowLogUnblockParams struct {
 // Index: the primary key. Locks the key's row, if there is one, until the
 // transaction ends.
 func (q *Queries) SlidingWindowLogUnblock(ctx context.Context, db DBTX, arg SlidingWindowLogUnblockParams) error {
-	_, err := db.Exec(ctx, slidingWindowLogUnblock, arg.Policy, arg.Key)
+	_, err := db.Exec(ctx, slidingWindowLogUnblock, arg.Policy, arg.Key, arg.Commit)
 	return err
 }

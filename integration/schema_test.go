@@ -155,7 +155,11 @@ func fill(v reflect.Value) {
 		fill(v.Index(0))
 	case reflect.Struct:
 		for i := range v.NumField() {
-			fill(v.Field(i))
+			switch v.Type().Field(i).Name {
+			case "Commit", "LockTimeout": // empty: as the session has it
+			default:
+				fill(v.Field(i))
+			}
 		}
 	}
 }

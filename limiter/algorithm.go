@@ -1,5 +1,7 @@
 package limiter
 
+import "slices"
+
 // Algorithm names how a [Policy] decides. Its value is the name used in SQL,
 // JSON, YAML, flags and docs.
 type Algorithm string
@@ -43,14 +45,10 @@ var algorithms = [...]Algorithm{
 // Algorithms returns every algorithm, in a fixed order.
 func Algorithms() []Algorithm { return append([]Algorithm(nil), algorithms[:]...) }
 
-func (a Algorithm) known() bool {
-	for _, k := range algorithms {
-		if a == k {
-			return true
-		}
-	}
-	return false
-}
+// index is a's place in algorithms, or -1.
+func (a Algorithm) index() int { return slices.Index(algorithms[:], a) }
+
+func (a Algorithm) known() bool { return a.index() >= 0 }
 
 // bucket tells the algorithms that leak from those that count in windows.
 func (a Algorithm) bucket() bool {

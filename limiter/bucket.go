@@ -50,6 +50,12 @@ func (b *bucket) clone() state { c := *b; return &c }
 
 func (b *bucket) seen(float64, float64) view { c := *b; return &c }
 
+func (b *bucket) less(units float64) view {
+	c := *b
+	c.units = math.Max(0, c.units-units)
+	return &c
+}
+
 func (b *bucket) refund(r *rules, now, at int64, units float64) float64 {
 	b.advance(r, now, at)
 	back := math.Min(units, b.units)

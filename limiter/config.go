@@ -3,12 +3,18 @@ package limiter
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 )
 
-// DefaultTimeout is Config.Timeout where it is 0.
-const DefaultTimeout = time.Second
+// Defaults of Config's fields, where they are 0.
+const (
+	DefaultTimeout         = time.Second
+	DefaultBatchRows       = 256
+	DefaultBatchStatements = 2
+	DefaultBatchWaiting    = 16_384
+)
 
 // Config sets up a Limiter. The zero value, and a nil *Config, are the
 // documented defaults; a Config is copied, so it can be changed afterwards.
@@ -18,6 +24,19 @@ type Config struct {
 	// none but the context's. It does not bound Wait's sleep, nor what is
 	// asked inside the caller's transaction.
 	Timeout time.Duration
+	// BatchRows is how many keys one statement decides at most when many
+	// callers ask at once: 0 is DefaultBatchRows, negative is one statement for
+	// each decision. A caller that nobody is ahead of never waits for company.
+	BatchRows int
+	// BatchStatements is how many such statements are in flight at most, for
+	// each algorithm and durability: 0 is DefaultBatchStatements. Each needs a
+	// connection of the pool; up to a quarter of the pool's connections more
+	// wait for keys whose rows other transactions hold.
+	BatchStatements int
+	// BatchWaiting is how many callers wait for their statement at most, in
+	// all; who comes after gets ErrOverloaded, or what Policy.OnError says
+	// instead. 0 is DefaultBatchWaiting.
+	BatchWaiting int
 	// KeySecret, if not empty, makes the limiter store HMAC-SHA-256(secret,
 	// key) instead of keys, for keys that are personal data. Another secret
 	// starts every key afresh. 32 random bytes are plenty.
@@ -39,12 +58,47 @@ func (c *Config) withDefaults() Config {
 	if c != nil {
 		d = *c
 	}
-	if d.Timeout == 0 {
-		d.Timeout = DefaultTimeout
-	}
+	orDefault(&d.Timeout, DefaultTimeout)
+	orDefault(&d.BatchRows, DefaultBatchRows)
+	orDefault(&d.BatchStatements, DefaultBatchStatements)
+	orDefault(&d.BatchWaiting, DefaultBatchWaiting)
 	if d.Logger == nil {
 		d.Logger = slog.Default()
 	}
 	d.KeySecret = bytes.Clone(d.KeySecret)
 	return d
+}
+
+func orDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// bounded runs f within Timeout and tells the caller's own end from it.
+func (c *Config) bounded(ctx context.Context, f func(context.Context) (outcome, error)) (outcome, error) {
+	if ctx.Err() != nil {
+		return outcome{}, fmt.Errorf("pglimit: %w", ctx.Err())
+	}
+	inner := ctx
+	if c.Timeout > 0 {
+		var cancel context.CancelFunc
+		inner, cancel = context.WithTimeout(ctx, c.Timeout)
+		defer cancel()
+	}
+	o, err := f(inner)
+	switch {
+	case err == nil:
+		return o, nil
+	case ctx.Err() != nil:
+		return o, fmt.Errorf("pglimit: %w", ctx.Err())
+	case inner.Err() != nil:
+		return o, c.timedOut(err)
+	}
+	return o, err
+}
+
+func (c *Config) timedOut(err error) error {
+	return fmt.Errorf("%w (Config.Timeout is %v)", err, c.Timeout)
 }

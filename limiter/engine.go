@@ -27,6 +27,7 @@ const (
 type engine struct {
 	config   Config
 	store    store
+	batches  *batches // nil: each decision is a statement of its own
 	inTx     bool
 	closed   *atomic.Bool
 	degraded *degradedLog
@@ -44,7 +45,11 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 	if v == verbWait {
 		q.room = math.Min(q.capacity, float64(float64(within.Microseconds())*q.leak)+q.units)
 	}
-	o, err = e.bounded(ctx, func(ctx context.Context) (outcome, error) { return e.ask(ctx, v, &q) })
+	if e.batches != nil && v == verbTake && q.possible() {
+		o, err = e.batches.take(ctx, &q)
+	} else {
+		o, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) { return e.ask(ctx, v, &q) })
+	}
 	if err != nil {
 		if in.Policy.OnError == FailOpen && !e.inTx && ctx.Err() == nil && !errors.Is(err, ErrInvalid) {
 			return e.degrade(ctx, &q, in.Policy, err), outcome{}, nil
@@ -62,7 +67,7 @@ func (e *engine) ask(ctx context.Context, v verb, q *question) (outcome, error) 
 		return e.store.fill(ctx, q)
 	case v == verbRefund:
 		return e.store.refund(ctx, q)
-	case v == verbCheck, free(q.capacity, 0, q.cost) < 1:
+	case v == verbCheck, !q.possible():
 		return e.store.get(ctx, q)
 	}
 	return e.store.take(ctx, q)
@@ -111,6 +116,9 @@ func (e *engine) subject(p Policy, key string) (question, error) {
 		return question{}, err
 	}
 	q := question{rules: newRules(&p), policy: p.Name, key: storedKey(key, e.config.KeySecret)}
+	if !e.inTx {
+		q.commit = p.commit()
+	}
 	if e.config.Now != nil {
 		now := e.config.Now().UnixMicro()
 		q.now = &now
@@ -136,29 +144,6 @@ func validateCost(v verb, cost, burst float64) error {
 // leastCost is a billionth of the burst, which rounding cannot lose; above a
 // billion whole units are still exact.
 func leastCost(burst float64) float64 { return math.Min(1, 1e-9*burst) }
-
-// bounded runs f within Config.Timeout and tells the caller's own end from it.
-func (e *engine) bounded(ctx context.Context, f func(context.Context) (outcome, error)) (outcome, error) {
-	if ctx.Err() != nil {
-		return outcome{}, fmt.Errorf("pglimit: %w", ctx.Err())
-	}
-	inner := ctx
-	if e.config.Timeout > 0 && !e.inTx {
-		var cancel context.CancelFunc
-		inner, cancel = context.WithTimeout(ctx, e.config.Timeout)
-		defer cancel()
-	}
-	o, err := f(inner)
-	switch {
-	case err == nil:
-		return o, nil
-	case ctx.Err() != nil:
-		return o, fmt.Errorf("pglimit: %w", ctx.Err())
-	case inner.Err() != nil:
-		return o, fmt.Errorf("%w (Config.Timeout is %v)", err, e.config.Timeout)
-	}
-	return o, err
-}
 
 // result says what an outcome means for the ask.
 func (q *question) result(v verb, o outcome, p Policy, source Source) Result {

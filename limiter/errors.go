@@ -19,6 +19,9 @@ var (
 	// ErrUnavailable: the database could not be asked, or not within
 	// Config.Timeout. Whether a statement in flight was counted is unknown.
 	ErrUnavailable = errors.New("pglimit: database unavailable")
+	// ErrOverloaded: too many callers wait for the database already
+	// (Config.BatchWaiting). Nothing was consumed.
+	ErrOverloaded = errors.New("pglimit: overloaded")
 	// ErrClosed: the limiter was closed.
 	ErrClosed = errors.New("pglimit: limiter is closed")
 	// ErrNotMigrated: the tables are not there, or not in the search_path.
@@ -79,6 +82,7 @@ const (
 	undefinedColumn      = "42703"
 	undefinedFunction    = "42883"
 	dataException        = "22" // a class: the value does not suit this database
+	constraintViolation  = "23" // a class
 )
 
 func sqlState(err error) string {
@@ -98,10 +102,16 @@ func conflict(err error) bool {
 	return false
 }
 
+// dataError reports whether the statement failed for a value in it.
+func dataError(err error) bool {
+	code := sqlState(err)
+	return len(code) == 5 && (code[:2] == dataException || code[:2] == constraintViolation)
+}
+
 // translate turns what the driver returned into the errors above.
 func translate(err error, inTx bool) error {
-	if err == nil {
-		return nil
+	if err == nil || err == errHeld {
+		return err
 	}
 	code := sqlState(err)
 	switch {

@@ -24,7 +24,12 @@ func New(pgPool *pgxpool.Pool, config *Config) (*Limiter, error) {
 	if pgPool == nil {
 		return nil, invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	return newLimiter(config, postgres{runner: &pool{Pool: pgPool}}), nil
+	s := postgres{runner: &pool{Pool: pgPool}}
+	l := newLimiter(config, s)
+	if l.engine.config.BatchRows > 0 {
+		l.engine.batches = newBatches(s, &l.engine.config, pgPool.Stat().MaxConns())
+	}
+	return l, nil
 }
 
 // NewMemory returns a Limiter that keeps its state in this process and forgets
@@ -42,10 +47,14 @@ func newLimiter(config *Config, s store) *Limiter {
 	}}
 }
 
-// Close makes every later call return ErrClosed. It returns nil, may be called
+// Close makes every later call return ErrClosed and waits until the decisions
+// that were asked for before have their answers. It returns nil, may be called
 // again, and leaks nothing when it is not called.
 func (l *Limiter) Close() error {
 	l.engine.closed.Store(true)
+	if l.engine.batches != nil {
+		l.engine.batches.close()
+	}
 	return nil
 }
 
@@ -119,6 +128,8 @@ func (l *Limiter) Unblock(ctx context.Context, p Policy, key string) error {
 func (l *Limiter) InTx(tx pgx.Tx) *Tx {
 	e := l.engine
 	e.inTx = true
+	e.batches = nil
+	e.config.Timeout = -1
 	e.store = postgres{runner: inTx{tx}, tx: true}
 	if _, ok := l.engine.store.(*memory); ok {
 		e.store = noTx{}
@@ -155,7 +166,7 @@ func (e *engine) command(ctx context.Context, p Policy, key string, f func(conte
 	if err != nil {
 		return err
 	}
-	_, err = e.bounded(ctx, func(ctx context.Context) (outcome, error) { return outcome{}, f(ctx, &q) })
+	_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) { return outcome{}, f(ctx, &q) })
 	return err
 }
 

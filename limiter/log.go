@@ -99,6 +99,11 @@ type logView struct {
 
 func (v logView) level(*rules, int64) float64 { return v.units }
 
+func (v logView) less(units float64) view {
+	v.units = math.Max(0, v.units-units)
+	return v
+}
+
 func (v logView) fitsAt(r *rules, at int64, room, need float64) int64 {
 	switch {
 	case free(room, 0, need) < 1:

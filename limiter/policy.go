@@ -25,6 +25,24 @@ const (
 	FailOpen
 )
 
+// Durability tells whether a decision can be lost when the database server
+// crashes. It changes nothing of what a decision is.
+type Durability uint8
+
+const (
+	// Durable loses nothing acknowledged, unless a failover loses it
+	// (synchronous replication closes that); it is the zero value. A decision
+	// waits until the database has written it to disk: where the database's
+	// synchronous_commit is off the statement turns it on for itself, and
+	// leaves every stronger setting as it is.
+	Durable Durability = iota
+	// Relaxed does not wait for the disk and is several times faster: the
+	// statement turns synchronous_commit off for itself. When the server
+	// crashes, what was counted in the last 3 times wal_writer_delay (0.6 s by
+	// default) may be forgotten, and can then be granted once more.
+	Relaxed
+)
+
 // Policy says how much is allowed. It is a plain value: compare it, copy it,
 // keep it in a variable, or read it from JSON or YAML, where durations are
 // strings such as "1m30s".
@@ -61,6 +79,10 @@ type Policy struct {
 	// nothing, whatever it holds: whole microseconds up to a hundred years; 0,
 	// the default, does not block. A denial while blocked does not prolong it.
 	BlockFor time.Duration
+	// Durability tells whether a crash of the server may forget the last
+	// decisions. The zero value is Durable. Inside the caller's transaction it
+	// does not apply: there the caller's settings do.
+	Durability Durability
 	// OnError is what a decision is when the database cannot be asked. The
 	// zero value is FailClosed.
 	OnError FailMode
@@ -99,6 +121,8 @@ func (p Policy) Validate() error {
 		return p.bad("Burst", p.Burst, fmt.Sprintf("%s has no burst apart from Limit: leave it 0", p.Algorithm))
 	case p.OnError != FailClosed && p.OnError != FailOpen:
 		return p.bad("OnError", int(p.OnError), "must be FailClosed or FailOpen")
+	case p.Durability != Durable && p.Durability != Relaxed:
+		return p.bad("Durability", int(p.Durability), "must be Durable or Relaxed")
 	}
 	if p.Period <= 0 {
 		return p.bad("Period", p.Period, "must be positive")

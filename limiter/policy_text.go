@@ -9,15 +9,16 @@ import (
 
 // policyText is a Policy as JSON and YAML show it.
 type policyText struct {
-	Name      string    `json:"name" yaml:"name"`
-	Algorithm Algorithm `json:"algorithm" yaml:"algorithm"`
-	Limit     float64   `json:"limit" yaml:"limit"`
-	Period    string    `json:"period" yaml:"period"`
-	Burst     float64   `json:"burst,omitempty" yaml:"burst,omitempty"`
-	Tick      string    `json:"tick,omitempty" yaml:"tick,omitempty"`
-	Aligned   bool      `json:"aligned,omitempty" yaml:"aligned,omitempty"`
-	BlockFor  string    `json:"block_for,omitempty" yaml:"block_for,omitempty"`
-	OnError   string    `json:"on_error,omitempty" yaml:"on_error,omitempty"`
+	Name       string    `json:"name" yaml:"name"`
+	Algorithm  Algorithm `json:"algorithm" yaml:"algorithm"`
+	Limit      float64   `json:"limit" yaml:"limit"`
+	Period     string    `json:"period" yaml:"period"`
+	Burst      float64   `json:"burst,omitempty" yaml:"burst,omitempty"`
+	Tick       string    `json:"tick,omitempty" yaml:"tick,omitempty"`
+	Aligned    bool      `json:"aligned,omitempty" yaml:"aligned,omitempty"`
+	BlockFor   string    `json:"block_for,omitempty" yaml:"block_for,omitempty"`
+	Durability string    `json:"durability,omitempty" yaml:"durability,omitempty"`
+	OnError    string    `json:"on_error,omitempty" yaml:"on_error,omitempty"`
 }
 
 // MarshalJSON writes p with lower-case names and durations as strings; fields
@@ -60,6 +61,17 @@ func (m FailMode) String() string {
 	return fmt.Sprintf("FailMode(%d)", uint8(m))
 }
 
+// String returns Durability's name in JSON, YAML and flags.
+func (d Durability) String() string {
+	switch d {
+	case Durable:
+		return "durable"
+	case Relaxed:
+		return "relaxed"
+	}
+	return fmt.Sprintf("Durability(%d)", uint8(d))
+}
+
 func (p Policy) text() policyText {
 	t := policyText{
 		Name: p.Name, Algorithm: p.Algorithm, Limit: p.Limit, Period: p.Period.String(),
@@ -70,6 +82,9 @@ func (p Policy) text() policyText {
 	}
 	if p.BlockFor != 0 {
 		t.BlockFor = p.BlockFor.String()
+	}
+	if p.Durability != Durable {
+		t.Durability = p.Durability.String()
 	}
 	if p.OnError != FailClosed {
 		t.OnError = p.OnError.String()
@@ -91,6 +106,13 @@ func (p *Policy) fromText(t policyText) error {
 			return q.bad(d.field, d.text, `must be a duration such as "1m30s"`)
 		}
 		*d.into = v
+	}
+	switch t.Durability {
+	case "", Durable.String():
+	case Relaxed.String():
+		q.Durability = Relaxed
+	default:
+		return q.bad("Durability", t.Durability, "must be durable or relaxed")
 	}
 	switch t.OnError {
 	case "", FailClosed.String():

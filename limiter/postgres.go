@@ -13,13 +13,15 @@ import (
 
 // table is how one algorithm's statements are called.
 type table struct {
-	take    func(context.Context, db.DBTX, *question) (outcome, error)
-	fill    func(context.Context, db.DBTX, *question) (outcome, error)
-	refund  func(context.Context, db.DBTX, *question) (outcome, error)
-	get     func(context.Context, db.DBTX, *question) (outcome, error)
-	block   func(context.Context, db.DBTX, db.TokenBucketBlockParams) error
-	unblock func(context.Context, db.DBTX, db.TokenBucketUnblockParams) error
-	reset   func(context.Context, db.DBTX, db.TokenBucketResetParams) error
+	take     func(context.Context, db.DBTX, *question) (outcome, error)
+	takeMany func(context.Context, db.DBTX, *columns) ([]outcome, error)
+	held     func(context.Context, db.DBTX, db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error)
+	fill     func(context.Context, db.DBTX, *question) (outcome, error)
+	refund   func(context.Context, db.DBTX, *question) (outcome, error)
+	get      func(context.Context, db.DBTX, *question) (outcome, error)
+	block    func(context.Context, db.DBTX, db.TokenBucketBlockParams) error
+	unblock  func(context.Context, db.DBTX, db.TokenBucketUnblockParams) error
+	reset    func(context.Context, db.DBTX, db.TokenBucketResetParams) error
 }
 
 var tables = map[Algorithm]*table{
@@ -121,19 +123,19 @@ func (p postgres) exec(ctx context.Context, f func(db.DBTX) error) error {
 
 func (p postgres) block(ctx context.Context, q *question, forUs int64) error {
 	return p.exec(ctx, func(tx db.DBTX) error {
-		return tables[q.algorithm].block(ctx, tx, db.TokenBucketBlockParams{Policy: q.policy, Key: q.key, ForUs: forUs, NowUs: q.now})
+		return tables[q.algorithm].block(ctx, tx, db.TokenBucketBlockParams{Policy: q.policy, Key: q.key, ForUs: forUs, NowUs: q.now, Commit: q.commit})
 	})
 }
 
 func (p postgres) unblock(ctx context.Context, q *question) error {
 	return p.exec(ctx, func(tx db.DBTX) error {
-		return tables[q.algorithm].unblock(ctx, tx, db.TokenBucketUnblockParams{Policy: q.policy, Key: q.key})
+		return tables[q.algorithm].unblock(ctx, tx, db.TokenBucketUnblockParams{Policy: q.policy, Key: q.key, Commit: q.commit})
 	})
 }
 
 func (p postgres) reset(ctx context.Context, q *question) error {
 	return p.exec(ctx, func(tx db.DBTX) error {
-		return tables[q.algorithm].reset(ctx, tx, db.TokenBucketResetParams{Policy: q.policy, Key: q.key})
+		return tables[q.algorithm].reset(ctx, tx, db.TokenBucketResetParams{Policy: q.policy, Key: q.key, Commit: q.commit})
 	})
 }
 
@@ -141,7 +143,7 @@ func (p postgres) leave(ctx context.Context, q *question, ticket int64) error {
 	return p.exec(ctx, func(tx db.DBTX) error {
 		_, err := queries.LeakyBucketQueueLeave(ctx, tx, db.LeakyBucketQueueLeaveParams{
 			Policy: q.policy, Key: q.key, Ticket: ticket, Units: q.units,
-			Capacity: q.capacity, Leak: q.leak, NowUs: q.now,
+			Capacity: q.capacity, Leak: q.leak, NowUs: q.now, Commit: q.commit,
 		})
 		return err
 	})

@@ -10,24 +10,28 @@ import (
 // the same columns and parameters under two names.
 
 var leakyBucketTable = table{
+	takeMany: leakyBucketTakeMany,
+	held: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
+		return heldRows(queries.LeakyBucketHeld(ctx, tx, db.LeakyBucketHeldParams(p)))
+	},
 	take: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.LeakyBucketTake(ctx, tx, db.LeakyBucketTakeParams{
 			Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.capacity,
-			Leak: q.leak, TickUs: q.tick, BlockForUs: q.blockFor, HoldUs: q.hold, LingerUs: q.linger, NowUs: q.now,
+			Leak: q.leak, TickUs: q.tick, BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 		})
 		return leaky(row), err
 	},
 	fill: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.LeakyBucketFill(ctx, tx, db.LeakyBucketFillParams{
 			Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.burst,
-			Leak: q.leak, TickUs: q.tick, HoldUs: q.hold, LingerUs: q.linger, NowUs: q.now,
+			Leak: q.leak, TickUs: q.tick, HoldUs: q.hold, NowUs: q.now, Commit: q.commit,
 		})
 		return leaky(db.LeakyBucketTakeRow(row)), err
 	},
 	refund: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.LeakyBucketRefund(ctx, tx, db.LeakyBucketRefundParams{
 			Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.capacity,
-			Leak: q.leak, TickUs: q.tick, NowUs: q.now,
+			Leak: q.leak, TickUs: q.tick, NowUs: q.now, Commit: q.commit,
 		})
 		return leaky(db.LeakyBucketTakeRow(row)), err
 	},
@@ -58,17 +62,21 @@ func leaky(row db.LeakyBucketTakeRow) outcome {
 }
 
 var leakyBucketQueueTable = table{
+	takeMany: leakyBucketQueueTakeMany,
+	held: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
+		return heldRows(queries.LeakyBucketQueueHeld(ctx, tx, db.LeakyBucketQueueHeldParams(p)))
+	},
 	take: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.LeakyBucketQueueTake(ctx, tx, db.LeakyBucketQueueTakeParams{
 			Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.capacity, Room: q.room,
-			Leak: q.leak, BlockForUs: q.blockFor, HoldUs: q.hold, LingerUs: q.linger, NowUs: q.now,
+			Leak: q.leak, BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 		})
 		return queued(row), err
 	},
 	fill: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.LeakyBucketQueueFill(ctx, tx, db.LeakyBucketQueueFillParams{
 			Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.burst,
-			Leak: q.leak, HoldUs: q.hold, LingerUs: q.linger, NowUs: q.now,
+			Leak: q.leak, HoldUs: q.hold, NowUs: q.now, Commit: q.commit,
 		})
 		return queued(db.LeakyBucketQueueTakeRow(row)), err
 	},
@@ -96,6 +104,8 @@ func queued(row db.LeakyBucketQueueTakeRow) outcome {
 }
 
 var tokenBucketTable = table{
+	takeMany: tokenBucketTakeMany,
+	held:     queries.TokenBucketHeld,
 	take: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.TokenBucketTake(ctx, tx, bucketTake(q))
 		return poured(row), err
@@ -118,6 +128,10 @@ var tokenBucketTable = table{
 }
 
 var gcraTable = table{
+	takeMany: gcraTakeMany,
+	held: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
+		return heldRows(queries.GCRAHeld(ctx, tx, db.GCRAHeldParams(p)))
+	},
 	take: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.GCRATake(ctx, tx, db.GCRATakeParams(bucketTake(q)))
 		return poured(db.TokenBucketTakeRow(row)), err
@@ -148,20 +162,20 @@ var gcraTable = table{
 func bucketTake(q *question) db.TokenBucketTakeParams {
 	return db.TokenBucketTakeParams{
 		Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.capacity,
-		Leak: q.leak, BlockForUs: q.blockFor, HoldUs: q.hold, LingerUs: q.linger, NowUs: q.now,
+		Leak: q.leak, BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 	}
 }
 
 func bucketFill(q *question) db.TokenBucketFillParams {
 	return db.TokenBucketFillParams{
 		Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.burst,
-		Leak: q.leak, HoldUs: q.hold, LingerUs: q.linger, NowUs: q.now,
+		Leak: q.leak, HoldUs: q.hold, NowUs: q.now, Commit: q.commit,
 	}
 }
 
 func bucketRefund(q *question) db.TokenBucketRefundParams {
 	return db.TokenBucketRefundParams{
-		Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.capacity, Leak: q.leak, NowUs: q.now,
+		Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.capacity, Leak: q.leak, NowUs: q.now, Commit: q.commit,
 	}
 }
 

@@ -7,23 +7,27 @@ import (
 )
 
 var fixedWindowTable = table{
+	takeMany: fixedWindowTakeMany,
+	held: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
+		return heldRows(queries.FixedWindowHeld(ctx, tx, db.FixedWindowHeldParams(p)))
+	},
 	take: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.FixedWindowTake(ctx, tx, db.FixedWindowTakeParams{
 			Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.capacity,
-			PeriodUs: q.period, Aligned: q.aligned, BlockForUs: q.blockFor, HoldUs: q.hold, LingerUs: q.linger, NowUs: q.now,
+			PeriodUs: q.period, Aligned: q.aligned, BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 		})
 		return counted(row), err
 	},
 	fill: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.FixedWindowFill(ctx, tx, db.FixedWindowFillParams{
 			Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.burst,
-			PeriodUs: q.period, Aligned: q.aligned, HoldUs: q.hold, LingerUs: q.linger, NowUs: q.now,
+			PeriodUs: q.period, Aligned: q.aligned, HoldUs: q.hold, NowUs: q.now, Commit: q.commit,
 		})
 		return counted(db.FixedWindowTakeRow(row)), err
 	},
 	refund: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.FixedWindowRefund(ctx, tx, db.FixedWindowRefundParams{
-			Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.capacity, NowUs: q.now,
+			Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.capacity, NowUs: q.now, Commit: q.commit,
 		})
 		return counted(db.FixedWindowTakeRow(row)), err
 	},
@@ -54,23 +58,27 @@ func counted(row db.FixedWindowTakeRow) outcome {
 }
 
 var slidingWindowCounterTable = table{
+	takeMany: slidingWindowCounterTakeMany,
+	held: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
+		return heldRows(queries.SlidingWindowCounterHeld(ctx, tx, db.SlidingWindowCounterHeldParams(p)))
+	},
 	take: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.SlidingWindowCounterTake(ctx, tx, db.SlidingWindowCounterTakeParams{
 			Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.capacity,
-			PeriodUs: q.period, BlockForUs: q.blockFor, HoldUs: q.hold, LingerUs: q.linger, NowUs: q.now,
+			PeriodUs: q.period, BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 		})
 		return slid(row), err
 	},
 	fill: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.SlidingWindowCounterFill(ctx, tx, db.SlidingWindowCounterFillParams{
 			Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.burst,
-			PeriodUs: q.period, HoldUs: q.hold, LingerUs: q.linger, NowUs: q.now,
+			PeriodUs: q.period, HoldUs: q.hold, NowUs: q.now, Commit: q.commit,
 		})
 		return slid(db.SlidingWindowCounterTakeRow(row)), err
 	},
 	refund: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.SlidingWindowCounterRefund(ctx, tx, db.SlidingWindowCounterRefundParams{
-			Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.capacity, PeriodUs: q.period, NowUs: q.now,
+			Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.capacity, PeriodUs: q.period, NowUs: q.now, Commit: q.commit,
 		})
 		return slid(db.SlidingWindowCounterTakeRow(row)), err
 	},
@@ -101,11 +109,15 @@ func slid(row db.SlidingWindowCounterTakeRow) outcome {
 }
 
 var slidingWindowLogTable = table{
+	takeMany: slidingWindowLogTakeMany,
+	held: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
+		return heldRows(queries.SlidingWindowLogHeld(ctx, tx, db.SlidingWindowLogHeldParams(p)))
+	},
 	take: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.SlidingWindowLogTake(ctx, tx, db.SlidingWindowLogTakeParams{
 			Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Unit: q.unit, Capacity: q.capacity,
-			PeriodUs: q.period, RebaseAbove: q.rebaseAbove(),
-			BlockForUs: q.blockFor, HoldUs: q.hold, LingerUs: q.linger, NowUs: q.now,
+			PeriodUs:   q.period,
+			BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 		})
 		o := logged(db.SlidingWindowLogFillRow{
 			Granted: row.Granted, Level: row.Level, NewestAtUs: row.NewestAtUs,
@@ -114,17 +126,15 @@ var slidingWindowLogTable = table{
 		return o, err
 	},
 	fill: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
-		r := q.rules
-		r.capacity = r.burst
 		row, err := queries.SlidingWindowLogFill(ctx, tx, db.SlidingWindowLogFillParams{
 			Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.burst,
-			PeriodUs: q.period, RebaseAbove: r.rebaseAbove(), HoldUs: q.hold, LingerUs: q.linger, NowUs: q.now,
+			PeriodUs: q.period, HoldUs: q.hold, NowUs: q.now, Commit: q.commit,
 		})
 		return logged(row, 0), err
 	},
 	refund: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.SlidingWindowLogRefund(ctx, tx, db.SlidingWindowLogRefundParams{
-			Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.capacity, PeriodUs: q.period, NowUs: q.now,
+			Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.capacity, PeriodUs: q.period, NowUs: q.now, Commit: q.commit,
 		})
 		return logged(db.SlidingWindowLogFillRow(row), 0), err
 	},

@@ -20,17 +20,11 @@ type rules struct {
 	aligned   bool
 	blockFor  int64
 	hold      int64 // after that long without a decision the key holds nothing
-	linger    int64 // how much further an overrun expiry moves
 }
 
-// A row's expiry is moved only once it is overrun, and then far: at three hits
-// per hour or per hold, whichever is longer, one update in 216 touches an
-// index. maxHold keeps the sums within int64.
-const (
-	lingerHolds = 72
-	minLinger   = lingerHolds * int64(time.Hour/time.Microsecond)
-	maxHold     = int64(maxDuration / time.Microsecond)
-)
+// maxHold keeps the sums of the statements within int64, the 72 holds by which
+// an overrun expiry moves included.
+const maxHold = int64(maxDuration / time.Microsecond)
 
 // newRules compiles a valid policy.
 func newRules(p *Policy) rules {
@@ -57,7 +51,6 @@ func newRules(p *Policy) rules {
 		r.hold = r.period
 	}
 	r.hold = min(max(r.hold, r.blockFor), maxHold)
-	r.linger = max(minLinger, lingerHolds*r.hold)
 	return r
 }
 
@@ -91,6 +84,8 @@ type view interface {
 	fitsAt(r *rules, at int64, room, need float64) int64
 	// emptyAt is the first moment, not before at, when nothing is held.
 	emptyAt(r *rules, at int64) int64
+	// less is the view before the last units were added.
+	less(units float64) view
 }
 
 // state is a view that moves: the model of one algorithm that the in-memory

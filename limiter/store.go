@@ -13,10 +13,29 @@ type question struct {
 	unit   float64 // RetryAfter is until that much more fits, or the rest if less
 	room   float64 // how full the key may be after it: capacity, or less for a Wait
 	now    *int64  // Config.Now's clock; nil for the store's own
+
+	commit      string // what synchronous_commit is to be: see commits
+	lockTimeout string // as PostgreSQL writes it; empty for the session's
 }
 
 // rest is what RetryAfter is about when granted units were granted.
 func (q *question) rest(granted float64) float64 { return min(q.unit, q.units-granted) }
+
+// possible tells whether the ask fits into an empty key.
+func (q *question) possible() bool { return free(q.capacity, 0, q.cost) >= 1 }
+
+// What synchronous_commit is to be in a statement; empty leaves it as it is.
+const (
+	commitDurable = "on" // where it is off
+	commitRelaxed = "off"
+)
+
+func (p *Policy) commit() string {
+	if p.Durability == Relaxed {
+		return commitRelaxed
+	}
+	return commitDurable
+}
 
 // outcome is what a store answers: the row after the decision.
 type outcome struct {

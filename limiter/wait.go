@@ -50,7 +50,7 @@ func (e *engine) leave(ctx context.Context, ask Ask, ticket int64) {
 	if err != nil {
 		return
 	}
-	_, err = e.bounded(context.WithoutCancel(ctx), func(ctx context.Context) (outcome, error) {
+	_, err = e.config.bounded(context.WithoutCancel(ctx), func(ctx context.Context) (outcome, error) {
 		return outcome{}, e.store.leave(ctx, &q, ticket)
 	})
 	if err != nil {

@@ -45,6 +45,12 @@ func (w *fixedWindow) clone() state { c := *w; return &c }
 
 func (w *fixedWindow) seen(float64, float64) view { c := *w; return &c }
 
+func (w *fixedWindow) less(units float64) view {
+	c := *w
+	c.count = math.Max(0, c.count-units)
+	return &c
+}
+
 func (w *fixedWindow) refund(r *rules, now, _ int64, units float64) float64 {
 	used := w.used(r, now)
 	w.count = math.Max(0, used-units)
@@ -105,6 +111,12 @@ func (w *slidingCounter) fill(r *rules, at int64, units float64) float64 {
 func (w *slidingCounter) clone() state { c := *w; return &c }
 
 func (w *slidingCounter) seen(float64, float64) view { c := *w; return &c }
+
+func (w *slidingCounter) less(units float64) view {
+	c := *w
+	c.current = math.Max(0, c.current-units)
+	return &c
+}
 
 // refund takes from the current window first, then from the one before.
 func (w *slidingCounter) refund(r *rules, now, at int64, units float64) float64 {

@@ -6,7 +6,10 @@
 -- Columns that every table has (eight-byte columns first, then the texts, so
 -- that no row carries padding):
 --   updated_at_us     the clock of the last decision; it never moves back
---   blocked_until_us  0, or until when the key is denied whatever it holds
+--   capacity          what the key may hold, as of the last decision
+--   blocked_until_us  until when the key is denied whatever it holds; not above 0
+--                     if it never was (a new row carries its policy's block_for
+--                     there, negated, for the upsert to read)
 --   expires_at_us     from when the row holds nothing and may be deleted
 --   cost, granted     the last decision: cost of one ask, how many asks passed;
 --                     -1 when it was denied because the key was blocked
@@ -15,6 +18,7 @@
 -- +goose Up
 CREATE TABLE pglimit_leaky_bucket (
     level            float8 NOT NULL,  -- units in the bucket at leaked_at_us
+    capacity         float8 NOT NULL,
     leak             float8 NOT NULL,  -- units that leak per tick
     tick_us          bigint NOT NULL,  -- 1 when the bucket leaks continuously
     leaked_at_us     bigint NOT NULL,  -- start of the running tick
@@ -33,6 +37,7 @@ CREATE INDEX pglimit_leaky_bucket_expires ON pglimit_leaky_bucket (expires_at_us
 
 CREATE TABLE pglimit_leaky_bucket_queue (
     level            float8 NOT NULL,  -- units waiting at updated_at_us
+    capacity         float8 NOT NULL,
     leak             float8 NOT NULL,  -- units that leave per microsecond
     ticket           bigint NOT NULL,  -- names the last place given; grows
     updated_at_us    bigint NOT NULL,
@@ -49,6 +54,7 @@ CREATE INDEX pglimit_leaky_bucket_queue_expires ON pglimit_leaky_bucket_queue (e
 
 CREATE TABLE pglimit_token_bucket (
     level            float8 NOT NULL,  -- burst less the tokens left, at updated_at_us
+    capacity         float8 NOT NULL,
     leak             float8 NOT NULL,  -- tokens that come back per microsecond
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
@@ -64,6 +70,7 @@ CREATE INDEX pglimit_token_bucket_expires ON pglimit_token_bucket (expires_at_us
 
 CREATE TABLE pglimit_gcra (
     level            float8 NOT NULL,  -- how far the theoretical arrival time is ahead, in units
+    capacity         float8 NOT NULL,
     leak             float8 NOT NULL,  -- units by which time catches up per microsecond
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
@@ -79,6 +86,7 @@ CREATE INDEX pglimit_gcra_expires ON pglimit_gcra (expires_at_us);
 
 CREATE TABLE pglimit_fixed_window (
     level            float8 NOT NULL,  -- units counted in the window that ends at ends_at_us
+    capacity         float8 NOT NULL,
     ends_at_us       bigint NOT NULL,  -- end of the window; it never moves back
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
@@ -95,6 +103,7 @@ CREATE INDEX pglimit_fixed_window_expires ON pglimit_fixed_window (expires_at_us
 CREATE TABLE pglimit_sliding_window_counter (
     current          float8 NOT NULL,  -- units counted in the window that ends at ends_at_us
     previous         float8 NOT NULL,  -- units counted in the window before it
+    capacity         float8 NOT NULL,
     ends_at_us       bigint NOT NULL,  -- end of the current window; it never moves back
     period_us        bigint NOT NULL,
     updated_at_us    bigint NOT NULL,
@@ -112,6 +121,7 @@ CREATE INDEX pglimit_sliding_window_counter_expires ON pglimit_sliding_window_co
 
 CREATE TABLE pglimit_sliding_window_log (
     base             float8 NOT NULL,  -- running total of all that has left the window
+    capacity         float8 NOT NULL,
     period_us        bigint NOT NULL,
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,

@@ -23,24 +23,70 @@
 -- Index: the primary key. Locks the key's row until the transaction ends.
 -- Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 INSERT INTO pglimit_token_bucket AS t
-       (policy, key, cost, granted, level, leak, updated_at_us, blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, a.cost, a.granted, a.cost * a.granted, sqlc.arg(leak)::float8, a.now_us, 0, a.now_us + sqlc.arg(hold_us)::bigint
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             sqlc.arg(cost)::float8 AS cost,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout', sqlc.arg(lock_timeout)::text, true) END AS waits,
+             sqlc.arg(policy)::text AS policy, sqlc.arg(key)::text AS key,
+             sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
+             sqlc.arg(leak)::float8 AS leak,
+             sqlc.arg(hold_us)::bigint AS hold_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
              LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, leak = EXCLUDED.leak,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - LEAST(sqlc.arg(capacity)::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    level = LEAST(sqlc.arg(capacity)::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(capacity)::float8 - LEAST(sqlc.arg(capacity)::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN sqlc.arg(block_for_us)::bigint > 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((sqlc.arg(capacity)::float8 - LEAST(sqlc.arg(capacity)::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
-                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(block_for_us)::bigint
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(hold_us)::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(hold_us)::bigint, t.blocked_until_us) + sqlc.arg(linger_us)::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us;
+
+-- name: TokenBucketTakeMany :many
+-- TokenBucketTakeMany is TokenBucketTake for many keys at once, each at most once: the
+-- clock is read once for all, and the rows are locked in the order of policy and
+-- key. The count of a row is that of equal asks, granted one after the other: if
+-- some are granted and some not, block_for_us starts a block as well. Rows come
+-- back in no order that can be relied on.
+--
+-- Index: the primary key. Locks the keys' rows until the transaction ends.
+-- Denied: as in TokenBucketTake. A row that stays locked for longer than
+-- lock_timeout fails the statement: TokenBucketHeld tells which.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout', sqlc.arg(lock_timeout)::text, true) END AS waits
+)
+INSERT INTO pglimit_token_bucket AS t
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT c.now_us, r.*, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
+      FROM c, (SELECT unnest(sqlc.arg(policies)::text[]) AS policy, unnest(sqlc.arg(keys)::text[]) AS key,
+                      unnest(sqlc.arg(costs)::float8[]) AS cost, unnest(sqlc.arg(counts)::float8[]) AS count,
+                      unnest(sqlc.arg(capacities)::float8[]) AS capacity,
+                      unnest(sqlc.arg(leaks)::float8[]) AS leak,
+                      unnest(sqlc.arg(holds_us)::bigint[]) AS hold_us, unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
+ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < EXCLUDED.granted
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                            ELSE t.blocked_until_us END,
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.policy, t.key, t.granted, t.level, t.updated_at_us, t.blocked_until_us;
 
 -- name: TokenBucketFill :one
 -- TokenBucketFill records units that were spent whatever the limit says. What is
@@ -49,18 +95,23 @@ RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us;
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_token_bucket AS t
-       (policy, key, cost, granted, level, leak, updated_at_us, blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, a.granted, sqlc.arg(leak)::float8, a.now_us, 0, a.now_us + sqlc.arg(hold_us)::bigint
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.hold_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits,
+             sqlc.arg(capacity)::float8 AS capacity,
+             sqlc.arg(leak)::float8 AS leak,
+             sqlc.arg(hold_us)::bigint AS hold_us,
              LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, leak = EXCLUDED.leak,
-    granted = LEAST(EXCLUDED.granted, sqlc.arg(capacity)::float8 - LEAST(sqlc.arg(capacity)::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))),
-    level = LEAST(sqlc.arg(capacity)::float8, LEAST(sqlc.arg(capacity)::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted),
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+    granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))),
+    level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(hold_us)::bigint, t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(hold_us)::bigint, t.blocked_until_us) + sqlc.arg(linger_us)::bigint END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us;
 
 -- name: TokenBucketRefund :one
@@ -73,7 +124,8 @@ UPDATE pglimit_token_bucket AS t SET
     granted = LEAST(sqlc.arg(units)::float8, LEAST(sqlc.arg(capacity)::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * sqlc.arg(leak)::float8))),
     level = GREATEST(0, LEAST(sqlc.arg(capacity)::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * sqlc.arg(leak)::float8)) - sqlc.arg(units)::float8),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits) AS c
 WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us;
 
@@ -87,16 +139,31 @@ SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_token_bucket AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
+-- name: TokenBucketHeld :many
+-- TokenBucketHeld tells which of the keys have a row that another transaction
+-- holds at this moment.
+--
+-- Index: the primary key. Locks the rows that nobody holds, and waits for none.
+WITH asked AS MATERIALIZED (
+    SELECT unnest(sqlc.arg(policies)::text[]) AS policy, unnest(sqlc.arg(keys)::text[]) AS key
+), free AS MATERIALIZED (
+    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_token_bucket AS t ON t.policy = a.policy AND t.key = a.key
+    FOR UPDATE OF t SKIP LOCKED
+)
+SELECT t.policy, t.key FROM asked AS a JOIN pglimit_token_bucket AS t ON t.policy = a.policy AND t.key = a.key
+WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key);
+
 -- name: TokenBucketBlock :exec
 -- TokenBucketBlock denies the key until the clock plus for_us, or until the end
 -- of an earlier block if that is later. What the key holds stays as it is.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_token_bucket AS t
-       (policy, key, level, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 0, 1, 1, 0, c.us,
+       (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 0, 0, 1, 1, 0, c.us,
        c.us + sqlc.arg(for_us)::bigint, c.us + sqlc.arg(for_us)::bigint
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint),
     expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
@@ -106,16 +173,20 @@ ON CONFLICT (policy, key) DO UPDATE SET
 --
 -- Index: the primary key. Locks the key's row, if there is one, until the
 -- transaction ends.
-UPDATE pglimit_token_bucket SET blocked_until_us = 0
-WHERE policy = sqlc.arg(policy)::text AND key = sqlc.arg(key)::text AND blocked_until_us > 0;
+UPDATE pglimit_token_bucket AS t SET blocked_until_us = 0
+FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits) AS c
+WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.blocked_until_us > 0;
 
 -- name: TokenBucketReset :exec
 -- TokenBucketReset forgets the key: what it holds and its block.
 --
 -- Index: the primary key. Locks the key's row, if there is one, until the
 -- transaction ends.
-DELETE FROM pglimit_token_bucket
-WHERE policy = sqlc.arg(policy)::text AND key = sqlc.arg(key)::text;
+DELETE FROM pglimit_token_bucket AS t
+USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits) AS c
+WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
 -- name: TokenBucketExpire :execrows
 -- TokenBucketExpire deletes up to max_rows rows that had expired at cutoff_us, the

@@ -29,29 +29,43 @@ type algorithm struct {
 	Ticks    bool   // the bucket can leak in whole steps
 	Queue    bool   // the bucket is a queue
 
+	// The policy's numbers that a row is inserted with, besides its capacity.
+	Numbers []number
+
 	Stmt    string // the kind of statement being written: "upsert", "update" or "read"
 	Filling bool   // the statement is a Fill
+	Many    bool   // the statement is a TakeMany
 }
+
+// number is a parameter of Take, and as an array of TakeMany.
+type number struct{ Column, Plural, Type string }
+
+var (
+	leak    = number{"leak", "leaks", "float8"}
+	tick    = number{"tick_us", "ticks_us", "bigint"}
+	period  = number{"period_us", "periods_us", "bigint"}
+	aligned = number{"aligned", "are_aligned", "bool"}
+)
 
 var algorithms = []algorithm{
 	{Table: "leaky_bucket", Name: "LeakyBucket", Template: "bucket", Ticks: true,
 		About: "The bucket leaks; an ask that would overflow it is denied (policing).",
-		Empty: "level, leak, tick_us, leaked_at_us", Zero: "0, 1, 1, c.us"},
+		Empty: "level, capacity, leak, tick_us, leaked_at_us", Zero: "0, 0, 1, 1, c.us", Numbers: []number{leak, tick}},
 	{Table: "leaky_bucket_queue", Name: "LeakyBucketQueue", Template: "bucket", Queue: true,
 		About: "The bucket is a queue (shaping): units leave it at the leak's even pace, and\n-- what is in it already tells how long new ones wait.",
-		Empty: "level, leak, ticket", Zero: "0, 1, c.us"},
+		Empty: "level, capacity, leak, ticket", Zero: "0, 0, 1, c.us", Numbers: []number{leak}},
 	{Table: "token_bucket", Name: "TokenBucket", Template: "bucket",
 		About: "The level is burst less the tokens left; leak is the rate at which tokens\n-- come back.",
-		Empty: "level, leak", Zero: "0, 1"},
+		Empty: "level, capacity, leak", Zero: "0, 0, 1", Numbers: []number{leak}},
 	{Table: "gcra", Name: "GCRA", Template: "bucket",
 		About: "The generic cell rate algorithm of ITU-T I.371: the level is how far the\n-- theoretical arrival time is ahead of the clock, in units. It is kept as a level\n-- because a microsecond is too coarse a step above a million units a second.",
-		Empty: "level, leak", Zero: "0, 1"},
+		Empty: "level, capacity, leak", Zero: "0, 0, 1", Numbers: []number{leak}},
 	{Table: "fixed_window", Name: "FixedWindow", Template: "fixed_window",
-		Empty: "level, ends_at_us", Zero: "0, 0"},
+		Empty: "level, capacity, ends_at_us", Zero: "0, 0, 0", Numbers: []number{period, aligned}},
 	{Table: "sliding_window_counter", Name: "SlidingWindowCounter", Template: "sliding_window_counter",
-		Empty: "current, previous, period_us, ends_at_us", Zero: "0, 0, 1, 0"},
+		Empty: "current, previous, capacity, period_us, ends_at_us", Zero: "0, 0, 0, 1, 0", Numbers: []number{period}},
 	{Table: "sliding_window_log", Name: "SlidingWindowLog", Template: "sliding_window_log",
-		Empty: "entries, totals, base, period_us", Zero: "'{}', '{}', 0, 1"},
+		Empty: "entries, totals, base, capacity, period_us", Zero: "'{}', '{}', 0, 0, 1", Numbers: []number{period}},
 }
 
 // Clock is the one reading of the clock that a statement makes.
@@ -64,6 +78,9 @@ func (a algorithm) In(stmt string) algorithm { a.Stmt = stmt; return a }
 
 // Fill returns a, writing what Fill adds instead of what Take grants.
 func (a algorithm) Fill() algorithm { a.Filling = true; return a }
+
+// OfMany returns a, writing a TakeMany.
+func (a algorithm) OfMany() algorithm { a.Many = true; return a }
 
 // E is the clock that never moves back: a reading that waited for the row's
 // lock, or a clock that was set back, counts as the time of the last decision.
