@@ -1,0 +1,154 @@
+package contender
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// LogLimits are the limits that sliding logs are measured at: what they cost
+// grows with the limit.
+var LogLimits = []int{100, 1000, 10_000}
+
+// LogRule is a sliding log's.
+func LogRule(limit int) Rule {
+	return Rule{Name: "log", Limit: limit, Period: time.Minute, Burst: limit}
+}
+
+// LogDecider is a Decider that keeps a log.
+type LogDecider interface {
+	Decider
+	// Fill makes each key's log hold n entries, spread over the period that
+	// ends now, and forgets every other key.
+	Fill(ctx context.Context, keys []string, n int) error
+}
+
+// Logs is every contender of the sliding log. Their Deciders are LogDeciders.
+func Logs() []Contender {
+	return []Contender{
+		ourLog("log-single", "pglimit, sliding log, one statement per decision, Relaxed", -1),
+		ourLog("log-batch", "pglimit, sliding log, batching, Relaxed", 0),
+		sortedSet,
+	}
+}
+
+func ourLog(id, what string, batchRows int) Contender {
+	return Contender{
+		ID: id, What: what, Server: onPostgres, Keeps: soon, Commit: "on", State: "log",
+		Open: func(e *Env, r Rule) (Decider, error) {
+			d, err := newLimiter(e, batchRows, limiter.Policy{
+				Name: r.Name, Algorithm: limiter.SlidingWindowLog,
+				Limit: float64(r.Limit), Period: r.Period, Durability: limiter.Relaxed,
+			})
+			return &logDecider{d, e}, err
+		},
+	}
+}
+
+type logDecider struct {
+	*limiterDecider
+	env *Env
+}
+
+// Fill writes the rows as if their entries had been allowed one by one, which
+// would take minutes.
+func (d *logDecider) Fill(ctx context.Context, keys []string, n int) error {
+	if _, err := d.env.Postgres.Pool.Exec(ctx, `TRUNCATE pglimit_sliding_window_log`); err != nil {
+		return err
+	}
+	_, err := d.env.Postgres.Pool.Exec(ctx, `
+		WITH clock AS MATERIALIZED (
+			SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us
+		), log AS MATERIALIZED (
+			SELECT now_us, array_agg(now_us - $2::bigint + i * $2 / ($3::bigint + 1) ORDER BY i) AS entries, array_agg(i::float8 ORDER BY i) AS totals
+			FROM clock, generate_series(1, $3) AS i GROUP BY now_us
+		)
+		INSERT INTO pglimit_sliding_window_log
+			(base, period_us, updated_at_us, blocked_until_us, expires_at_us, cost, granted, entries, totals, policy, key)
+		SELECT 0, $2, now_us, 0, now_us + $2, 1, 1, entries, totals, $1, key FROM log, unnest($4::text[]) AS key`,
+		d.policy.Name, d.policy.Period.Microseconds(), n, keys)
+	return err
+}
+
+// logScript drops what has left the window, counts the rest, and adds itself
+// if there is room. A member has to be one of a kind: the caller names it.
+const logScript = `
+local now, period, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - period))
+local used, taken = redis.call('ZCARD', KEYS[1]), 0
+if used < limit then
+  redis.call('ZADD', KEYS[1], ARGV[1], ARGV[4])
+  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.ceil(period / 1000)))
+  used, taken = used + 1, 1
+end
+return {taken, limit - used}
+`
+
+var sortedSet = Contender{
+	ID: "log-sorted-set", What: "sliding log in a sorted set, in Lua, by rueidis",
+	Server: onRedis, Keeps: nothing, State: "sorted set",
+	Open: func(e *Env, r Rule) (Decider, error) {
+		return &sortedSetDecider{
+			client: e.Rueidis, script: rueidis.NewLuaScript(logScript), period: r.Period.Microseconds(),
+			periodText: strconv.FormatInt(r.Period.Microseconds(), 10), limit: strconv.Itoa(r.Limit),
+		}, nil
+	},
+}
+
+type sortedSetDecider struct {
+	client            rueidis.Client
+	script            *rueidis.Lua
+	period            int64
+	periodText, limit string
+	last              atomic.Uint64 // names members
+}
+
+const sortedSetPrefix = "log:"
+
+func (d *sortedSetDecider) Decide(ctx context.Context, key string) (bool, error) {
+	now := strconv.FormatInt(time.Now().UnixMicro(), 10)
+	member := now + "-" + strconv.FormatUint(d.last.Add(1), 36)
+	return taken(d.script.Exec(ctx, d.client, []string{sortedSetPrefix + key}, []string{now, d.periodText, d.limit, member}))
+}
+
+func (d *sortedSetDecider) Used(ctx context.Context, key string) (float64, error) {
+	since := strconv.FormatInt(time.Now().UnixMicro()-d.period+1, 10)
+	n, err := d.client.Do(ctx, d.client.B().Zcount().Key(sortedSetPrefix+key).Min(since).Max("+inf").Build()).AsInt64()
+	return float64(n), err
+}
+
+func (d *sortedSetDecider) Fill(ctx context.Context, keys []string, n int) error {
+	old, err := d.client.Do(ctx, d.client.B().Keys().Pattern(sortedSetPrefix+"*").Build()).AsStrSlice()
+	if err != nil {
+		return err
+	}
+	if len(old) > 0 {
+		if err := d.client.Do(ctx, d.client.B().Del().Key(old...).Build()).Error(); err != nil {
+			return err
+		}
+	}
+	now := time.Now().UnixMicro()
+	entries := make([]string, 0, 2*n)
+	for i := range int64(n) {
+		at := strconv.FormatInt(now-d.period+(i+1)*d.period/int64(n+1), 10)
+		entries = append(entries, at, fmt.Sprint(at, "-filled"))
+	}
+	var commands rueidis.Commands
+	for _, key := range keys {
+		commands = append(commands,
+			d.client.B().Arbitrary("ZADD").Keys(sortedSetPrefix+key).Args(entries...).Build(),
+			d.client.B().Pexpire().Key(sortedSetPrefix+key).Milliseconds(d.period/1000).Build())
+	}
+	for _, r := range d.client.DoMulti(ctx, commands...) {
+		if err := r.Error(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package contender
+
+import (
+	"context"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// mode is a durability with what the tables say of it.
+type mode struct {
+	durability limiter.Durability
+	name       string
+	keeps      string
+}
+
+var (
+	relaxed = mode{limiter.Relaxed, "Relaxed", soon}
+	durable = mode{limiter.Durable, "Durable", everything}
+)
+
+// single is this limiter at one statement per decision.
+func single(id string, m mode) Contender {
+	return ours(id, "pglimit, token bucket, one statement per decision, "+m.name, -1, m)
+}
+
+// batching is this limiter as it is by default.
+func batching(id string, m mode) Contender {
+	return ours(id, "pglimit, token bucket, batching, "+m.name, 0, m)
+}
+
+// ours counts in the same rows whatever its settings. Its sessions are at
+// synchronous_commit = on: Relaxed is the limiter's own doing.
+func ours(id, what string, batchRows int, m mode) Contender {
+	return Contender{
+		ID: id, What: what, Server: onPostgres, Keeps: m.keeps, Commit: "on", State: "pglimit",
+		Open: func(e *Env, r Rule) (Decider, error) {
+			return newLimiter(e, batchRows, limiter.Policy{
+				Name: r.Name, Algorithm: limiter.TokenBucket,
+				Limit: float64(r.Limit), Period: r.Period, Burst: float64(r.Burst),
+				Durability: m.durability,
+			})
+		},
+	}
+}
+
+// newLimiter makes a limiter without a deny cache: every decision is one of
+// the database. The timeout outlasts any stall of the disk.
+func newLimiter(e *Env, batchRows int, p limiter.Policy) (*limiterDecider, error) {
+	l, err := limiter.New(e.Postgres.Pool, &limiter.Config{
+		Timeout: time.Minute, BatchRows: batchRows, DenyCacheTTL: -1,
+	})
+	return &limiterDecider{l, p}, err
+}
+
+type limiterDecider struct {
+	limiter *limiter.Limiter
+	policy  limiter.Policy
+}
+
+func (d *limiterDecider) Decide(ctx context.Context, key string) (bool, error) {
+	r, err := d.limiter.Allow(ctx, d.policy, key)
+	return r.Allowed, err
+}
+
+func (d *limiterDecider) Used(ctx context.Context, key string) (float64, error) {
+	r, err := d.limiter.Check(ctx, d.policy, key, 0)
+	return r.Level, err
+}

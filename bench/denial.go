@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/pglimit/pglimit/bench/report"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// cachedDenial measures what it costs to be denied a second time: the limiter
+// remembers, and does not ask the database. Nothing but Allow runs meanwhile.
+func (b *bench) cachedDenial(ctx context.Context) error {
+	const name = "cached-denial"
+	if !b.only.MatchString(name) {
+		return nil
+	}
+	progress("a denial from the cache")
+	l, err := limiter.New(b.postgres.Pool, &limiter.Config{Timeout: time.Minute, DenyCacheTTL: time.Hour})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx) // one that can end, as an application's does
+	defer cancel()
+	once := limiter.Policy{Name: name, Algorithm: limiter.TokenBucket, Limit: 1, Period: 24 * time.Hour}
+	if r, err := l.Allow(ctx, once, "user"); err != nil || !r.Allowed {
+		return fmt.Errorf("%s: the first ask: allowed %v, error %v", name, r.Allowed, err)
+	}
+	for range b.rounds {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		n := 0
+		begin := time.Now()
+		// Looking at the clock every thousand times costs next to nothing.
+		for time.Since(begin) < b.duration/5 {
+			for range 1000 {
+				if r, err := l.Allow(ctx, once, "user"); err != nil || r.Allowed {
+					return fmt.Errorf("%s: a later ask: allowed %v, error %v", name, r.Allowed, err)
+				}
+			}
+			n += 1000
+		}
+		elapsed := time.Since(begin)
+		runtime.ReadMemStats(&after)
+		b.report.Denials = append(b.report.Denials, report.Denial{
+			Nanoseconds: float64(elapsed.Nanoseconds()) / float64(n),
+			Allocs:      float64(after.Mallocs-before.Mallocs) / float64(n),
+		})
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+// Command bench sets pglimit beside a bare upsert, Redis and other limiters,
+// one after the other on one machine, and writes what it saw as a table and a
+// chart. It starts PostgreSQL and Redis by itself. `make bench` runs it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pglimit/pglimit/bench/report"
+)
+
+// options are the flags.
+type options struct {
+	quick    bool
+	rounds   int
+	duration time.Duration
+	warmup   time.Duration
+	only     *regexp.Regexp
+	out      string
+	keys     int // how many, where there is not one
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, readFlags()); err != nil {
+		if ctx.Err() != nil {
+			err = errors.New("interrupted")
+		}
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		fmt.Fprintln(os.Stderr, "bench: no table, as not every contender came through")
+		os.Exit(1)
+	}
+}
+
+// readFlags ends the program on wrong ones.
+func readFlags() options {
+	var o options
+	var only string
+	flag.BoolVar(&o.quick, "quick", false, "a look within a minute: one short round, fewer keys and callers, no files")
+	flag.IntVar(&o.rounds, "rounds", 5, "how often each contender has its turn in each cell")
+	flag.DurationVar(&o.duration, "duration", 1300*time.Millisecond, "for how long, each time")
+	flag.StringVar(&only, "only", "", "contenders whose name matches this regular expression; writes no files")
+	flag.StringVar(&o.out, "out", ".", "directory for results.md and results.svg")
+	flag.Parse()
+	o.warmup, o.keys = 300*time.Millisecond, 100_000
+	if o.quick {
+		o.rounds, o.duration, o.warmup, o.keys = 1, 150*time.Millisecond, 50*time.Millisecond, 10_000
+	}
+	var err error
+	if o.only, err = regexp.Compile(only); err != nil || o.rounds < 1 || o.duration <= 0 || flag.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "bench: wrong arguments: -rounds and -duration are positive, -only is a regular expression, and nothing else is taken")
+		flag.Usage()
+		os.Exit(2)
+	}
+	return o
+}
+
+// run measures, prints the page, and writes it with its chart if it is a full
+// one.
+func run(ctx context.Context, o options) error {
+	r, err := benchmark(ctx, o)
+	if err != nil {
+		return err
+	}
+	full := !o.quick && o.only.String() == ""
+	if !full {
+		return r.Markdown(os.Stdout, "")
+	}
+	var page, chart strings.Builder
+	if err := errors.Join(r.Markdown(&page, "results.svg"), r.Chart(&chart)); err != nil {
+		return err
+	}
+	fmt.Print(page.String())
+	return errors.Join(
+		write(o.out, "results.md", page.String()),
+		write(o.out, "results.svg", chart.String()))
+}
+
+func write(dir, name, text string) error {
+	return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)
+}
+
+// benchmark starts the servers, runs all cells, and ends the servers.
+func benchmark(ctx context.Context, o options) (_ *report.Run, err error) {
+	b, err := start(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	if err := b.checkExact(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.preload(ctx); err != nil {
+		return nil, err
+	}
+	for _, w := range b.workloads() {
+		if err := b.runWorkload(ctx, w); err != nil {
+			return nil, err
+		}
+	}
+	for _, limit := range b.logLimits() {
+		if err := b.runLogs(ctx, limit); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.cachedDenial(ctx); err != nil {
+		return nil, err
+	}
+	return &b.report, nil
+}

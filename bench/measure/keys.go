@@ -1,0 +1,45 @@
+package measure
+
+import (
+	"fmt"
+	"math/rand/v2"
+)
+
+// sequenceLength is how many asks a sequence holds before it starts again:
+// enough that nothing is to be gained from the repetition.
+const sequenceLength = 1 << 18
+
+// ZipfExponent is how uneven Zipf is: the first of 100,000 keys gets about an
+// eighth of all asks.
+const ZipfExponent = 1.1
+
+// Keys makes n keys such as an application has.
+func Keys(n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("user:%06d", i)
+	}
+	return keys
+}
+
+// Evenly asks for each of n keys as often as for any other, in random order.
+// It is the same in every run.
+func Evenly(n int) []uint32 {
+	r := rand.New(rand.NewPCG(1, 2))
+	return sequence(func() uint32 { return uint32(r.IntN(n)) })
+}
+
+// Zipf asks for few of n keys often and for most rarely, key 0 the most. It is
+// the same in every run.
+func Zipf(n int) []uint32 {
+	z := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), ZipfExponent, 1, uint64(n-1))
+	return sequence(func() uint32 { return uint32(z.Uint64()) })
+}
+
+func sequence(next func() uint32) []uint32 {
+	s := make([]uint32, sequenceLength)
+	for i := range s {
+		s[i] = next()
+	}
+	return s
+}

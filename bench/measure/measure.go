@@ -1,0 +1,151 @@
+// Package measure runs one cell of the benchmark: so many callers, each asking
+// again as soon as it has its answer, for so long.
+package measure
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Load is what a cell asks for. Everything has to be given.
+type Load struct {
+	Callers int
+	// Warmup is for how long callers ask before what they see is recorded,
+	// Duration for how long it is.
+	Warmup, Duration time.Duration
+	// Keys are asked for in the order of Sequence, which holds indexes of Keys
+	// and starts again at its end; each caller starts elsewhere in it.
+	Keys     []string
+	Sequence []uint32
+	// Decide makes one decision.
+	Decide func(ctx context.Context, key string) (allowed bool, err error)
+}
+
+// Sample is what was seen in one cell.
+type Sample struct {
+	Decisions  int64         // answered while recording
+	Elapsed    time.Duration // of recording
+	P50, P99   time.Duration // from the ask to its answer
+	Allocs     float64       // per decision, of the whole process
+	FirstCount int64         // decisions for Keys[0], the warm-up and the last ones included
+}
+
+// PerSecond is the throughput.
+func (s Sample) PerSecond() float64 { return float64(s.Decisions) / s.Elapsed.Seconds() }
+
+// What callers do now.
+const (
+	warming int32 = iota
+	recording
+	stopping
+)
+
+// Run runs a cell. A denial is an error, as policies here allow everything: a
+// denied decision is another work than an allowed one.
+func Run(ctx context.Context, l Load) (Sample, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var phase atomic.Int32
+	callers := make([]*caller, l.Callers)
+	for i := range callers {
+		callers[i] = &caller{at: i * len(l.Sequence) / l.Callers, times: newHistogram()}
+	}
+	runtime.GC() // nobody pays for what the one before left
+
+	var wg sync.WaitGroup
+	for _, c := range callers {
+		wg.Go(func() {
+			if err := c.ask(ctx, &l, &phase); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	var before, after runtime.MemStats
+	pause(ctx, l.Warmup)
+	runtime.ReadMemStats(&before)
+	begin := time.Now()
+	phase.Store(recording)
+	pause(ctx, l.Duration)
+	phase.Store(stopping)
+	elapsed := time.Since(begin)
+	runtime.ReadMemStats(&after)
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return Sample{}, err
+	}
+
+	s := Sample{Elapsed: elapsed}
+	all := newHistogram()
+	for _, c := range callers {
+		all.Merge(c.times)
+		s.FirstCount += c.first
+	}
+	s.Decisions = all.TotalCount()
+	if s.Decisions == 0 {
+		return Sample{}, fmt.Errorf("no decision within %v", l.Duration)
+	}
+	s.P50 = time.Duration(all.ValueAtQuantile(50))
+	s.P99 = time.Duration(all.ValueAtQuantile(99))
+	s.Allocs = float64(after.Mallocs-before.Mallocs) / float64(s.Decisions)
+	return s, nil
+}
+
+// caller is one that asks.
+type caller struct {
+	at    int // in Load.Sequence
+	first int64
+	times *hdrhistogram.Histogram
+}
+
+// ask asks until it is told to stop, and allocates nothing itself.
+func (c *caller) ask(ctx context.Context, l *Load, phase *atomic.Int32) error {
+	begin := time.Now()
+	for ctx.Err() == nil {
+		key := l.Sequence[c.at]
+		if c.at++; c.at == len(l.Sequence) {
+			c.at = 0
+		}
+		allowed, err := l.Decide(ctx, l.Keys[key])
+		if err != nil {
+			return err
+		}
+		if !allowed {
+			return fmt.Errorf("key %s was denied, though its limit was far", l.Keys[key])
+		}
+		if key == 0 {
+			c.first++
+		}
+		end := time.Now()
+		switch phase.Load() {
+		case recording:
+			if err := c.times.RecordValue(int64(end.Sub(begin))); err != nil {
+				return err
+			}
+		case stopping:
+			return nil
+		}
+		begin = end
+	}
+	return nil
+}
+
+// newHistogram counts nanoseconds up to five minutes, to within 1 %.
+func newHistogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(100, int64(5*time.Minute), 2)
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,159 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestRunRecordsAfterTheWarmup runs on a clock of its own: every decision
+// takes a millisecond, but in the warm-up, whose are slow.
+func TestRunRecordsAfterTheWarmup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const callers = 4
+		begin := time.Now()
+		asked := map[string]*atomic.Int64{"a": {}, "b": {}}
+		s, err := Run(t.Context(), Load{
+			Callers: callers, Warmup: 10500 * time.Microsecond, Duration: 100 * time.Millisecond,
+			Keys: []string{"a", "b"}, Sequence: []uint32{0, 1, 1, 1},
+			Decide: func(_ context.Context, key string) (bool, error) {
+				takes := time.Millisecond
+				if time.Since(begin) < 10*time.Millisecond {
+					takes = 5 * time.Millisecond
+				}
+				<-time.After(takes)
+				asked[key].Add(1)
+				return true, nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Decisions != callers*100 || s.PerSecond() != callers*1000 {
+			t.Errorf("%d decisions, %v per second; want %d and %d", s.Decisions, s.PerSecond(), callers*100, callers*1000)
+		}
+		for name, d := range map[string]time.Duration{"p50": s.P50, "p99": s.P99} {
+			if d < 990*time.Microsecond || d > 1010*time.Microsecond {
+				t.Errorf("%s is %v, want 1 ms to within 1 %%", name, d)
+			}
+		}
+		if want := asked["a"].Load(); s.FirstCount != want {
+			t.Errorf("%d decisions for the first key, want all %d", s.FirstCount, want)
+		}
+		// Each starts elsewhere in the sequence: the four are always at all
+		// four places of it.
+		if a, b := asked["a"].Load(), asked["b"].Load(); b != 3*a {
+			t.Errorf("%d asked for a and %d for b, want three times as many", a, b)
+		}
+	})
+}
+
+// TestPercentiles has one decision in twenty take twice as long, and a single
+// one far longer.
+func TestPercentiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		s, err := Run(t.Context(), Load{
+			Callers: 1, Duration: time.Second, Keys: []string{"a"}, Sequence: []uint32{0},
+			Decide: func(context.Context, string) (bool, error) {
+				takes := time.Millisecond
+				switch n++; {
+				case n == 500:
+					takes = 50 * time.Millisecond
+				case n%20 == 0:
+					takes = 2 * time.Millisecond
+				}
+				<-time.After(takes)
+				return true, nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, b := s.P50.Round(50*time.Microsecond), s.P99.Round(50*time.Microsecond); a != time.Millisecond || b != 2*time.Millisecond {
+			t.Errorf("p50 is %v and p99 %v, want 1 ms and 2 ms to within 1 %%", s.P50, s.P99)
+		}
+	})
+}
+
+func TestRunFailsWithADecision(t *testing.T) {
+	broken := errors.New("broken")
+	for name, c := range map[string]struct {
+		allowed bool
+		err     error
+	}{"error": {true, broken}, "denial": {false, nil}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var calls atomic.Int64
+				_, err := Run(t.Context(), Load{
+					Callers: 3, Warmup: time.Second, Duration: time.Second, Keys: []string{"a"}, Sequence: []uint32{0},
+					Decide: func(ctx context.Context, _ string) (bool, error) {
+						select {
+						case <-time.After(time.Millisecond):
+						case <-ctx.Done():
+							return false, ctx.Err()
+						}
+						if calls.Add(1) == 100 {
+							return c.allowed, c.err
+						}
+						return true, nil
+					},
+				})
+				if err == nil || c.err != nil && !errors.Is(err, c.err) {
+					t.Errorf("Run: %v, want what one of the decisions said", err)
+				}
+			})
+		})
+	}
+}
+
+func TestAskingAllocatesNothing(t *testing.T) {
+	var phase atomic.Int32
+	phase.Store(recording)
+	c := &caller{times: newHistogram()}
+	calls := 0
+	l := Load{Keys: []string{"a"}, Sequence: []uint32{0}, Decide: func(context.Context, string) (bool, error) {
+		if calls++; calls%1000 == 0 {
+			phase.Store(stopping)
+		}
+		return true, nil
+	}}
+	allocs := testing.AllocsPerRun(10, func() {
+		phase.Store(recording)
+		if err := c.ask(t.Context(), &l, &phase); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocs != 0 {
+		t.Errorf("1,000 asks allocate %v times, want 0: they would be told as the contender's", allocs)
+	}
+}
+
+func TestSequences(t *testing.T) {
+	const n = 1000
+	for name, c := range map[string]struct {
+		sequence    []uint32
+		least, most float64 // the share of key 0
+	}{
+		"evenly": {Evenly(n), 0.0007, 0.0013},
+		"Zipf":   {Zipf(n), 0.10, 0.25},
+	} {
+		counts := make([]int, n)
+		for _, k := range c.sequence {
+			counts[k]++ // and k is below n
+		}
+		if share := float64(counts[0]) / float64(len(c.sequence)); share < c.least || share > c.most {
+			t.Errorf("%s: key 0 is asked for in %v of all asks, want %v to %v", name, share, c.least, c.most)
+		}
+		if slices.Contains(counts, 0) {
+			t.Errorf("%s: a key is never asked for", name)
+		}
+	}
+	if keys := Keys(n); keys[7] != "user:000007" || len(keys) != n {
+		t.Errorf("Keys: %d of them, such as %q", len(keys), keys[7])
+	}
+}

@@ -1,0 +1,33 @@
+package servers
+
+import (
+	"os"
+	"slices"
+	"time"
+)
+
+// SyncTime is the median time in which a written page reaches the disk of the
+// directory for temporary files, where the servers' data are. What durable
+// decisions cost hangs on it.
+func SyncTime() (time.Duration, error) {
+	f, err := os.CreateTemp("", "pglimit-sync-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	page := make([]byte, 8192)
+	times := make([]time.Duration, 51)
+	for i := range times {
+		begin := time.Now()
+		if _, err := f.WriteAt(page, 0); err != nil {
+			return 0, err
+		}
+		if err := f.Sync(); err != nil {
+			return 0, err
+		}
+		times[i] = time.Since(begin)
+	}
+	slices.Sort(times)
+	return times[len(times)/2], nil
+}

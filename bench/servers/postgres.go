@@ -1,0 +1,102 @@
+// Package servers starts the PostgreSQL and the Redis that the benchmark runs
+// against. Both are this program's own, listen on 127.0.0.1 behind a random
+// password, and end with it.
+package servers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/localpg"
+)
+
+// PoolSize is how many connections every contender on PostgreSQL has: they
+// all use the one pool.
+const PoolSize = 16
+
+// The four that matter, at the values of a server that keeps what it
+// acknowledged; everything else is PostgreSQL's default.
+var postgresSettings = map[string]string{
+	"shared_buffers":     "512MB",
+	"fsync":              "on",
+	"synchronous_commit": "on",
+	"full_page_writes":   "on",
+}
+
+// Postgres is a running PostgreSQL with the benchmark's pool.
+type Postgres struct {
+	Pool   *pgxpool.Pool
+	server *localpg.Server
+}
+
+// StartPostgres starts a new, empty server and opens the pool. Close ends
+// both.
+func StartPostgres(ctx context.Context) (_ *Postgres, err error) {
+	server, err := localpg.Start(ctx, localpg.Options{Settings: postgresSettings})
+	if err != nil {
+		return nil, err
+	}
+	p := &Postgres{server: server}
+	defer func() {
+		if err != nil {
+			_ = p.Close() // the first error is the one to report
+		}
+	}()
+	config, err := pgxpool.ParseConfig(server.URL())
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns, config.MinConns = PoolSize, PoolSize
+	// SetCommit holds for a session, so sessions must outlive a run.
+	config.MaxConnLifetime, config.MaxConnIdleTime = 24*time.Hour, 24*time.Hour
+	p.Pool, err = pgxpool.NewWithConfig(ctx, config)
+	return p, err
+}
+
+// SetCommit sets synchronous_commit in every session of the pool, which
+// nobody may be using.
+func (p *Postgres) SetCommit(ctx context.Context, value string) error {
+	var held []*pgxpool.Conn
+	defer func() {
+		for _, c := range held {
+			c.Release()
+		}
+	}()
+	for range PoolSize {
+		c, err := p.Pool.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		held = append(held, c)
+		if _, err := c.Exec(ctx, "SELECT set_config('synchronous_commit', $1, false)", value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Version is the server's version, such as "15.18".
+func (p *Postgres) Version() string { return p.server.Version() }
+
+// Settings tells what was set, as "name = value" joined by commas.
+func (p *Postgres) Settings() string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(postgresSettings)) {
+		list = append(list, fmt.Sprintf("%s = %s", name, postgresSettings[name]))
+	}
+	return strings.Join(list, ", ")
+}
+
+// Close closes the pool and stops the server.
+func (p *Postgres) Close() error {
+	if p.Pool != nil {
+		p.Pool.Close()
+	}
+	return p.server.Close()
+}
