@@ -2,9 +2,14 @@
 
 # Further arguments: make test ARGS='-race -run TestWait'
 ARGS ?=
+# QUICK=1: make bench within a minute
+QUICK ?=
+
+# Directories of modules of their own, which ./... leaves out.
+nested = $$(find . -mindepth 2 -name go.mod | xargs -n 1 dirname)
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo generate verify
+.PHONY: help test demo bench generate verify
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,11 +19,16 @@ test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go tes
 	@go run ./internal/withpg
 	@scripts/setup server || echo "no PostgreSQL server is installed here: internal/localpg and --embedded, which start one, are not tested"
 	go test $(ARGS) $$(scripts/setup server || echo '-skip=^TestEmbedded') $$(go list ./... | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
+	@for dir in $(nested); do echo "cd $$dir && go test $(ARGS) ./..."; (cd $$dir && go test $(ARGS) ./...) || exit; done
 
 demo: ## Show pglimit at work on a throwaway PostgreSQL (ARGS: pglimit demo flags)
 	@scripts/setup
 	@go build -o bin/ ./cmd/pglimit ./internal/withpg
 	@bin/withpg -- bin/pglimit demo $(ARGS)
+
+bench: ## Set pglimit beside a bare upsert, Redis and others; QUICK=1 for a quick look (ARGS: flags of bench/)
+	@scripts/setup bench
+	@cd bench && go build -o ../bin/ . && ../bin/bench $(if $(QUICK),-quick) $(ARGS)
 
 generate: ## Make queries/*.sql from their templates, and db/ from queries/ and migrations/
 	go run ./queries/template
