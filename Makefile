@@ -2,14 +2,14 @@
 
 # Further arguments: make test ARGS='-race -run TestWait'
 ARGS ?=
-# QUICK=1: make bench within a minute
+# QUICK=1: make bench and make growth within a minute
 QUICK ?=
 
 # Directories of modules of their own, which ./... leaves out.
 nested = $$(find . -mindepth 2 -name go.mod | xargs -n 1 dirname)
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo bench generate verify
+.PHONY: help test demo bench growth generate verify
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ demo: ## Show pglimit at work on a throwaway PostgreSQL (ARGS: pglimit demo flag
 bench: ## Set pglimit beside a bare upsert, Redis and others; QUICK=1 for a quick look (ARGS: flags of bench/)
 	@scripts/setup bench
 	@cd bench && go build -o ../bin/ . && ../bin/bench $(if $(QUICK),-quick) $(ARGS)
+
+growth: ## Measure large tables, an attacker and Zipf traffic (QUICK=1: under a minute; ARGS: its flags)
+	@PGLIMIT_TEST_BACKEND=local scripts/setup
+	@cd bench && go run ./growth $(if $(QUICK),-quick) $(ARGS)
 
 generate: ## Make queries/*.sql from their templates, and db/ from queries/ and migrations/
 	go run ./queries/template
