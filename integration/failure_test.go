@@ -148,20 +148,7 @@ func TestNotMigrated(t *testing.T) {
 // is invalid, and does not pass through FailOpen.
 func TestKeyThatTheDatabaseCannotHold(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	pool := connect(t, address)
-	name := one[string](t, pool, "SELECT current_database()") + "_latin1"
-	exec(t, pool, "CREATE DATABASE "+name+" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
-	t.Cleanup(func() {
-		if _, err := pool.Exec(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
-			t.Error(err)
-		}
-	})
-	latin1 := connect(t, address, setting("client_encoding", "UTF8"), func(c *pgxpool.Config) { c.ConnConfig.Database = name })
-	if err := migrations.Up(t.Context(), latin1); err != nil {
-		t.Fatal(err)
-	}
-	l := newLimiter(t, latin1, nil)
+	l := newLimiter(t, latin1(t), nil)
 	for _, p := range variants(1, time.Hour) {
 		p.OnError = limiter.FailOpen
 		if r, err := l.Allow(t.Context(), p, "漢字"); !errors.Is(err, limiter.ErrInvalid) || r.Allowed {
@@ -171,6 +158,26 @@ func TestKeyThatTheDatabaseCannotHold(t *testing.T) {
 			t.Errorf("%s: %+v", variant(p), r)
 		}
 	}
+}
+
+// latin1 connects to a migrated database that can hold Western characters only.
+func latin1(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
+	address := newDatabase(t)
+	pool := connect(t, address)
+	name := one[string](t, pool, "SELECT current_database()") + "_latin1"
+	exec(t, pool, "CREATE DATABASE "+name+" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+	t.Cleanup(func() {
+		if _, err := pool.Exec(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+			t.Error(err)
+		}
+	})
+	changes = append(changes, setting("client_encoding", "UTF8"), func(c *pgxpool.Config) { c.ConnConfig.Database = name })
+	connected := connect(t, address, changes...)
+	if err := migrations.Up(t.Context(), connected); err != nil {
+		t.Fatal(err)
+	}
+	return connected
 }
 
 // TestClosed: Close ends a limiter and can be called again.

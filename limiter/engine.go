@@ -54,7 +54,10 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 		if in.Policy.OnError == FailOpen && !e.inTx && ctx.Err() == nil && !errors.Is(err, ErrInvalid) {
 			return e.degrade(ctx, &q, in.Policy, err), outcome{}, nil
 		}
-		return Result{}, outcome{}, err
+		if errors.Is(err, ErrOverloaded) {
+			r.Reason = ReasonOverload
+		}
+		return r, outcome{}, err
 	}
 	return q.result(v, o, in.Policy, e.store.source()), o, nil
 }

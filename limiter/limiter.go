@@ -58,6 +58,15 @@ func (l *Limiter) Close() error {
 	return nil
 }
 
+// Waiting is how many callers wait for a statement with others at this moment,
+// of Config.BatchWaiting at most: a gauge for metrics. It is 0 without batching.
+func (l *Limiter) Waiting() int {
+	if l.engine.batches == nil {
+		return 0
+	}
+	return int(l.engine.batches.waiting.Load())
+}
+
 // Do asks for ask.Cost units, all or nothing. A denial consumes nothing; it is
 // a Result, not an error. A cost above the burst is denied with RetryAfter
 // Never, and starts no block.

@@ -19,6 +19,9 @@ const (
 	ReasonLimit Reason = "limit"
 	// ReasonBlocked: the key is blocked, by Block or by Policy.BlockFor.
 	ReasonBlocked Reason = "blocked"
+	// ReasonOverload: too many callers wait for the database already. It comes
+	// with ErrOverloaded.
+	ReasonOverload Reason = "overload"
 )
 
 // Source tells where a decision was made.
