@@ -22,7 +22,7 @@ func TestUpdatesStayHOT(t *testing.T) {
 		t.Run(variant(p), func(t *testing.T) {
 			pool := newPool(t)
 			clock := new(conformance.Clock)
-			l := newLimiter(t, pool, &limiter.Config{Now: clock.Now})
+			l := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
 
 			for i := range int64(2000) { // a millisecond apart
 				clock.Set(i * 1000)

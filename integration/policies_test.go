@@ -54,6 +54,6 @@ func TestVectors(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
 	conformance.Run(t, "../testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
-		return newLimiter(t, pool, &limiter.Config{Now: clock.Now})
+		return newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
 	})
 }

@@ -25,7 +25,7 @@ func TestSQLDecidesAsMemory(t *testing.T) {
 		t.Run(variant(base), func(t *testing.T) {
 			t.Parallel()
 			clock := new(conformance.Clock)
-			inSQL := newLimiter(t, pool, &limiter.Config{Now: clock.Now})
+			inSQL := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
 			rapid.Check(t, func(rt *rapid.T) {
 				inMemory := limiter.NewMemory(&limiter.Config{Now: clock.Now})
 				plans := drawPlans(rt, base, fmt.Sprintf("p%d", histories.Add(1)))

@@ -41,6 +41,20 @@ type Config struct {
 	// key) instead of keys, for keys that are personal data. Another secret
 	// starts every key afresh. 32 random bytes are plenty.
 	KeySecret []byte
+	// DenyCacheTTL is how long this process answers, at most, by a denial that
+	// it was given: Do, Allow and AllowN of the same policy and key, at an equal
+	// or larger cost, until the denial's RetryAfter or, if that is sooner, until
+	// so long after it was asked for. 0 is DefaultDenyCacheTTL; negative is off.
+	// That much later, at most, a Refund, Reset or Unblock by another process is
+	// seen here. By this Limiter they are seen at once, and so is its Block;
+	// in a transaction that counts from the call, and the TTL bounds what is
+	// remembered between it and the commit. Verbs in a transaction are never
+	// answered so, nor are those of NewMemory. See SourceCache.
+	DenyCacheTTL time.Duration
+	// DenyCacheKeys is how many keys' denials are remembered, at most; the one
+	// longest unused makes room. Each takes some 700 bytes. 0 is
+	// DefaultDenyCacheKeys; negative is an ErrInvalid.
+	DenyCacheKeys int
 	// Now is the clock, for tests. nil, the default, is the database's clock,
 	// or this machine's for NewMemory. It may be called from many goroutines.
 	Now func() time.Time
@@ -62,6 +76,8 @@ func (c *Config) withDefaults() Config {
 	orDefault(&d.BatchRows, DefaultBatchRows)
 	orDefault(&d.BatchStatements, DefaultBatchStatements)
 	orDefault(&d.BatchWaiting, DefaultBatchWaiting)
+	orDefault(&d.DenyCacheTTL, DefaultDenyCacheTTL)
+	orDefault(&d.DenyCacheKeys, DefaultDenyCacheKeys)
 	if d.Logger == nil {
 		d.Logger = slog.Default()
 	}

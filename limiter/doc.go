@@ -41,6 +41,10 @@
 // the database cannot be asked. A statement that ends in ErrUnavailable may have
 // been counted or not.
 //
+// A denial is remembered in this process for a moment, at most a second unless
+// Config.DenyCacheTTL says otherwise, and answers equal or larger asks for that
+// key in well under a microsecond.
+//
 // Time is the database's, read once per decision; it never moves back for a
 // key. If the server's clock is set back, keys wait until it has caught up.
 package limiter

@@ -31,12 +31,17 @@ type engine struct {
 	inTx     bool
 	closed   *atomic.Bool
 	degraded *degradedLog
+	denied   *denyCache // nil: none
 }
 
 // decide answers one ask. within is how long a Wait can wait.
 func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duration) (r Result, o outcome, err error) {
 	if e.config.Observe != nil {
 		defer func() { e.config.Observe(ctx, in, r, err) }()
+	}
+	r, asked, known := e.remembered(ctx, v, in)
+	if known {
+		return r, outcome{}, nil
 	}
 	q, err := e.question(v, in)
 	if err != nil {
@@ -50,6 +55,9 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 	} else {
 		o, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) { return e.ask(ctx, v, &q) })
 	}
+	if v == verbRefund {
+		e.denied.lift(in.Policy, in.Key)
+	}
 	if err != nil {
 		if in.Policy.OnError == FailOpen && !e.inTx && ctx.Err() == nil && !errors.Is(err, ErrInvalid) {
 			return e.degrade(ctx, &q, in.Policy, err), outcome{}, nil
@@ -59,7 +67,9 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 		}
 		return r, outcome{}, err
 	}
-	return q.result(v, o, in.Policy, e.store.source()), o, nil
+	r = q.result(v, o, in.Policy, e.store.source())
+	e.denied.keep(asked, &q, in, o, r)
+	return r, o, nil
 }
 
 // ask asks the store. What can never fit is not tried: reading tells how the

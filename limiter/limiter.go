@@ -18,14 +18,18 @@ type Limiter struct {
 
 // New returns a Limiter that keeps its state in the database of pool, whose
 // tables migrations.Up makes. A nil config is the documented defaults. The pool
-// stays the caller's to close. A nil pool is an ErrInvalid; nothing is asked of
-// the database yet.
+// stays the caller's to close. A nil pool, or a number in config that has no
+// meaning, is an ErrInvalid; nothing is asked of the database yet.
 func New(pgPool *pgxpool.Pool, config *Config) (*Limiter, error) {
 	if pgPool == nil {
 		return nil, invalid("pool", "nil", "open one with pgxpool.New")
 	}
 	s := postgres{runner: &pool{Pool: pgPool}}
 	l := newLimiter(config, s)
+	var err error
+	if l.engine.denied, err = newDenyCache(&l.engine.config); err != nil {
+		return nil, err
+	}
 	if l.engine.config.BatchRows > 0 {
 		l.engine.batches = newBatches(s, &l.engine.config, pgPool.Stat().MaxConns())
 	}
@@ -176,6 +180,7 @@ func (e *engine) command(ctx context.Context, p Policy, key string, f func(conte
 		return err
 	}
 	_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) { return outcome{}, f(ctx, &q) })
+	e.denied.lift(p, key)
 	return err
 }
 

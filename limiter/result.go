@@ -32,6 +32,12 @@ const (
 	SourceDatabase Source = "database"
 	// SourceMemory: by a limiter made with NewMemory.
 	SourceMemory Source = "memory"
+	// SourceCache: by this process, from a denial that the database gave it
+	// less than Config.DenyCacheTTL ago. Level, Remaining and Full are as of
+	// that denial. RetryAfter, ResetAfter and At have moved on with the time;
+	// they are late by as long as the database's answer was on its way, and
+	// never early.
+	SourceCache Source = "cache"
 	// SourceDegraded: nowhere; the database could not be asked and the policy
 	// is FailOpen. Nothing was counted, and Level, Remaining and ResetAfter say
 	// nothing.
@@ -72,7 +78,8 @@ type Result struct {
 	Full bool
 	// Reason tells why Allowed is false; it is empty when it is true.
 	Reason Reason
-	// Source tells where the decision was made.
+	// Source tells where the decision was made. By SourceCache it is as of an
+	// earlier denial.
 	Source Source
 	// At is the clock that decided, cut to the microsecond.
 	At time.Time

@@ -53,6 +53,7 @@ func (e *engine) leave(ctx context.Context, ask Ask, ticket int64) {
 	_, err = e.config.bounded(context.WithoutCancel(ctx), func(ctx context.Context) (outcome, error) {
 		return outcome{}, e.store.leave(ctx, &q, ticket)
 	})
+	e.denied.lift(ask.Policy, ask.Key)
 	if err != nil {
 		e.config.Logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give its place back", "policy", ask.Policy.Name, "error", err)
 	}

@@ -66,9 +66,10 @@ func (f *policyFlags) readRow() (limiter.Policy, error) {
 	return f.read()
 }
 
-// newLimiter makes a limiter over pool as the environment says.
+// newLimiter makes a limiter over pool as the environment says. All that it
+// answers is the database's own answer.
 func newLimiter(pool *pgxpool.Pool) (*limiter.Limiter, error) {
-	return limiter.New(pool, &limiter.Config{KeySecret: []byte(os.Getenv(keySecretEnv))})
+	return limiter.New(pool, &limiter.Config{KeySecret: []byte(os.Getenv(keySecretEnv)), DenyCacheTTL: -1})
 }
 
 // sentence tells a decision to a person.

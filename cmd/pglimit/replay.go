@@ -208,7 +208,7 @@ func (a *app) replayInSQL(cmd *cobra.Command, p limiter.Policy, cost float64, lo
 // replay asks for each request, at its time.
 func replay(cmd *cobra.Command, p limiter.Policy, cost float64, log *accessLog, make func(*limiter.Config) (*limiter.Limiter, error)) (*replayReport, error) {
 	var now int64
-	l, err := make(&limiter.Config{Now: func() time.Time { return time.UnixMicro(now) }})
+	l, err := make(&limiter.Config{Now: func() time.Time { return time.UnixMicro(now) }, DenyCacheTTL: -1})
 	if err != nil {
 		return nil, err
 	}

@@ -43,7 +43,7 @@ func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers
 		all = append(all, &dbClient{pool: own})
 		err = connectAll(ctx, own)
 		if err == nil {
-			all[len(all)-1].limiter, err = limiter.New(own, &limiter.Config{Timeout: askTimeout})
+			all[len(all)-1].limiter, err = limiter.New(own, &limiter.Config{Timeout: askTimeout, DenyCacheTTL: -1})
 		}
 		if err != nil {
 			closeAll(all)
