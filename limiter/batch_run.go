@@ -75,7 +75,7 @@ func (l *line) detached(timeout time.Duration) (context.Context, context.CancelF
 	if timeout <= 0 {
 		return context.Background(), func() {}
 	}
-	return context.WithTimeout(context.Background(), timeout)
+	return context.WithTimeoutCause(context.Background(), timeout, errTimeout)
 }
 
 // send runs one statement for a batch, whose rows are in lock order.

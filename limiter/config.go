@@ -37,6 +37,18 @@ type Config struct {
 	// all; who comes after gets ErrOverloaded, or what Policy.OnError says
 	// instead. 0 is DefaultBatchWaiting.
 	BatchWaiting int
+	// BreakAfter is how many times in a row the database may fail to answer,
+	// before the circuit breaker opens: connections that fail, Config.Timeout, a
+	// server that shuts down or has no connection left. 0 is DefaultBreakAfter;
+	// negative is never. While it is open all verbs fail at once with an
+	// ErrUnavailable that wraps the last failure, without the pool being asked,
+	// and Policy.OnError decides; one caller every BreakFor asks all the same,
+	// and any answer closes it. What callers end themselves does not count.
+	// Transactions and NewMemory have no breaker.
+	BreakAfter int
+	// BreakFor is how long the open breaker lets nobody ask. 0 is
+	// DefaultBreakFor; negative is an ErrInvalid. It is Now's time if that is set.
+	BreakFor time.Duration
 	// KeySecret, if not empty, makes the limiter store HMAC-SHA-256(secret,
 	// key) instead of keys, for keys that are personal data. Another secret
 	// starts every key afresh. 32 random bytes are plenty.
@@ -78,6 +90,8 @@ func (c *Config) withDefaults() Config {
 	orDefault(&d.BatchWaiting, DefaultBatchWaiting)
 	orDefault(&d.DenyCacheTTL, DefaultDenyCacheTTL)
 	orDefault(&d.DenyCacheKeys, DefaultDenyCacheKeys)
+	orDefault(&d.BreakAfter, DefaultBreakAfter)
+	orDefault(&d.BreakFor, DefaultBreakFor)
 	if d.Logger == nil {
 		d.Logger = slog.Default()
 	}
@@ -100,7 +114,7 @@ func (c *Config) bounded(ctx context.Context, f func(context.Context) (outcome, 
 	inner := ctx
 	if c.Timeout > 0 {
 		var cancel context.CancelFunc
-		inner, cancel = context.WithTimeout(ctx, c.Timeout)
+		inner, cancel = context.WithTimeoutCause(ctx, c.Timeout, errTimeout)
 		defer cancel()
 	}
 	o, err := f(inner)

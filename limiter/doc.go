@@ -41,6 +41,9 @@
 // the database cannot be asked. A statement that ends in ErrUnavailable may have
 // been counted or not.
 //
+// A database that does not answer several times in a row is left alone for a
+// moment, see Config.BreakAfter: asks fail at once then.
+//
 // A denial is remembered in this process for a moment, at most a second unless
 // Config.DenyCacheTTL says otherwise, and answers equal or larger asks for that
 // key in well under a microsecond.

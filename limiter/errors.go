@@ -17,7 +17,8 @@ var (
 	// not for this kind of limiter.
 	ErrUnsupported = errors.New("pglimit: unsupported")
 	// ErrUnavailable: the database could not be asked, or not within
-	// Config.Timeout. Whether a statement in flight was counted is unknown.
+	// Config.Timeout, or was not because it has not answered for a while, see
+	// Config.BreakAfter. Whether a statement in flight was counted is unknown.
 	ErrUnavailable = errors.New("pglimit: database unavailable")
 	// ErrOverloaded: too many callers wait for the database already
 	// (Config.BatchWaiting). Nothing was consumed.
@@ -81,8 +82,10 @@ const (
 	undefinedTable       = "42P01"
 	undefinedColumn      = "42703"
 	undefinedFunction    = "42883"
-	dataException        = "22" // a class: the value does not suit this database
-	constraintViolation  = "23" // a class
+	tooManyConnections   = "53300"
+	dataException        = "22"  // a class: the value does not suit this database
+	constraintViolation  = "23"  // a class
+	serverGoes           = "57P" // how those begin that say that the server, or the connection, goes or is not there yet
 )
 
 func sqlState(err error) string {

@@ -24,14 +24,17 @@ func New(pgPool *pgxpool.Pool, config *Config) (*Limiter, error) {
 	if pgPool == nil {
 		return nil, invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	s := postgres{runner: &pool{Pool: pgPool}}
-	l := newLimiter(config, s)
-	var err error
+	l := newLimiter(config, nil)
+	runner, err := newBreaker(&l.engine.config, &pool{Pool: pgPool})
+	if err != nil {
+		return nil, err
+	}
+	l.engine.store = postgres{runner: runner}
 	if l.engine.denied, err = newDenyCache(&l.engine.config); err != nil {
 		return nil, err
 	}
 	if l.engine.config.BatchRows > 0 {
-		l.engine.batches = newBatches(s, &l.engine.config, pgPool.Stat().MaxConns())
+		l.engine.batches = newBatches(postgres{runner: runner}, &l.engine.config, pgPool.Stat().MaxConns())
 	}
 	return l, nil
 }

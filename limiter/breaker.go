@@ -1,0 +1,95 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/pglimit/pglimit/db"
+)
+
+// Of the circuit breaker where Config has zeros.
+const (
+	// DefaultBreakAfter is Config.BreakAfter where it is 0.
+	DefaultBreakAfter = 10
+	// DefaultBreakFor is Config.BreakFor where it is 0.
+	DefaultBreakFor = time.Second
+)
+
+// errTimeout is the cause of a context that Config.Timeout ended, and not its
+// caller.
+var errTimeout = fmt.Errorf("pglimit: Config.Timeout: %w", context.DeadlineExceeded)
+
+// breaker runs statements until the server has not answered several times in a
+// row: then it fails them at once, but for one every rest, which probes.
+type breaker struct {
+	*pool
+	after int64 // failures in a row
+	rest  int64 // microseconds
+	clock func() int64
+
+	failures atomic.Int64
+	until    atomic.Int64 // while open: nobody asks before, and then one; closed: 0
+	last     atomic.Pointer[error]
+}
+
+func newBreaker(c *Config, p *pool) (*breaker, error) {
+	if c.BreakFor < 0 {
+		return nil, invalid("Config.BreakFor", c.BreakFor.String(), "must not be negative; a negative BreakAfter is off")
+	}
+	b := &breaker{pool: p, after: int64(c.BreakAfter), rest: c.BreakFor.Microseconds(), clock: c.clock()}
+	if c.BreakAfter < 0 {
+		b.after = math.MaxInt64
+	}
+	return b, nil
+}
+
+func (b *breaker) do(ctx context.Context, f func(db.DBTX) error) error {
+	if err := b.admit(); err != nil {
+		return err
+	}
+	err := b.pool.do(ctx, f)
+	switch {
+	case answered(err):
+		if b.failures.Load() != 0 || b.until.Load() != 0 {
+			b.failures.Store(0)
+			b.until.Store(0)
+		}
+	case ctx.Err() == nil || context.Cause(ctx) == errTimeout:
+		if b.failures.Add(1) >= b.after {
+			b.last.Store(&err)
+			b.until.Store(b.clock() + b.rest)
+		}
+	}
+	return err
+}
+
+// admit lets all pass while closed. While open one passes every rest: who moves
+// until on.
+func (b *breaker) admit() error {
+	until := b.until.Load()
+	if until == 0 {
+		return nil
+	}
+	now := b.clock()
+	wait := until - now
+	if wait <= 0 || wait > b.rest { // the latter if the clock was set back
+		if b.until.CompareAndSwap(until, now+b.rest) {
+			return nil
+		}
+		wait = b.rest
+	}
+	return fmt.Errorf("not asked: the circuit breaker is open (Config.BreakAfter) and tries again in %v; the last failure: %w", duration(wait), *b.last.Load())
+}
+
+// answered reports whether the server did, be it with an error.
+func answered(err error) bool {
+	if err == nil {
+		return true
+	}
+	code := sqlState(err)
+	return code != "" && code != tooManyConnections && !strings.HasPrefix(code, serverGoes)
+}
