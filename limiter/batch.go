@@ -95,7 +95,7 @@ func (b *batches) take(ctx context.Context, q *question) (outcome, error) {
 		l = &b.lines[2*q.algorithm.index()+1]
 	}
 	k := slotKey{q.policy, q.key}
-	enqueue := l.enqueue
+	enqueue, timeout := l.enqueue, l.config.Timeout
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
@@ -112,6 +112,9 @@ func (b *batches) take(ctx context.Context, q *question) (outcome, error) {
 		}
 		l.mu.Lock()
 		enqueue = l.enqueueHeld
+		if timeout > 0 {
+			timeout = max(1, timeout-heldAfter)
+		}
 	}
 	if l.waiting.Add(1) > int64(l.config.BatchWaiting) {
 		l.mu.Unlock()
@@ -121,13 +124,13 @@ func (b *batches) take(ctx context.Context, q *question) (outcome, error) {
 	a := enqueue(k, q)
 	l.mu.Unlock()
 	defer l.waiting.Add(-1)
-	return l.wait(ctx, a)
+	return l.wait(ctx, a, timeout)
 }
 
 // alone runs one ask on its caller's goroutine.
 func (l *line) alone(ctx context.Context, q *question) (outcome, error) {
 	return l.config.bounded(ctx, func(ctx context.Context) (o outcome, err error) {
-		q.lockTimeout = heldAfter
+		q.lockTimeout = milliseconds(heldAfter)
 		o, err = l.store.decide(ctx, q, held(l.table.take))
 		q.lockTimeout = ""
 		return o, err
@@ -147,11 +150,11 @@ func (l *line) release() {
 }
 
 // wait waits for the answer as long as the caller can.
-func (l *line) wait(ctx context.Context, a *asker) (outcome, error) {
-	var timeout <-chan time.Time
-	if l.config.Timeout > 0 {
-		a.timeout.Reset(l.config.Timeout)
-		timeout = a.timeout.C
+func (l *line) wait(ctx context.Context, a *asker, timeout time.Duration) (outcome, error) {
+	var late <-chan time.Time
+	if timeout > 0 {
+		a.timeout.Reset(timeout)
+		late = a.timeout.C
 	}
 	select {
 	case <-a.ready:
@@ -163,9 +166,9 @@ func (l *line) wait(ctx context.Context, a *asker) (outcome, error) {
 	case <-ctx.Done():
 		l.leave(a)
 		return outcome{}, fmt.Errorf("pglimit: %w", ctx.Err())
-	case <-timeout:
+	case <-late:
 		l.leave(a)
-		return outcome{}, fmt.Errorf("%w: no answer yet (Config.Timeout is %v)", ErrUnavailable, l.config.Timeout)
+		return outcome{}, l.config.timedOut(fmt.Errorf("%w: %w", ErrUnavailable, context.DeadlineExceeded))
 	}
 }
 

@@ -3,6 +3,7 @@ package limiter
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"runtime"
 	"slices"
 	"strconv"
@@ -15,7 +16,7 @@ import (
 
 // heldAfter is how long a statement waits for a row's lock until it is taken
 // for held: it would keep its neighbours waiting.
-const heldAfter = "10ms"
+const heldAfter = 10 * time.Millisecond
 
 // heldTries is how often a batch is tried in which no held row can be found.
 const heldTries = 3
@@ -51,7 +52,7 @@ func (l *line) run(batch []*row, try int) {
 	})
 	ctx, cancel := l.detached(l.config.Timeout)
 	defer cancel()
-	outcomes, err := l.send(ctx, batch, heldAfter)
+	outcomes, err := l.send(ctx, batch, milliseconds(heldAfter))
 	switch {
 	case err == nil:
 		for i, r := range batch {
@@ -200,14 +201,14 @@ func (l *line) own() {
 func (l *line) patiently(r *row) {
 	lockTimeout := ""
 	if t := l.config.Timeout; t > 0 {
-		lockTimeout = strconv.FormatInt(max(1, t.Milliseconds()), 10) + "ms"
+		lockTimeout = milliseconds(max(t, time.Millisecond))
 	}
 	ctx, cancel := l.detached(2 * l.config.Timeout)
 	defer cancel()
 	outcomes, err := l.send(ctx, []*row{r}, lockTimeout)
 	switch {
 	case err == errHeld:
-		r.fail(l.config.timedOut(ErrUnavailable))
+		r.fail(l.config.timedOut(fmt.Errorf("%w: %w", ErrUnavailable, context.DeadlineExceeded)))
 	case err != nil:
 		r.fail(err)
 	default:
@@ -231,3 +232,6 @@ func held(f func(context.Context, db.DBTX, *question) (outcome, error)) func(con
 		return o, asHeld(err)
 	}
 }
+
+// milliseconds is a time as lock_timeout takes it.
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
