@@ -2,36 +2,39 @@ package limiter
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pglimit/pglimit/db"
 )
 
 // batches decides asks outside of transactions, many in one statement when
-// many come at once. A caller that finds a statement to spare runs one of its
-// own; those that arrive while all are in flight share the next. So nobody
-// waits for company, and there is no timer and no idle goroutine.
+// many come at once. A caller that finds no statement in flight runs one of its
+// own; those that arrive meanwhile share the next. So nobody waits for company,
+// and there is no timer and no idle goroutine.
 type batches struct {
 	store   postgres
+	breaker *breaker
 	config  *Config
 	waiting atomic.Int64   // callers
 	running sync.WaitGroup // statements in flight
-	// laneWidth is how many connections may wait for held rows, in each line.
-	laneWidth int
-	lines     [2 * len(algorithms)]line
+	// patient has room for as many as may wait for held rows at once, in all
+	// lines: each has a connection that others could use.
+	patient chan struct{}
+	lines   [2 * len(algorithms)]line
 }
 
-func newBatches(store postgres, config *Config, connections int32) *batches {
-	b := &batches{store: store, config: config, laneWidth: max(1, int(connections)/4)}
-	for i := range b.lines {
-		b.lines[i] = line{batches: b, slots: map[slotKey]*slot{}, held: map[slotKey]*slot{}}
-	}
+func newBatches(breaker *breaker, config *Config, connections int32) *batches {
+	b := &batches{store: postgres{runner: breaker}, breaker: breaker, config: config, patient: make(chan struct{}, max(1, connections/4))}
 	for i, a := range algorithms {
-		b.lines[2*i].table, b.lines[2*i].commit = tables[a], commitDurable
-		b.lines[2*i+1].table, b.lines[2*i+1].commit = tables[a], commitRelaxed
+		for j, commit := range [...]string{commitDurable, commitRelaxed} {
+			b.lines[2*i+j] = line{
+				batches: b, table: tables[a], take: orHeld(tables[a].take), commit: commit,
+				last: map[slot]*row{}, held: map[slot]*heldKey{},
+			}
+		}
 	}
 	return b
 }
@@ -41,43 +44,52 @@ func newBatches(store postgres, config *Config, connections int32) *batches {
 type line struct {
 	*batches
 	table  *table
+	take   func(context.Context, db.DBTX, *question) (outcome, error)
 	commit string
 
 	mu       sync.Mutex
 	closed   bool
 	inFlight int // statements, those of the lane apart
-	queue    []*slot
-	slots    map[slotKey]*slot // the queue by key
 
-	held  map[slotKey]*slot // keys that somebody else's transaction holds
-	lane  []*slot           // those of them whose turn has not come
-	inOwn int               // lone statements in flight for held keys
+	// The queue: of each key the row that is next, in the order of arrival. The
+	// key's other rows are behind it. A key occurs once per statement, so what
+	// cannot be merged waits for the next.
+	queue []*row
+	last  map[slot]*row // the last row of each key in the queue
+
+	held  map[slot]*heldKey // keys that somebody else's transaction holds
+	lane  []*heldKey        // those of them whose turn has not come
+	inOwn int               // goroutines that ask for them
 }
 
-type slotKey struct{ policy, key string }
+// slot is a key's place in a line.
+type slot struct{ policy, key string }
 
-// slot is what waits for one key. A key occurs once per statement, so what
-// cannot be merged waits for the next.
-type slot struct {
-	slotKey
-	rows []*row
-}
+func (q *question) slot() slot { return slot{q.policy, q.key} }
 
 // row is a row of a TakeMany: equal asks, in the order of their arrival.
 type row struct {
-	q      *question
-	askers []*asker
-	sent   bool
+	q           *question // of the first
+	first, tail *asker
+	count       int // of askers
+	behind      *row
+	sent        bool
+	outcome     outcome
 }
 
-// asker is a caller that waits for its answer.
+// asker is a caller with its ask. It belongs to its caller again once ready has
+// been sent to.
 type asker struct {
+	q       question
+	own     row // if it is the first of its row
 	row     *row
-	ready   chan struct{}
-	timeout *time.Timer
-	left    bool // before it was sent: it consumes nothing
+	next    *asker // in its row
+	left    bool   // it is in no statement that is not sent yet
 	outcome outcome
 	err     error
+
+	ready   chan struct{}
+	timeout *time.Timer
 }
 
 var askers = sync.Pool{New: func() any {
@@ -86,67 +98,87 @@ var askers = sync.Pool{New: func() any {
 	return &asker{ready: make(chan struct{}, 1), timeout: t}
 }}
 
-func (b *batches) take(ctx context.Context, q *question) (outcome, error) {
+// free gives the asker back, unless a statement may still know it.
+func (a *asker) free() {
+	if a.row == nil {
+		*a = asker{ready: a.ready, timeout: a.timeout}
+		askers.Put(a)
+	}
+}
+
+func (b *batches) line(q *question) *line {
+	i := 2 * q.algorithm.index()
+	if q.commit == commitRelaxed {
+		i++
+	}
+	return &b.lines[i]
+}
+
+// take decides a.q.
+func (b *batches) take(ctx context.Context, a *asker) (outcome, error) {
 	if ctx.Err() != nil {
 		return outcome{}, fmt.Errorf("pglimit: %w", ctx.Err())
 	}
-	l := &b.lines[2*q.algorithm.index()]
-	if q.commit == commitRelaxed {
-		l = &b.lines[2*q.algorithm.index()+1]
-	}
-	k := slotKey{q.policy, q.key}
-	enqueue, timeout := l.enqueue, l.config.Timeout
+	l, k, timeout := b.line(&a.q), a.q.slot(), b.config.Timeout
 	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
-		return outcome{}, ErrClosed
-	}
-	if l.inFlight < b.config.BatchStatements && len(l.queue) == 0 && l.held[k] == nil {
+	_, isHeld := l.held[k]
+	if l.inFlight == 0 && !isHeld && !l.closed {
 		l.inFlight++
 		b.running.Add(1)
+		defer b.running.Done()
 		l.mu.Unlock()
-		o, err := l.alone(ctx, q)
+		o, err := l.alone(ctx, &a.q)
+		l.mu.Lock()
 		l.release()
 		if err != errHeld {
+			l.mu.Unlock()
 			return o, err
 		}
-		l.mu.Lock()
-		enqueue = l.enqueueHeld
 		if timeout > 0 {
 			timeout = max(1, timeout-heldAfter)
 		}
-	}
-	if l.waiting.Add(1) > int64(l.config.BatchWaiting) {
+		l.hold(a.ownRow())
+	} else if err := l.admit(); err != nil {
 		l.mu.Unlock()
-		l.waiting.Add(-1)
-		return outcome{}, fmt.Errorf("%w: %d callers wait for the database (Config.BatchWaiting)", ErrOverloaded, l.config.BatchWaiting)
+		return outcome{}, err
+	} else {
+		l.enqueue(k, a)
 	}
-	a := enqueue(k, q)
+	l.waiting.Add(1)
 	l.mu.Unlock()
 	defer l.waiting.Add(-1)
 	return l.wait(ctx, a, timeout)
 }
 
+// admit tells whether one more may wait.
+func (l *line) admit() error {
+	refusal, most := l.breaker.refuses(), l.config.BatchWaiting
+	switch {
+	case l.closed:
+		return ErrClosed
+	case refusal != nil:
+		return translate(refusal, false)
+	case l.waiting.Load() >= int64(most):
+		return fmt.Errorf("%w: %d callers wait for the database (Config.BatchWaiting)", ErrOverloaded, most)
+	}
+	return nil
+}
+
 // alone runs one ask on its caller's goroutine.
 func (l *line) alone(ctx context.Context, q *question) (outcome, error) {
-	return l.config.bounded(ctx, func(ctx context.Context) (o outcome, err error) {
-		q.lockTimeout = milliseconds(heldAfter)
-		o, err = l.store.decide(ctx, q, held(l.table.take))
-		q.lockTimeout = ""
-		return o, err
+	return l.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
+		q.lockTimeout = heldAfterText
+		return l.store.decide(ctx, q, l.take)
 	})
 }
 
-// release gives the statement in flight on to those who wait, if any.
+// release gives the statement in flight on to those who wait, if any. l.mu is
+// locked.
 func (l *line) release() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.queue) > 0 {
-		go l.drain()
-		return
-	}
 	l.inFlight--
-	l.running.Done()
+	if len(l.queue) > 0 {
+		l.start()
+	}
 }
 
 // wait waits for the answer as long as the caller can.
@@ -154,15 +186,13 @@ func (l *line) wait(ctx context.Context, a *asker, timeout time.Duration) (outco
 	var late <-chan time.Time
 	if timeout > 0 {
 		a.timeout.Reset(timeout)
+		defer a.timeout.Stop()
 		late = a.timeout.C
 	}
 	select {
 	case <-a.ready:
-		o, err := a.outcome, a.err
-		a.timeout.Stop()
-		*a = asker{ready: a.ready, timeout: a.timeout}
-		askers.Put(a)
-		return o, err
+		a.row = nil
+		return a.outcome, a.err
 	case <-ctx.Done():
 		l.leave(a)
 		return outcome{}, fmt.Errorf("pglimit: %w", ctx.Err())
@@ -172,43 +202,59 @@ func (l *line) wait(ctx context.Context, a *asker, timeout time.Duration) (outco
 	}
 }
 
-// leave takes a caller off the queue if its ask was not sent yet.
+// leave takes a caller off the queue. If a statement is in flight for it, it
+// may be counted; not if that finds the row held.
 func (l *line) leave(a *asker) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a.timeout.Stop()
-	a.left = !a.row.sent
+	a.left = true
 }
 
-// enqueue puts an ask where its key waits; l.mu is locked. If the queue was
-// empty, statements are in flight that will come for it.
-func (l *line) enqueue(k slotKey, q *question) *asker {
-	a := askers.Get().(*asker)
-	s := l.held[k]
-	if s == nil {
-		s = l.slots[k]
-	}
-	if s == nil {
-		s = &slot{slotKey: k}
-		l.slots[k] = s
-		l.queue = append(l.queue, s)
-	}
-	if n := len(s.rows); n > 0 && s.rows[n-1].admits(q) {
-		a.row = s.rows[n-1]
-	} else {
-		a.row = &row{q: q}
-		s.rows = append(s.rows, a.row)
-	}
-	a.row.askers = append(a.row.askers, a)
-	return a
+// start puts one more statement in flight; l.mu is locked.
+func (l *line) start() {
+	l.inFlight++
+	l.running.Add(1)
+	go l.drain()
 }
 
-// enqueueHeld puts an ask into the lane, whose row was found held.
-func (l *line) enqueueHeld(k slotKey, q *question) *asker {
-	a := askers.Get().(*asker)
-	a.row = &row{q: q, askers: []*asker{a}}
-	l.hold(k, a.row)
-	return a
+// ownRow makes the asker the first of a row.
+func (a *asker) ownRow() *row {
+	a.own = row{q: &a.q, first: a, tail: a, count: 1}
+	a.row = &a.own
+	return a.row
+}
+
+// enqueue puts an ask where its key waits; l.mu is locked. Statements are in
+// flight that will come for it.
+func (l *line) enqueue(k slot, a *asker) {
+	if h := l.held[k]; h != nil {
+		h.last = h.last.add(a)
+		return
+	}
+	last := l.last[k]
+	if last == nil {
+		r := a.ownRow()
+		l.last[k] = r
+		l.queue = append(l.queue, r)
+		if l.inFlight < l.config.BatchStatements && len(l.queue) >= splitRows {
+			l.start()
+		}
+		return
+	}
+	if r := last.add(a); r != last {
+		l.last[k] = r
+	}
+}
+
+// add puts an ask into a key's last row, or behind it. It returns the last row.
+func (r *row) add(a *asker) *row {
+	if !r.admits(&a.q) {
+		r.behind = a.ownRow()
+		return r.behind
+	}
+	r.tail.next, r.tail, a.row = a, a, r
+	r.count++
+	return r
 }
 
 // admits tells whether q may be counted into the row. A row whose denial
@@ -216,51 +262,49 @@ func (l *line) enqueueHeld(k slotKey, q *question) *asker {
 // each denial.
 func (r *row) admits(q *question) bool {
 	return !r.sent && r.q.cost == q.cost && r.q.rules == q.rules &&
-		(q.blockFor == 0 || float64(len(r.askers)) < free(q.capacity, 0, q.cost))
+		(q.blockFor == 0 || float64(r.count) < free(q.capacity, 0, q.cost))
 }
 
 // prepare readies a row for a statement: those who left are out of it. It
 // tells whether anybody is still there.
 func (r *row) prepare() bool {
-	here := r.askers[:0]
-	for _, a := range r.askers {
-		if !a.left {
-			here = append(here, a)
+	r.sent = true
+	link := &r.first
+	for a := r.first; a != nil; a = a.next {
+		if a.left {
+			*link = a.next
+			r.count--
+		} else {
+			link, r.tail = &a.next, a
 		}
 	}
-	r.askers, r.sent = here, true
-	return len(here) > 0
+	return r.count > 0
 }
 
 // next takes the next batch off the queue: one row of each key.
-func (l *line) next() []*row {
-	var batch []*row
-	var later []*slot
-	taken := 0
-	for _, s := range l.queue {
-		if len(batch) == l.config.BatchRows {
-			break
-		}
-		taken++
-		r := s.rows[0]
-		s.rows = s.rows[1:]
-		if len(s.rows) > 0 {
-			later = append(later, s)
+func (l *line) next(batch []*row) []*row {
+	waiting := l.queue
+	n := min(len(waiting), l.config.BatchRows)
+	var behind []*row
+	for _, r := range waiting[:n] {
+		if r.behind != nil {
+			behind = append(behind, r.behind)
+			r.behind = nil
 		} else {
-			delete(l.slots, s.slotKey)
+			delete(l.last, r.q.slot())
 		}
 		if r.prepare() {
 			batch = append(batch, r)
 		}
 	}
-	rest := copy(l.queue, l.queue[taken:])
-	clear(l.queue[rest:])
-	l.queue = append(l.queue[:rest], later...)
+	rest := copy(waiting, waiting[n:])
+	clear(waiting[rest:])
+	l.queue = append(waiting[:rest], behind...)
 	return batch
 }
 
-// share is what an outcome of n equal asks is for the i-th of them: as if
-// they had been decided one after the other.
+// share is what an outcome of a row of equal asks is for the i-th of them: as
+// if they had been decided one after the other.
 func (r *row) share(o outcome, i int) outcome {
 	granted := max(0, int(o.granted))
 	switch {
@@ -279,18 +323,18 @@ func (r *row) share(o outcome, i int) outcome {
 	return o
 }
 
-func (r *row) answer(o outcome) {
-	for i, a := range r.askers {
-		a.outcome = r.share(o, i)
+// answer tells everybody. The first comes last: the row may be its own.
+func (r *row) answer(err error) {
+	first := r.first
+	first.outcome, first.err = r.share(r.outcome, 0), err
+	i := 1
+	for a := first.next; a != nil; i++ {
+		next := a.next
+		a.outcome, a.err = r.share(r.outcome, i), err
 		a.ready <- struct{}{}
+		a = next
 	}
-}
-
-func (r *row) fail(err error) {
-	for _, a := range r.askers {
-		a.err = err
-		a.ready <- struct{}{}
-	}
+	first.ready <- struct{}{}
 }
 
 // close refuses new asks and waits until those that came before have their
@@ -305,8 +349,6 @@ func (b *batches) close() {
 	b.running.Wait()
 }
 
-// errHeld says that a row is locked by somebody who does not let go.
-var errHeld = errors.New("pglimit: the key's row is held")
-
-// count is how many asks a row has, as the statement takes it.
-func (r *row) count() float64 { return math.Min(float64(len(r.askers)), maxUnits) }
+// errHeld says that a row is locked by somebody who does not let go. It gets to
+// a caller only whose time ends at that very moment.
+var errHeld = fmt.Errorf("%w: %w: another transaction holds the key's row", ErrUnavailable, context.DeadlineExceeded)

@@ -82,12 +82,26 @@ func (b *breaker) admit() error {
 		}
 		wait = b.rest
 	}
+	return b.refusal(wait)
+}
+
+// refuses tells, with an error, that the breaker is open: who would only wait
+// for the one that probes need not.
+func (b *breaker) refuses() error {
+	if until := b.until.Load(); until != 0 {
+		return b.refusal(max(0, until-b.clock()))
+	}
+	return nil
+}
+
+func (b *breaker) refusal(wait int64) error {
 	return fmt.Errorf("not asked: the circuit breaker is open (Config.BreakAfter) and tries again in %v; the last failure: %w", duration(wait), *b.last.Load())
 }
 
-// answered reports whether the server did, be it with an error.
+// answered reports whether the server did, be it with an error or that a row is
+// held.
 func answered(err error) bool {
-	if err == nil {
+	if err == nil || err == errHeld {
 		return true
 	}
 	code := sqlState(err)

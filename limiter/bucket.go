@@ -67,16 +67,17 @@ func (b *bucket) fitsAt(r *rules, at int64, room, need float64) int64 {
 	if free(room, 0, need) < 1 {
 		return never
 	}
-	return b.first(r, at, func(units float64) bool { return free(room, units, need) >= 1 })
+	return b.first(r, at, b.units-(room-need), func(units float64) bool { return free(room, units, need) >= 1 })
 }
 
 func (b *bucket) emptyAt(r *rules, at int64) int64 {
-	return b.first(r, at, func(units float64) bool { return units == 0 })
+	return b.first(r, at, b.units, func(units float64) bool { return units == 0 })
 }
 
-// first is the first moment when ok holds of what is left in the bucket. ok
-// holds of an empty one. A search rather than a division: it is exact.
-func (b *bucket) first(r *rules, at int64, ok func(units float64) bool) int64 {
+// first is the first moment when ok holds of what is left in the bucket, about
+// when that many units have leaked. ok holds of an empty one. A search rather
+// than a division: it is exact. It starts where a division points.
+func (b *bucket) first(r *rules, at int64, leaks float64, ok func(units float64) bool) int64 {
 	if ok(b.after(r, (at-b.leakedAt)/r.tick)) {
 		return at
 	}
@@ -84,6 +85,20 @@ func (b *bucket) first(r *rules, at int64, ok func(units float64) bool) int64 {
 	if most >= float64(never/2/r.tick) {
 		return never
 	}
-	steps := sort.Search(int(most), func(steps int) bool { return ok(b.after(r, int64(steps))) })
+	enough := func(steps int) bool { return ok(b.after(r, int64(steps))) }
+	low, high := 0, int(most) // it is between these
+	guess := min(max(int(leaks/r.leak), low), high)
+	for width := 1; low < high; width *= 4 {
+		if from, to := max(low, guess-width), min(high, guess+width); enough(to) {
+			if high = to; from == low || !enough(from) {
+				low = from
+				break
+			}
+			high = from
+		} else {
+			low = to + 1
+		}
+	}
+	steps := low + sort.Search(high-low, func(i int) bool { return enough(low + i) })
 	return max(at, b.leakedAt+int64(steps)*r.tick)
 }

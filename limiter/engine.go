@@ -43,24 +43,26 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 	if known {
 		return r, outcome{}, nil
 	}
-	q, err := e.question(v, in)
-	if err != nil {
+	a := askers.Get().(*asker)
+	defer a.free()
+	q := &a.q
+	if err := e.question(v, in, q); err != nil {
 		return Result{}, outcome{}, err
 	}
 	if v == verbWait {
 		q.room = math.Min(q.capacity, float64(float64(within.Microseconds())*q.leak)+q.units)
 	}
 	if e.batches != nil && v == verbTake && q.possible() {
-		o, err = e.batches.take(ctx, &q)
+		o, err = e.batches.take(ctx, a)
 	} else {
-		o, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) { return e.ask(ctx, v, &q) })
+		o, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) { return e.ask(ctx, v, q) })
 	}
 	if v == verbRefund {
 		e.denied.lift(in.Policy, in.Key)
 	}
 	if err != nil {
 		if in.Policy.OnError == FailOpen && !e.inTx && ctx.Err() == nil && !errors.Is(err, ErrInvalid) {
-			return e.degrade(ctx, &q, in.Policy, err), outcome{}, nil
+			return e.degrade(ctx, q, in.Policy, err), outcome{}, nil
 		}
 		if errors.Is(err, ErrOverloaded) {
 			r.Reason = ReasonOverload
@@ -68,7 +70,7 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 		return r, outcome{}, err
 	}
 	r = q.result(v, o, in.Policy, e.store.source())
-	e.denied.keep(asked, &q, in, o, r)
+	e.denied.keep(asked, q, in, o, r)
 	return r, o, nil
 }
 
@@ -86,20 +88,19 @@ func (e *engine) ask(ctx context.Context, v verb, q *question) (outcome, error) 
 	return e.store.take(ctx, q)
 }
 
-// question validates an ask and compiles it.
-func (e *engine) question(v verb, in Ask) (question, error) {
-	q, err := e.subject(in.Policy, in.Key)
-	if err != nil {
-		return question{}, err
+// question validates an ask and compiles it into q.
+func (e *engine) question(v verb, in Ask, q *question) error {
+	if err := e.subject(&in.Policy, in.Key, q); err != nil {
+		return err
 	}
 	switch {
 	case v == verbRefund && in.Policy.Algorithm == LeakyBucketQueue:
-		return question{}, fmt.Errorf("%w: Refund on %s: a place in the queue goes back when its Wait is cancelled", ErrUnsupported, LeakyBucketQueue)
+		return fmt.Errorf("%w: Refund on %s: a place in the queue goes back when its Wait is cancelled", ErrUnsupported, LeakyBucketQueue)
 	case v == verbWait && in.Policy.Algorithm != LeakyBucketQueue:
-		return question{}, fmt.Errorf("%w: Wait on %s: only a %s tells when one's turn is; use Allow and RetryAfter", ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
+		return fmt.Errorf("%w: Wait on %s: only a %s tells when one's turn is; use Allow and RetryAfter", ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
 	}
 	if err := validateCost(v, in.Cost, q.burst); err != nil {
-		return question{}, err
+		return err
 	}
 	q.units, q.cost, q.count, q.unit, q.room = in.Cost, in.Cost, 1, in.Cost, q.capacity
 	switch v {
@@ -114,21 +115,22 @@ func (e *engine) question(v verb, in Ask) (question, error) {
 	case verbFill, verbRefund:
 		q.cost, q.count = 1, in.Cost
 	}
-	return q, nil
+	return nil
 }
 
-// subject validates policy and key: all that Reset, Block and Unblock need.
-func (e *engine) subject(p Policy, key string) (question, error) {
+// subject validates policy and key, all that Reset, Block and Unblock need, and
+// compiles them into q.
+func (e *engine) subject(p *Policy, key string, q *question) error {
 	if e.closed.Load() {
-		return question{}, ErrClosed
+		return ErrClosed
 	}
 	if err := p.Validate(); err != nil {
-		return question{}, err
+		return err
 	}
 	if err := validateKey(key); err != nil {
-		return question{}, err
+		return err
 	}
-	q := question{rules: newRules(&p), policy: p.Name, key: storedKey(key, e.config.KeySecret)}
+	*q = question{rules: newRules(p), policy: p.Name, key: storedKey(key, e.config.KeySecret)}
 	if !e.inTx {
 		q.commit = p.commit()
 	}
@@ -136,7 +138,7 @@ func (e *engine) subject(p Policy, key string) (question, error) {
 		now := e.config.Now().UnixMicro()
 		q.now = &now
 	}
-	return q, nil
+	return nil
 }
 
 func validateCost(v verb, cost, burst float64) error {

@@ -34,7 +34,7 @@ func New(pgPool *pgxpool.Pool, config *Config) (*Limiter, error) {
 		return nil, err
 	}
 	if l.engine.config.BatchRows > 0 {
-		l.engine.batches = newBatches(postgres{runner: runner}, &l.engine.config, pgPool.Stat().MaxConns())
+		l.engine.batches = newBatches(runner, &l.engine.config, pgPool.Stat().MaxConns())
 	}
 	return l, nil
 }
@@ -178,11 +178,11 @@ func (e *engine) unblock(ctx context.Context, p Policy, key string) error {
 
 // command runs a verb that has no Result.
 func (e *engine) command(ctx context.Context, p Policy, key string, f func(context.Context, *question) error) error {
-	q, err := e.subject(p, key)
-	if err != nil {
+	var q question
+	if err := e.subject(&p, key, &q); err != nil {
 		return err
 	}
-	_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) { return outcome{}, f(ctx, &q) })
+	_, err := e.config.bounded(ctx, func(ctx context.Context) (outcome, error) { return outcome{}, f(ctx, &q) })
 	e.denied.lift(p, key)
 	return err
 }

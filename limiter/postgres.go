@@ -14,7 +14,7 @@ import (
 // table is how one algorithm's statements are called.
 type table struct {
 	take     func(context.Context, db.DBTX, *question) (outcome, error)
-	takeMany func(context.Context, db.DBTX, *columns) ([]outcome, error)
+	takeMany func(context.Context, db.DBTX, *statement) error
 	held     func(context.Context, db.DBTX, db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error)
 	fill     func(context.Context, db.DBTX, *question) (outcome, error)
 	refund   func(context.Context, db.DBTX, *question) (outcome, error)

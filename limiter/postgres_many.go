@@ -3,13 +3,17 @@ package limiter
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/pglimit/pglimit/db"
 )
 
-// columns are the rows of a TakeMany, as the arrays that it takes. A statement
-// uses those that its algorithm has.
-type columns struct {
+// statement is a TakeMany: its rows, and what it takes of them as arrays. It
+// uses the arrays that its algorithm has.
+type statement struct {
+	batch []*row // room for drain
+	rows  []*row
+
 	policies, keys                   []string
 	costs, counts, capacities, leaks []float64
 	ticks, periods, holds, blocks    []int64
@@ -18,91 +22,70 @@ type columns struct {
 	now         *int64
 	commit      string
 	lockTimeout string
+
+	found int // rows that have come back
 }
 
-func (c *columns) reset() {
-	clear(c.policies) // let go of the strings
-	clear(c.keys)
-	*c = columns{
-		policies: c.policies[:0], keys: c.keys[:0],
-		costs: c.costs[:0], counts: c.counts[:0], capacities: c.capacities[:0], leaks: c.leaks[:0],
-		ticks: c.ticks[:0], periods: c.periods[:0], holds: c.holds[:0], blocks: c.blocks[:0],
-		aligned: c.aligned[:0],
+var statements = sync.Pool{New: func() any { return new(statement) }}
+
+// reset makes the arrays from rows.
+func (s *statement) reset(rows []*row) {
+	*s = statement{
+		batch: s.batch, rows: rows,
+		policies: s.policies[:0], keys: s.keys[:0],
+		costs: s.costs[:0], counts: s.counts[:0], capacities: s.capacities[:0], leaks: s.leaks[:0],
+		ticks: s.ticks[:0], periods: s.periods[:0], holds: s.holds[:0], blocks: s.blocks[:0],
+		aligned: s.aligned[:0],
 	}
-}
-
-func (c *columns) add(q *question, count float64) {
-	c.policies = append(c.policies, q.policy)
-	c.keys = append(c.keys, q.key)
-	c.costs = append(c.costs, q.cost)
-	c.counts = append(c.counts, count)
-	c.capacities = append(c.capacities, q.capacity)
-	c.holds = append(c.holds, q.hold)
-	c.blocks = append(c.blocks, q.blockFor)
-	switch q.algorithm {
-	case LeakyBucket:
-		c.leaks = append(c.leaks, q.leak)
-		c.ticks = append(c.ticks, q.tick)
-	case FixedWindow:
-		c.periods = append(c.periods, q.period)
-		c.aligned = append(c.aligned, q.aligned)
-	case SlidingWindowCounter, SlidingWindowLog:
-		c.periods = append(c.periods, q.period)
-	default:
-		c.leaks = append(c.leaks, q.leak)
-	}
-}
-
-// answers puts the rows of a TakeMany where their questions are: rows come
-// back in no order that can be relied on, though mostly in that of the arrays.
-type answers struct {
-	asked    *columns
-	outcomes []outcome
-	found    int
-}
-
-func newAnswers(c *columns) answers {
-	return answers{asked: c, outcomes: make([]outcome, len(c.keys))}
-}
-
-func (a *answers) put(policy, key string, o outcome) {
-	for i := a.found; i < len(a.outcomes); i++ {
-		if a.is(i, policy, key) {
-			a.set(i, o)
-			return
+	for _, r := range rows {
+		q := r.q
+		s.policies = append(s.policies, q.policy)
+		s.keys = append(s.keys, q.key)
+		s.costs = append(s.costs, q.cost)
+		s.counts = append(s.counts, float64(r.count))
+		s.capacities = append(s.capacities, q.capacity)
+		s.holds = append(s.holds, q.hold)
+		s.blocks = append(s.blocks, q.blockFor)
+		switch q.algorithm {
+		case LeakyBucket:
+			s.leaks = append(s.leaks, q.leak)
+			s.ticks = append(s.ticks, q.tick)
+		case FixedWindow:
+			s.periods = append(s.periods, q.period)
+			s.aligned = append(s.aligned, q.aligned)
+		case SlidingWindowCounter, SlidingWindowLog:
+			s.periods = append(s.periods, q.period)
+		default:
+			s.leaks = append(s.leaks, q.leak)
 		}
 	}
-	for i := range min(a.found, len(a.outcomes)) {
-		if a.is(i, policy, key) {
-			a.set(i, o)
+}
+
+// put gives what came back for a key to its row. They come back in no order
+// that can be relied on, though mostly in that of the arrays.
+func (s *statement) put(policy, key string, o outcome) {
+	n := len(s.rows)
+	for i := range n {
+		j := (s.found + i) % n
+		if s.keys[j] == key && s.policies[j] == policy {
+			if s.now != nil {
+				o.now = *s.now
+			}
+			s.rows[j].outcome = o
+			s.found = j + 1
 			return
 		}
 	}
 }
 
-func (a *answers) is(i int, policy, key string) bool {
-	return a.asked.keys[i] == key && a.asked.policies[i] == policy
-}
-
-func (a *answers) set(i int, o outcome) {
-	if a.asked.now != nil {
-		o.now = *a.asked.now
-	}
-	a.outcomes[i] = o
-	a.found = i + 1
-}
-
-// complete checks that each question got its answer.
-func (a *answers) complete(err error) ([]outcome, error) {
-	if err != nil {
-		return nil, err
-	}
-	for i := range a.outcomes {
-		if a.outcomes[i].view == nil {
-			return nil, fmt.Errorf("no row came back for %s and %s", quote(a.asked.policies[i]), quote(a.asked.keys[i]))
+// done checks that each row has its outcome.
+func (s *statement) done(err error) error {
+	for i, r := range s.rows {
+		if err == nil && r.outcome.view == nil {
+			return fmt.Errorf("no row came back for %s and %s", quote(s.policies[i]), quote(s.keys[i]))
 		}
 	}
-	return a.outcomes, nil
+	return err
 }
 
 // heldRows are the rows of any algorithm's Held as those of one.
@@ -115,107 +98,100 @@ func heldRows[T db.GCRAHeldRow | db.LeakyBucketHeldRow | db.LeakyBucketQueueHeld
 	return held, err
 }
 
-func leakyBucketTakeMany(ctx context.Context, tx db.DBTX, c *columns) ([]outcome, error) {
+func leakyBucketTakeMany(ctx context.Context, tx db.DBTX, s *statement) error {
 	rows, err := queries.LeakyBucketTakeMany(ctx, tx, db.LeakyBucketTakeManyParams{
-		Policies: c.policies, Keys: c.keys, Costs: c.costs, Counts: c.counts, Capacities: c.capacities,
-		Leaks: c.leaks, TicksUs: c.ticks, HoldsUs: c.holds, BlocksForUs: c.blocks,
-		NowUs: c.now, Commit: c.commit, LockTimeout: c.lockTimeout,
+		Policies: s.policies, Keys: s.keys, Costs: s.costs, Counts: s.counts, Capacities: s.capacities,
+		Leaks: s.leaks, TicksUs: s.ticks, HoldsUs: s.holds, BlocksForUs: s.blocks,
+		NowUs: s.now, Commit: s.commit, LockTimeout: s.lockTimeout,
 	})
-	a := newAnswers(c)
 	for _, r := range rows {
-		a.put(r.Policy, r.Key, leaky(db.LeakyBucketTakeRow{
+		s.put(r.Policy, r.Key, leaky(db.LeakyBucketTakeRow{
 			Granted: r.Granted, Level: r.Level, LeakedAtUs: r.LeakedAtUs, UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
 		}))
 	}
-	return a.complete(err)
+	return s.done(err)
 }
 
-func leakyBucketQueueTakeMany(ctx context.Context, tx db.DBTX, c *columns) ([]outcome, error) {
+func leakyBucketQueueTakeMany(ctx context.Context, tx db.DBTX, s *statement) error {
 	rows, err := queries.LeakyBucketQueueTakeMany(ctx, tx, db.LeakyBucketQueueTakeManyParams{
-		Policies: c.policies, Keys: c.keys, Costs: c.costs, Counts: c.counts, Capacities: c.capacities,
-		Leaks: c.leaks, HoldsUs: c.holds, BlocksForUs: c.blocks,
-		NowUs: c.now, Commit: c.commit, LockTimeout: c.lockTimeout,
+		Policies: s.policies, Keys: s.keys, Costs: s.costs, Counts: s.counts, Capacities: s.capacities,
+		Leaks: s.leaks, HoldsUs: s.holds, BlocksForUs: s.blocks,
+		NowUs: s.now, Commit: s.commit, LockTimeout: s.lockTimeout,
 	})
-	a := newAnswers(c)
 	for _, r := range rows {
-		a.put(r.Policy, r.Key, queued(db.LeakyBucketQueueTakeRow{
+		s.put(r.Policy, r.Key, queued(db.LeakyBucketQueueTakeRow{
 			Granted: r.Granted, Level: r.Level, Ticket: r.Ticket, UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
 		}))
 	}
-	return a.complete(err)
+	return s.done(err)
 }
 
-func tokenBucketTakeMany(ctx context.Context, tx db.DBTX, c *columns) ([]outcome, error) {
-	rows, err := queries.TokenBucketTakeMany(ctx, tx, bucketTakeMany(c))
-	a := newAnswers(c)
+func tokenBucketTakeMany(ctx context.Context, tx db.DBTX, s *statement) error {
+	rows, err := queries.TokenBucketTakeMany(ctx, tx, bucketTakeMany(s))
 	for _, r := range rows {
-		a.put(r.Policy, r.Key, poured(db.TokenBucketTakeRow{
+		s.put(r.Policy, r.Key, poured(db.TokenBucketTakeRow{
 			Granted: r.Granted, Level: r.Level, UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
 		}))
 	}
-	return a.complete(err)
+	return s.done(err)
 }
 
-func gcraTakeMany(ctx context.Context, tx db.DBTX, c *columns) ([]outcome, error) {
-	rows, err := queries.GCRATakeMany(ctx, tx, db.GCRATakeManyParams(bucketTakeMany(c)))
-	a := newAnswers(c)
+func gcraTakeMany(ctx context.Context, tx db.DBTX, s *statement) error {
+	rows, err := queries.GCRATakeMany(ctx, tx, db.GCRATakeManyParams(bucketTakeMany(s)))
 	for _, r := range rows {
-		a.put(r.Policy, r.Key, poured(db.TokenBucketTakeRow{
+		s.put(r.Policy, r.Key, poured(db.TokenBucketTakeRow{
 			Granted: r.Granted, Level: r.Level, UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
 		}))
 	}
-	return a.complete(err)
+	return s.done(err)
 }
 
-func bucketTakeMany(c *columns) db.TokenBucketTakeManyParams {
+func bucketTakeMany(s *statement) db.TokenBucketTakeManyParams {
 	return db.TokenBucketTakeManyParams{
-		Policies: c.policies, Keys: c.keys, Costs: c.costs, Counts: c.counts, Capacities: c.capacities,
-		Leaks: c.leaks, HoldsUs: c.holds, BlocksForUs: c.blocks,
-		NowUs: c.now, Commit: c.commit, LockTimeout: c.lockTimeout,
+		Policies: s.policies, Keys: s.keys, Costs: s.costs, Counts: s.counts, Capacities: s.capacities,
+		Leaks: s.leaks, HoldsUs: s.holds, BlocksForUs: s.blocks,
+		NowUs: s.now, Commit: s.commit, LockTimeout: s.lockTimeout,
 	}
 }
 
-func fixedWindowTakeMany(ctx context.Context, tx db.DBTX, c *columns) ([]outcome, error) {
+func fixedWindowTakeMany(ctx context.Context, tx db.DBTX, s *statement) error {
 	rows, err := queries.FixedWindowTakeMany(ctx, tx, db.FixedWindowTakeManyParams{
-		Policies: c.policies, Keys: c.keys, Costs: c.costs, Counts: c.counts, Capacities: c.capacities,
-		PeriodsUs: c.periods, AreAligned: c.aligned, HoldsUs: c.holds, BlocksForUs: c.blocks,
-		NowUs: c.now, Commit: c.commit, LockTimeout: c.lockTimeout,
+		Policies: s.policies, Keys: s.keys, Costs: s.costs, Counts: s.counts, Capacities: s.capacities,
+		PeriodsUs: s.periods, AreAligned: s.aligned, HoldsUs: s.holds, BlocksForUs: s.blocks,
+		NowUs: s.now, Commit: s.commit, LockTimeout: s.lockTimeout,
 	})
-	a := newAnswers(c)
 	for _, r := range rows {
-		a.put(r.Policy, r.Key, counted(db.FixedWindowTakeRow{
+		s.put(r.Policy, r.Key, counted(db.FixedWindowTakeRow{
 			Granted: r.Granted, Level: r.Level, EndsAtUs: r.EndsAtUs, UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
 		}))
 	}
-	return a.complete(err)
+	return s.done(err)
 }
 
-func slidingWindowCounterTakeMany(ctx context.Context, tx db.DBTX, c *columns) ([]outcome, error) {
+func slidingWindowCounterTakeMany(ctx context.Context, tx db.DBTX, s *statement) error {
 	rows, err := queries.SlidingWindowCounterTakeMany(ctx, tx, db.SlidingWindowCounterTakeManyParams{
-		Policies: c.policies, Keys: c.keys, Costs: c.costs, Counts: c.counts, Capacities: c.capacities,
-		PeriodsUs: c.periods, HoldsUs: c.holds, BlocksForUs: c.blocks,
-		NowUs: c.now, Commit: c.commit, LockTimeout: c.lockTimeout,
+		Policies: s.policies, Keys: s.keys, Costs: s.costs, Counts: s.counts, Capacities: s.capacities,
+		PeriodsUs: s.periods, HoldsUs: s.holds, BlocksForUs: s.blocks,
+		NowUs: s.now, Commit: s.commit, LockTimeout: s.lockTimeout,
 	})
-	a := newAnswers(c)
 	for _, r := range rows {
-		a.put(r.Policy, r.Key, slid(db.SlidingWindowCounterTakeRow{
+		s.put(r.Policy, r.Key, slid(db.SlidingWindowCounterTakeRow{
 			Granted: r.Granted, Current: r.Current, Previous: r.Previous, EndsAtUs: r.EndsAtUs, UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
 		}))
 	}
-	return a.complete(err)
+	return s.done(err)
 }
 
-func slidingWindowLogTakeMany(ctx context.Context, tx db.DBTX, c *columns) ([]outcome, error) {
+func slidingWindowLogTakeMany(ctx context.Context, tx db.DBTX, s *statement) error {
 	rows, err := queries.SlidingWindowLogTakeMany(ctx, tx, db.SlidingWindowLogTakeManyParams{
-		Policies: c.policies, Keys: c.keys, Costs: c.costs, Counts: c.counts, Capacities: c.capacities,
-		PeriodsUs: c.periods, HoldsUs: c.holds, BlocksForUs: c.blocks,
-		NowUs: c.now, Commit: c.commit, LockTimeout: c.lockTimeout,
+		Policies: s.policies, Keys: s.keys, Costs: s.costs, Counts: s.counts, Capacities: s.capacities,
+		PeriodsUs: s.periods, HoldsUs: s.holds, BlocksForUs: s.blocks,
+		NowUs: s.now, Commit: s.commit, LockTimeout: s.lockTimeout,
 	})
-	a := newAnswers(c)
 	for _, r := range rows {
-		a.put(r.Policy, r.Key, logged(db.SlidingWindowLogFillRow{
+		s.put(r.Policy, r.Key, logged(db.SlidingWindowLogFillRow{
 			Granted: r.Granted, Level: r.Level, NewestAtUs: r.NewestAtUs, UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
 		}, r.FreesAtUs))
 	}
-	return a.complete(err)
+	return s.done(err)
 }

@@ -46,11 +46,11 @@ func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) err
 // leave gives a place back as well as it can: the caller is going, and a place
 // that stays taken only makes others wait longer.
 func (e *engine) leave(ctx context.Context, ask Ask, ticket int64) {
-	q, err := e.question(verbWait, ask)
-	if err != nil {
+	var q question
+	if e.question(verbWait, ask, &q) != nil {
 		return
 	}
-	_, err = e.config.bounded(context.WithoutCancel(ctx), func(ctx context.Context) (outcome, error) {
+	_, err := e.config.bounded(context.WithoutCancel(ctx), func(ctx context.Context) (outcome, error) {
 		return outcome{}, e.store.leave(ctx, &q, ticket)
 	})
 	e.denied.lift(ask.Policy, ask.Key)

@@ -6,12 +6,12 @@
 -- come by often and do little: rows here change all the time.
 
 -- +goose Up
-ALTER TABLE pglimit_leaky_bucket           SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
-ALTER TABLE pglimit_leaky_bucket_queue     SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
-ALTER TABLE pglimit_token_bucket           SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
-ALTER TABLE pglimit_gcra                   SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
-ALTER TABLE pglimit_fixed_window           SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
-ALTER TABLE pglimit_sliding_window_counter SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
+ALTER TABLE pglimit_leaky_bucket           SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
+ALTER TABLE pglimit_leaky_bucket_queue     SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
+ALTER TABLE pglimit_token_bucket           SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
+ALTER TABLE pglimit_gcra                   SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
+ALTER TABLE pglimit_fixed_window           SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
+ALTER TABLE pglimit_sliding_window_counter SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
 ALTER TABLE pglimit_sliding_window_log     SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
 
 -- +goose Down
