@@ -51,12 +51,12 @@ func newGated(t testing.TB, pool *pgxpool.Pool, config limiter.Config) *limiter.
 
 // guard makes a pool's connections wait at the gate.
 func (g *doorway) guard(cfg *pgxpool.Config) {
-	cfg.BeforeAcquire = func(context.Context, *pgx.Conn) bool {
+	cfg.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) {
 		if barrier := g.barrier; barrier != nil {
 			g.arrived <- struct{}{}
 			<-barrier
 		}
-		return true
+		return true, nil
 	}
 }
 
@@ -157,7 +157,7 @@ func drawShare(rt *rapid.T, p limiter.Policy) float64 {
 // rounded once, of single ones each time.
 func alike(a, b limiter.Result) bool {
 	near := func(x, y float64) bool { return math.Abs(x-y) <= 1e-9*max(1, a.Burst) }
-	soon := func(x, y time.Duration) bool { return x == y || (x - y).Abs() <= time.Microsecond }
+	soon := func(x, y time.Duration) bool { return x == y || (x-y).Abs() <= time.Microsecond }
 	ok := near(a.Level, b.Level) && near(a.Remaining, b.Remaining) &&
 		soon(a.RetryAfter, b.RetryAfter) && soon(a.ResetAfter, b.ResetAfter) && soon(a.Delay, b.Delay)
 	a.Level, a.Remaining, a.RetryAfter, a.ResetAfter, a.Delay = b.Level, b.Remaining, b.RetryAfter, b.ResetAfter, b.Delay
@@ -291,8 +291,13 @@ func TestCloseDrains(t *testing.T) {
 	for i := range 5 {
 		answers = append(answers, g.ask(t.Context(), p.Ask(fmt.Sprint(i), 1)))
 	}
-	closed := make(chan error)
-	go func() { closed <- g.Close() }()
+	waiting := make(chan int, 1)
+	go func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		waiting <- g.Waiting()
+	}()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for {
@@ -300,19 +305,14 @@ func TestCloseDrains(t *testing.T) {
 			break
 		}
 	}
-	select {
-	case <-closed:
-		t.Error("Close returned while asks were in flight")
-	default:
-	}
 	g.open()
 	for _, a := range answers {
 		if got := <-a; got.err != nil || !got.Allowed {
 			t.Errorf("%+v, %v", got.Result, got.err)
 		}
 	}
-	if err := <-closed; err != nil {
-		t.Error(err)
+	if n := <-waiting; n > 0 {
+		t.Errorf("Close returned while %d callers waited", n)
 	}
 }
 
