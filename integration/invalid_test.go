@@ -64,6 +64,7 @@ func TestBadInput(t *testing.T) {
 		"BlockFor negative": with(func(p *limiter.Policy) { p.BlockFor = -time.Second }),
 		"BlockFor fraction": with(func(p *limiter.Policy) { p.BlockFor = time.Nanosecond }),
 		"BlockFor long":     with(func(p *limiter.Policy) { p.BlockFor = century + time.Microsecond }),
+		"Durability bad":    with(func(p *limiter.Policy) { p.Durability = 2 }),
 		"OnError unknown":   with(func(p *limiter.Policy) { p.OnError = 7 }),
 	}
 	for name, p := range policies {

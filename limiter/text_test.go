@@ -13,6 +13,7 @@ func TestPolicyTextRoundTrip(t *testing.T) {
 	for _, p := range []Policy{
 		{Name: "a", Algorithm: LeakyBucket, Limit: 1.5, Period: 90 * time.Second, Burst: 3, Tick: time.Second},
 		{Name: "b", Algorithm: FixedWindow, Limit: 1 << 53, Period: time.Microsecond, Aligned: true, BlockFor: time.Hour, OnError: FailOpen},
+		{Name: "c", Algorithm: GCRA, Limit: 1, Period: time.Second, Durability: Relaxed},
 	} {
 		data, err := json.Marshal(p)
 		if err != nil {
@@ -34,12 +35,30 @@ func TestPolicyTextRoundTrip(t *testing.T) {
 	}
 }
 
+// TestDurabilityText: a name each, the default may be written and is left out.
+func TestDurabilityText(t *testing.T) {
+	for d, name := range map[Durability]string{Durable: "durable", Relaxed: "relaxed"} {
+		var p Policy
+		if err := json.Unmarshal([]byte(`{"name":"a","durability":"`+name+`"}`), &p); err != nil || p.Durability != d || d.String() != name {
+			t.Errorf("%s: read as %v, %v", name, p.Durability, err)
+		}
+		data, err := json.Marshal(p)
+		if err != nil || strings.Contains(string(data), "durability") != (d == Relaxed) {
+			t.Errorf("%s: written as %s, %v", name, data, err)
+		}
+	}
+	if s := Durability(2).String(); s != "Durability(2)" {
+		t.Errorf("got %s", s)
+	}
+}
+
 func TestPolicyTextErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"name": "a", "perod": "1s"}`:     "perod",
 		`{"name": "a", "period": "1 day"}`: `Period "1 day"`,
 		`{"name": "a", "period": 60}`:      "period",
 		`{"name": "a", "on_error": "no"}`:  `OnError "no"`,
+		`{"name": "a", "durability": "s"}`: `Durability "s": must be durable or relaxed`,
 		`{"name": "a", "block_for": "1y"}`: `BlockFor "1y"`,
 	} {
 		before := Policy{Name: "before"}
