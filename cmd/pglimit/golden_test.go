@@ -91,4 +91,9 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: exit code %d, %q", verb, code, stdout)
 		}
 	}
+	for _, verb := range []string{"allow", "check", "fill", "refund", "wait"} {
+		if code, stdout, _ := call(t, "__complete", verb, "--durability", ""); code != 0 || stdout != "durable\nrelaxed\n:4\n" {
+			t.Errorf("%s --durability: exit code %d, %q", verb, code, stdout)
+		}
+	}
 }

@@ -20,13 +20,22 @@ const keySecretEnv = "PGLIMIT_KEY_SECRET"
 
 // policyFlags are the flags that make a policy and a cost.
 type policyFlags struct {
-	policy    limiter.Policy
-	algorithm string
-	cost      float64
+	policy     limiter.Policy
+	algorithm  string
+	durability string // empty where there is no such flag: the default
+	cost       float64
 }
 
-// register adds the flags for asks: who is counted, and by which numbers.
+// register adds the flags for asks of a database.
 func (f *policyFlags) register(cmd *cobra.Command, algorithm limiter.Algorithm) {
+	f.registerNumbers(cmd, algorithm)
+	names := []string{limiter.Durable.String(), limiter.Relaxed.String()}
+	cmd.Flags().StringVar(&f.durability, "durability", names[0], "durable, or relaxed: faster, but a crash of the server may forget the last moment's decisions")
+	_ = cmd.RegisterFlagCompletionFunc("durability", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// registerNumbers adds the flags that decide: who is counted, and by which numbers.
+func (f *policyFlags) registerNumbers(cmd *cobra.Command, algorithm limiter.Algorithm) {
 	f.registerRow(cmd, algorithm)
 	flags := cmd.Flags()
 	flags.Float64Var(&f.policy.Limit, "limit", 0, "`units` that pass per period (needed)")
@@ -56,6 +65,13 @@ func (f *policyFlags) registerRow(cmd *cobra.Command, algorithm limiter.Algorith
 // asked.
 func (f *policyFlags) read() (limiter.Policy, error) {
 	f.policy.Algorithm = limiter.Algorithm(f.algorithm)
+	switch f.durability {
+	case "", limiter.Durable.String():
+	case limiter.Relaxed.String():
+		f.policy.Durability = limiter.Relaxed
+	default:
+		return f.policy, fmt.Errorf("--durability is %q: take durable or relaxed", f.durability)
+	}
 	return f.policy, f.policy.Validate()
 }
 

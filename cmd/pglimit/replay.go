@@ -69,7 +69,7 @@ Lines that cannot be read are counted, told of on stderr and passed over.`,
 			return a.print(cmd, report, report.text(p))
 		},
 	}
-	flags.register(cmd, limiter.TokenBucket)
+	flags.registerNumbers(cmd, limiter.TokenBucket)
 	return cmd
 }
 

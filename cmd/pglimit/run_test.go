@@ -45,6 +45,7 @@ func TestUsageErrors(t *testing.T) {
 		{"check --limit 0 k", "Limit 0: must be from 1e-9"},
 		{"fill --limit 1 --algorithm bucket k", `Algorithm "bucket": must be one of`},
 		{"refund --limit 1 --name UPPER k", `Name "UPPER": must match`},
+		{"allow --limit 1 --durability no k", `--durability is "no": take durable or relaxed`},
 		{"wait --limit 1 --timeout -1s k", "--timeout is -1s"},
 		{"wait --limit 1 --timeout soon k", `"soon" for "--timeout"`},
 		{"block k", "accepts 2 arg"},
