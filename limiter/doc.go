@@ -41,6 +41,9 @@
 // the database cannot be asked. A statement that ends in ErrUnavailable may have
 // been counted or not.
 //
+// What was acknowledged stays, unless the policy is Relaxed: then a crash of the
+// database server may forget its last moment, see Durability.
+//
 // A database that does not answer several times in a row is left alone for a
 // moment, see Config.BreakAfter: asks fail at once then.
 //
