@@ -111,7 +111,8 @@ func (e *engine) question(v verb, in Ask, q *question) error {
 		if in.Cost != math.Trunc(in.Cost) {
 			q.cost = math.Min(1e-6*q.burst, in.Cost)
 		}
-		q.count, q.unit = in.Cost/q.cost, math.Min(1, in.Cost)
+		// A unit more may be less than a step, which is then what has to fit.
+		q.count, q.unit = in.Cost/q.cost, math.Min(math.Max(1, q.cost), in.Cost)
 	case verbFill, verbRefund:
 		q.cost, q.count = 1, in.Cost
 	}
