@@ -352,8 +352,10 @@ type LeakyBucketQueueTakeRow struct {
 // the caller can wait only so long for its turn. ticket names the place given,
 // so that LeakyBucketQueueLeave can tell whether anyone came after.
 //
-// expires_at_us is indexed, so it moves only once overrun, and then by linger_us
-// more than needed: all other updates stay HOT.
+// expires_at_us is indexed, so it moves only once overrun, and then by far more
+// than needed: all other updates stay HOT. The row to be inserted carries what the
+// update needs of the policy: how long the key holds anything at most, as the time
+// from its clock to its expiry, and block_for_us, negated, as its block.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 // Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.

@@ -131,6 +131,7 @@ type PglimitSlidingWindowCounterNow struct {
 
 type PglimitSlidingWindowLog struct {
 	Base           float64
+	Total          float64
 	Capacity       float64
 	PeriodUs       int64
 	UpdatedAtUs    int64
@@ -147,7 +148,7 @@ type PglimitSlidingWindowLog struct {
 type PglimitSlidingWindowLogNow struct {
 	Policy       string
 	Key          string
-	Level        interface{}
+	Level        int32
 	Entries      int32
 	OldestAt     interface{}
 	UpdatedAt    interface{}

@@ -23,19 +23,9 @@ func (l *slidingLog) last() float64 {
 
 func (l *slidingLog) level(*rules, int64) float64 { return l.last() - l.base }
 
-func (l *slidingLog) advance(r *rules, _, at int64) {
-	l.trim(r, at)
-	if l.base > r.rebaseAbove() {
-		for i := range l.totals {
-			l.totals[i] -= l.base
-		}
-		l.base = 0
-	}
-}
-
-// trim drops what is one period old, and then as much as is above the
+// advance drops what is one period old, and then as much as is above the
 // capacity, should that have been lowered.
-func (l *slidingLog) trim(r *rules, at int64) {
+func (l *slidingLog) advance(r *rules, _, at int64) {
 	last := l.last()
 	gone := sort.Search(len(l.entries), func(i int) bool { return l.entries[i] > at-r.period })
 	if gone > 0 {
@@ -46,23 +36,34 @@ func (l *slidingLog) trim(r *rules, at int64) {
 	l.totals = slices.Delete(l.totals, 0, gone)
 }
 
-// put leaves out an entry too small to change the running total.
-func (l *slidingLog) put(at int64, units float64) {
-	if total := l.last() + units; total > l.last() {
-		l.entries = append(l.entries, at)
-		l.totals = append(l.totals, total)
+// rebase starts the running totals again from zero before they get too large
+// to keep the last digits of what is added.
+func (l *slidingLog) rebase(r *rules) {
+	if l.last() <= r.rebaseAbove() {
+		return
 	}
+	for i := range l.totals {
+		l.totals[i] -= l.base
+	}
+	l.base = 0
+}
+
+func (l *slidingLog) put(at int64, units float64) {
+	l.entries = append(l.entries, at)
+	l.totals = append(l.totals, l.last()+units)
 }
 
 func (l *slidingLog) fill(r *rules, at int64, units float64) float64 {
 	added := math.Max(0, math.Min(math.Min(units, r.capacity), r.capacity-l.level(r, at)))
-	l.put(at, added)
+	if l.last()+added > l.last() { // else it is too small to be an entry
+		l.put(at, added)
+	}
 	return added
 }
 
 // refund takes the newest entries first; the one that it cuts keeps its time.
-func (l *slidingLog) refund(r *rules, _, at int64, units float64) float64 {
-	l.trim(r, at)
+func (l *slidingLog) refund(r *rules, now, at int64, units float64) float64 {
+	l.advance(r, now, at)
 	back := math.Min(units, l.level(r, at))
 	keep := math.Max(l.base, l.last()-units)
 	kept := 0
@@ -78,12 +79,14 @@ func (l *slidingLog) clone() state {
 	return &slidingLog{slices.Clone(l.entries), slices.Clone(l.totals), l.base}
 }
 
-// seen is what the statements return of a log.
+// seen is what the statements return of a log. Which entry has to leave is
+// asked of the arithmetic that decides: a sum computed for it, such as
+// last + need - room, can round to another side.
 func (l *slidingLog) seen(room, need float64) view {
 	v := logView{units: l.last() - l.base}
 	if n := len(l.entries); n > 0 {
 		v.newest = l.entries[n-1]
-		if i := sort.SearchFloat64s(l.totals, l.last()+need-room); i < n {
+		if i := sort.Search(n, func(i int) bool { return free(room, l.last()-l.totals[i], need) >= 1 }); i < n {
 			v.frees = l.entries[i]
 		}
 	}

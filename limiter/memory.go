@@ -99,6 +99,14 @@ func (s *shard) sweep(now int64) {
 	s.sweepAt = max(minSweep, 2*len(s.entries))
 }
 
+// advance brings the state to at, to be added to.
+func (e *entry) advance(r *rules, now, at int64) {
+	e.state.advance(r, now, at)
+	if l, ok := e.state.(*slidingLog); ok {
+		l.rebase(r)
+	}
+}
+
 // moved notes that the state is at at now, and holds something until then plus
 // the policy's hold at most.
 func (e *entry) moved(q *question, at int64) {
@@ -108,7 +116,7 @@ func (e *entry) moved(q *question, at int64) {
 
 func (m *memory) take(_ context.Context, q *question) (outcome, error) {
 	return m.with(q, true, func(e *entry, now, at int64) (granted float64) {
-		e.state.advance(&q.rules, now, at)
+		e.advance(&q.rules, now, at)
 		fit := free(q.room, e.state.level(&q.rules, at), q.cost)
 		switch {
 		case e.blockedUntil > at:
@@ -128,7 +136,7 @@ func (m *memory) fill(_ context.Context, q *question) (outcome, error) {
 	r := q.rules
 	r.capacity = r.burst
 	return m.with(q, true, func(e *entry, now, at int64) float64 {
-		e.state.advance(&r, now, at)
+		e.advance(&r, now, at)
 		granted := e.state.fill(&r, at, q.units)
 		e.moved(q, at)
 		return granted

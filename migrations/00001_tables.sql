@@ -117,6 +117,7 @@ CREATE INDEX pglimit_sliding_window_counter_expires ON pglimit_sliding_window_co
 
 CREATE TABLE pglimit_sliding_window_log (
     base             float8 NOT NULL,  -- running total of all that has left the window
+    total            float8 NOT NULL,  -- and of all that was ever granted
     capacity         float8 NOT NULL,
     period_us        bigint NOT NULL,
     updated_at_us    bigint NOT NULL,
@@ -125,7 +126,7 @@ CREATE TABLE pglimit_sliding_window_log (
     cost             float8 NOT NULL,
     granted          float8 NOT NULL,
     entries          bigint[] NOT NULL,  -- when each decision in the window was, oldest first
-    totals           float8[] NOT NULL,  -- the running total after each of them
+    totals           float8[] NOT NULL,  -- the running total before each of them
     policy           text COLLATE "C" NOT NULL,
     key              text COLLATE "C" NOT NULL,
     CONSTRAINT pglimit_sliding_window_log_pkey PRIMARY KEY (policy, key)

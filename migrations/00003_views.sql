@@ -64,7 +64,7 @@ FROM pglimit_sliding_window_counter AS t,
 
 CREATE VIEW pglimit_sliding_window_log_now AS
 SELECT t.policy, t.key,
-       GREATEST(0, t.totals[cardinality(t.totals)] - GREATEST(t.base, t.totals[width_bucket(c.us - t.period_us, t.entries)])) AS level,
+       t.total - GREATEST(t.base, coalesce(t.totals[1 + width_bucket(c.us - t.period_us, t.entries)], t.total)) AS level,
        cardinality(t.entries) - width_bucket(c.us - t.period_us, t.entries) AS entries,
        to_timestamp(t.entries[1 + width_bucket(c.us - t.period_us, t.entries)] / 1e6) AS oldest_at,
        to_timestamp(t.updated_at_us / 1e6) AS updated_at,

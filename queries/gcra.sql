@@ -18,8 +18,10 @@
 --   granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 --   level   = used + cost * granted
 --
--- expires_at_us is indexed, so it moves only once overrun, and then by linger_us
--- more than needed: all other updates stay HOT.
+-- expires_at_us is indexed, so it moves only once overrun, and then by far more
+-- than needed: all other updates stay HOT. The row to be inserted carries what the
+-- update needs of the policy: how long the key holds anything at most, as the time
+-- from its clock to its expiry, and block_for_us, negated, as its block.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 -- Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.

@@ -66,13 +66,13 @@ func (d *logDecider) Fill(ctx context.Context, keys []string, n int) error {
 		WITH clock AS MATERIALIZED (
 			SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us
 		), log AS MATERIALIZED (
-			SELECT now_us, array_agg(now_us - $2::bigint + i * $2 / ($3::bigint + 1) ORDER BY i) AS entries, array_agg(i::float8 ORDER BY i) AS totals
+			SELECT now_us, array_agg(now_us - $2::bigint + i * $2 / ($3::bigint + 1) ORDER BY i) AS entries, array_agg(i::float8 - 1 ORDER BY i) AS totals
 			FROM clock, generate_series(1, $3) AS i GROUP BY now_us
 		)
 		INSERT INTO pglimit_sliding_window_log
-			(base, period_us, updated_at_us, blocked_until_us, expires_at_us, cost, granted, entries, totals, policy, key)
-		SELECT 0, $2, now_us, 0, now_us + $2, 1, 1, entries, totals, $1, key FROM log, unnest($4::text[]) AS key`,
-		d.policy.Name, d.policy.Period.Microseconds(), n, keys)
+			(base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us, cost, granted, entries, totals, policy, key)
+		SELECT 0, $3, $5, $2, now_us, 0, now_us + $2, 1, 1, entries, totals, $1, key FROM log, unnest($4::text[]) AS key`,
+		d.policy.Name, d.policy.Period.Microseconds(), n, keys, d.policy.Limit)
 	return err
 }
 

@@ -65,7 +65,7 @@ var algorithms = []algorithm{
 	{Table: "sliding_window_counter", Name: "SlidingWindowCounter", Template: "sliding_window_counter",
 		Empty: "current, previous, capacity, period_us, ends_at_us", Zero: "0, 0, 0, 1, 0", Numbers: []number{period}},
 	{Table: "sliding_window_log", Name: "SlidingWindowLog", Template: "sliding_window_log",
-		Empty: "entries, totals, base, capacity, period_us", Zero: "'{}', '{}', 0, 0, 1", Numbers: []number{period}},
+		Empty: "entries, totals, base, total, capacity, period_us", Zero: "'{}', '{}', 0, 0, 0, 1", Numbers: []number{period}},
 }
 
 // Clock is the one reading of the clock that a statement makes.
