@@ -218,10 +218,10 @@ func TestDurabilityOfBatches(t *testing.T) {
 func TestBatchesKeepDurabilitiesApart(t *testing.T) {
 	t.Parallel()
 	c := newCommitLog(t)
-	g := &doorway{arrived: make(chan struct{})}
-	g.Limiter = newGated(t, connect(t, c.url, g.guard, setting("synchronous_commit", "off")), limiter.Config{})
 	ctx := t.Context()
 	for _, base := range variants(10, 1000*time.Hour) {
+		g := &doorway{arrived: make(chan struct{})} // nothing of the last one is in flight in it
+		g.Limiter = newGated(t, connect(t, c.url, g.guard, setting("synchronous_commit", "off")), limiter.Config{})
 		durable, relaxed := base, base
 		durable.Name, relaxed.Name = base.Name+"-durable", base.Name+"-relaxed"
 		relaxed.Durability = limiter.Relaxed
