@@ -2,14 +2,14 @@
 
 # Further arguments: make test ARGS='-race -run TestWait'
 ARGS ?=
-# QUICK=1: make bench and make growth within a minute
+# QUICK=1: make bench, growth and bench-held within a minute each
 QUICK ?=
 
 # Directories of modules of their own, which ./... leaves out.
 nested = $$(find . -mindepth 2 -name go.mod | xargs -n 1 dirname)
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo bench growth generate verify
+.PHONY: help test demo bench growth bench-held generate verify
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ bench: ## Set pglimit beside a bare upsert, Redis and others; QUICK=1 for a quic
 growth: ## Measure large tables, an attacker and Zipf traffic (QUICK=1: under a minute; ARGS: its flags)
 	@PGLIMIT_TEST_BACKEND=local scripts/setup
 	@cd bench && go run ./growth $(if $(QUICK),-quick) $(ARGS)
+
+bench-held: ## Measure the other keys while a transaction holds a row (QUICK=1: half a minute; ARGS: its flags)
+	@PGLIMIT_TEST_BACKEND=local scripts/setup
+	@cd bench && go run ./held $(if $(QUICK),-quick) $(ARGS)
 
 generate: ## Make queries/*.sql from their templates, and db/ from queries/ and migrations/
 	go run ./queries/template

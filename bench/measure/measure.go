@@ -32,6 +32,7 @@ type Sample struct {
 	Decisions  int64         // answered while recording
 	Elapsed    time.Duration // of recording
 	P50, P99   time.Duration // from the ask to its answer
+	P999       time.Duration // of 1,000 asks one took longer
 	Allocs     float64       // per decision, of the whole process
 	FirstCount int64         // decisions for Keys[0], the warm-up and the last ones included
 }
@@ -92,6 +93,7 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 	}
 	s.P50 = time.Duration(all.ValueAtQuantile(50))
 	s.P99 = time.Duration(all.ValueAtQuantile(99))
+	s.P999 = time.Duration(all.ValueAtQuantile(99.9))
 	s.Allocs = float64(after.Mallocs-before.Mallocs) / float64(s.Decisions)
 	return s, nil
 }

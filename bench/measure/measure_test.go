@@ -36,7 +36,7 @@ func TestRunRecordsAfterTheWarmup(t *testing.T) {
 		if s.Decisions != callers*100 || s.PerSecond() != callers*1000 {
 			t.Errorf("%d decisions, %v per second; want %d and %d", s.Decisions, s.PerSecond(), callers*100, callers*1000)
 		}
-		for name, d := range map[string]time.Duration{"p50": s.P50, "p99": s.P99} {
+		for name, d := range map[string]time.Duration{"p50": s.P50, "p99": s.P99, "p99.9": s.P999} {
 			if d < 990*time.Microsecond || d > 1010*time.Microsecond {
 				t.Errorf("%s is %v, want 1 ms to within 1 %%", name, d)
 			}

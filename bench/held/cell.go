@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/bench/measure"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// What is measured: so many callers ask for the other keys of so many, and the
+// row of one is held for holdFor of every holdEvery.
+const (
+	callers   = 64
+	keys      = 100
+	holdFor   = 600 * time.Millisecond
+	holdEvery = 800 * time.Millisecond
+)
+
+// pools are the connections that a limiter has: the benchmark's, and the least
+// that a pool has by default, of which one waits for held rows.
+var pools = []int32{16, 4}
+
+// heldKey is the one whose row is held; its place among the others is in the
+// middle.
+const heldKey = "user:000050:held"
+
+// cell is one measurement.
+type cell struct {
+	Connections int32
+	Held        bool
+	Others      measure.Sample // of the other keys
+	Holds       int64          // transactions that held the row, the warm-up included
+	// Asks for the held key, the warm-up included: those that were answered, and
+	// those that had waited for Config.Timeout.
+	Answered, TimedOut int64
+}
+
+func migrate(ctx context.Context, pool *pgxpool.Pool) error { return migrations.Up(ctx, pool) }
+
+// policy lets everything pass and leaks next to nothing, so that levels count.
+func (c *cell) policy() limiter.Policy {
+	return limiter.Policy{
+		Name: fmt.Sprintf("held-%d-%v", c.Connections, c.Held), Algorithm: limiter.TokenBucket,
+		Limit: 1, Period: 100 * 365 * 24 * time.Hour, Burst: 1e9, Durability: limiter.Relaxed,
+	}
+}
+
+// measure fills the cell. The callers never wait for the held key, else all of
+// them soon would: each ask for it is made beside theirs, as often as one for
+// any other key.
+func (c *cell) measure(ctx context.Context, config *pgxpool.Config, p plan) error {
+	config.MaxConns, config.MinConns = c.Connections, c.Connections
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	l, err := limiter.New(pool, &limiter.Config{DenyCacheTTL: -1})
+	if err != nil {
+		return err
+	}
+	policy := c.policy()
+	if _, err := l.Allow(ctx, policy, heldKey); err != nil { // it has a row
+		return err
+	}
+	c.Answered++
+
+	holding, release := context.WithCancel(ctx)
+	defer release()
+	var wg sync.WaitGroup
+	holder := make(chan error, 1)
+	if c.Held {
+		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+		if err != nil {
+			return err
+		}
+		defer conn.Close(context.WithoutCancel(ctx))
+		wg.Go(func() { holder <- c.hold(holding, conn, l, policy) })
+	}
+	var asked, answered, timedOut atomic.Int64
+	failed := make(chan error, 1)
+	askHeld := func() {
+		_, err := l.Allow(ctx, policy, heldKey)
+		switch {
+		case err == nil:
+			answered.Add(1)
+		case errors.Is(err, limiter.ErrUnavailable) && errors.Is(err, context.DeadlineExceeded):
+			timedOut.Add(1)
+		default:
+			select {
+			case failed <- err:
+			default: // the first counts
+			}
+		}
+	}
+	c.Others, err = measure.Run(ctx, measure.Load{
+		Callers: callers, Warmup: p.Warmup, Duration: p.Length,
+		Keys: measure.Keys(keys - 1), Sequence: measure.Evenly(keys - 1),
+		Decide: func(ctx context.Context, key string) (bool, error) {
+			if asked.Add(1)%(keys-1) == 0 {
+				wg.Go(askHeld)
+			}
+			r, err := l.Allow(ctx, policy, key)
+			return r.Allowed, err
+		},
+	})
+	release()
+	wg.Wait()
+	c.Answered += answered.Load()
+	c.TimedOut = timedOut.Load()
+	for _, errs := range []chan error{failed, holder} {
+		select {
+		case e := <-errs:
+			err = errors.Join(err, e)
+		default:
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return c.count(ctx, l)
+}
+
+// hold holds the row again and again until ctx ends.
+func (c *cell) hold(ctx context.Context, conn *pgx.Conn, l *limiter.Limiter, policy limiter.Policy) error {
+	whole := context.WithoutCancel(ctx) // of a transaction
+	for ctx.Err() == nil {
+		err := pgx.BeginFunc(whole, conn, func(tx pgx.Tx) error {
+			_, err := l.InTx(tx).Allow(whole, policy, heldKey)
+			pause(ctx, holdFor)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("the transaction that holds the row: %w", err)
+		}
+		c.Holds++
+		pause(ctx, holdEvery-holdFor)
+	}
+	return nil
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// count holds what was counted against what was answered. An ask that timed out
+// may have been counted or not.
+func (c *cell) count(ctx context.Context, l *limiter.Limiter) error {
+	for _, k := range []struct {
+		key         string
+		least, most int64
+	}{
+		{measure.Keys(1)[0], c.Others.FirstCount, c.Others.FirstCount},
+		{heldKey, c.Answered + c.Holds, c.Answered + c.Holds + c.TimedOut},
+	} {
+		r, err := l.Check(ctx, c.policy(), k.key, 0)
+		if err != nil {
+			return err
+		}
+		if n := int64(math.Round(r.Level)); n < k.least || n > k.most {
+			return fmt.Errorf("%s was counted %d times, where %d to %d were allowed", k.key, n, k.least, k.most)
+		}
+	}
+	return nil
+}
