@@ -29,9 +29,10 @@ type Config struct {
 	// each decision. A caller that nobody is ahead of never waits for company.
 	BatchRows int
 	// BatchStatements is how many such statements are in flight at most, for
-	// each algorithm and durability: 0 is DefaultBatchStatements. Each needs a
-	// connection of the pool; up to a quarter of the pool's connections more
-	// wait for keys whose rows other transactions hold.
+	// each algorithm and durability: 0 is DefaultBatchStatements. A further one
+	// goes out only for 32 waiting keys or more. Each needs a connection of the
+	// pool; up to a quarter of the pool's connections more, one at least, wait for
+	// keys whose rows other transactions hold.
 	BatchStatements int
 	// BatchWaiting is how many callers wait for their statement at most, in
 	// all; who comes after gets ErrOverloaded, or what Policy.OnError says

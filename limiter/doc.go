@@ -44,13 +44,22 @@
 // What was acknowledged stays, unless the policy is Relaxed: then a crash of the
 // database server may forget its last moment, see Durability.
 //
-// A database that does not answer several times in a row is left alone for a
-// moment, see Config.BreakAfter: asks fail at once then.
+// Time is the database's, read once per decision; it never moves back for a
+// key. If the server's clock is set back, keys wait until it has caught up.
+//
+// # Many callers
+//
+// A caller whom nobody is ahead of has a statement of its own, at once. Those who
+// ask while it is in flight share the next one: many keys in one statement, equal
+// asks for one key in one row, each with the answer that it would have got alone,
+// in the order of arrival. So share one Limiter, and see Config.BatchRows. A
+// caller whose context ends while it waits for its statement consumes nothing;
+// once that is in flight it may have. In transactions each ask is a statement.
 //
 // A denial is remembered in this process for a moment, at most a second unless
 // Config.DenyCacheTTL says otherwise, and answers equal or larger asks for that
 // key in well under a microsecond.
 //
-// Time is the database's, read once per decision; it never moves back for a
-// key. If the server's clock is set back, keys wait until it has caught up.
+// A database that does not answer several times in a row is left alone for a
+// moment, see Config.BreakAfter: asks fail at once then.
 package limiter

@@ -10,8 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Limiter decides. It is safe for concurrent use, starts no goroutine, and one
-// is enough for a program. Make one with New or NewMemory.
+// Limiter decides. It is safe for concurrent use, has no goroutine while nobody
+// asks, and one is enough for a program: callers that share it share statements.
+// Make one with New or NewMemory.
 type Limiter struct {
 	engine engine
 }
