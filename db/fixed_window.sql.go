@@ -188,6 +188,7 @@ func (q *Queries) FixedWindowGet(ctx context.Context, db DBTX, arg FixedWindowGe
 const fixedWindowHeld = `-- name: FixedWindowHeld :many
 WITH asked AS MATERIALIZED (
     SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit', 'off', true) AS commits) AS c
 ), free AS MATERIALIZED (
     SELECT t.policy, t.key FROM asked AS a JOIN pglimit_fixed_window AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
@@ -209,7 +210,8 @@ type FixedWindowHeldRow struct {
 // FixedWindowHeld tells which of the keys have a row that another transaction
 // holds at this moment.
 //
-// Index: the primary key. Locks the rows that nobody holds, and waits for none.
+// Index: the primary key. Locks the rows that nobody holds, and waits for none,
+// nor for the disk: the locks are gone with the statement.
 func (q *Queries) FixedWindowHeld(ctx context.Context, db DBTX, arg FixedWindowHeldParams) ([]FixedWindowHeldRow, error) {
 	rows, err := db.Query(ctx, fixedWindowHeld, arg.Policies, arg.Keys)
 	if err != nil {

@@ -187,6 +187,7 @@ func (q *Queries) LeakyBucketGet(ctx context.Context, db DBTX, arg LeakyBucketGe
 const leakyBucketHeld = `-- name: LeakyBucketHeld :many
 WITH asked AS MATERIALIZED (
     SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit', 'off', true) AS commits) AS c
 ), free AS MATERIALIZED (
     SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
@@ -208,7 +209,8 @@ type LeakyBucketHeldRow struct {
 // LeakyBucketHeld tells which of the keys have a row that another transaction
 // holds at this moment.
 //
-// Index: the primary key. Locks the rows that nobody holds, and waits for none.
+// Index: the primary key. Locks the rows that nobody holds, and waits for none,
+// nor for the disk: the locks are gone with the statement.
 func (q *Queries) LeakyBucketHeld(ctx context.Context, db DBTX, arg LeakyBucketHeldParams) ([]LeakyBucketHeldRow, error) {
 	rows, err := db.Query(ctx, leakyBucketHeld, arg.Policies, arg.Keys)
 	if err != nil {

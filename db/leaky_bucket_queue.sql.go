@@ -180,6 +180,7 @@ func (q *Queries) LeakyBucketQueueGet(ctx context.Context, db DBTX, arg LeakyBuc
 const leakyBucketQueueHeld = `-- name: LeakyBucketQueueHeld :many
 WITH asked AS MATERIALIZED (
     SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit', 'off', true) AS commits) AS c
 ), free AS MATERIALIZED (
     SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket_queue AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
@@ -201,7 +202,8 @@ type LeakyBucketQueueHeldRow struct {
 // LeakyBucketQueueHeld tells which of the keys have a row that another transaction
 // holds at this moment.
 //
-// Index: the primary key. Locks the rows that nobody holds, and waits for none.
+// Index: the primary key. Locks the rows that nobody holds, and waits for none,
+// nor for the disk: the locks are gone with the statement.
 func (q *Queries) LeakyBucketQueueHeld(ctx context.Context, db DBTX, arg LeakyBucketQueueHeldParams) ([]LeakyBucketQueueHeldRow, error) {
 	rows, err := db.Query(ctx, leakyBucketQueueHeld, arg.Policies, arg.Keys)
 	if err != nil {

@@ -200,6 +200,7 @@ func (q *Queries) SlidingWindowCounterGet(ctx context.Context, db DBTX, arg Slid
 const slidingWindowCounterHeld = `-- name: SlidingWindowCounterHeld :many
 WITH asked AS MATERIALIZED (
     SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit', 'off', true) AS commits) AS c
 ), free AS MATERIALIZED (
     SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_counter AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
@@ -221,7 +222,8 @@ type SlidingWindowCounterHeldRow struct {
 // SlidingWindowCounterHeld tells which of the keys have a row that another transaction
 // holds at this moment.
 //
-// Index: the primary key. Locks the rows that nobody holds, and waits for none.
+// Index: the primary key. Locks the rows that nobody holds, and waits for none,
+// nor for the disk: the locks are gone with the statement.
 func (q *Queries) SlidingWindowCounterHeld(ctx context.Context, db DBTX, arg SlidingWindowCounterHeldParams) ([]SlidingWindowCounterHeldRow, error) {
 	rows, err := db.Query(ctx, slidingWindowCounterHeld, arg.Policies, arg.Keys)
 	if err != nil {

@@ -177,6 +177,7 @@ func (q *Queries) TokenBucketGet(ctx context.Context, db DBTX, arg TokenBucketGe
 const tokenBucketHeld = `-- name: TokenBucketHeld :many
 WITH asked AS MATERIALIZED (
     SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit', 'off', true) AS commits) AS c
 ), free AS MATERIALIZED (
     SELECT t.policy, t.key FROM asked AS a JOIN pglimit_token_bucket AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
@@ -198,7 +199,8 @@ type TokenBucketHeldRow struct {
 // TokenBucketHeld tells which of the keys have a row that another transaction
 // holds at this moment.
 //
-// Index: the primary key. Locks the rows that nobody holds, and waits for none.
+// Index: the primary key. Locks the rows that nobody holds, and waits for none,
+// nor for the disk: the locks are gone with the statement.
 func (q *Queries) TokenBucketHeld(ctx context.Context, db DBTX, arg TokenBucketHeldParams) ([]TokenBucketHeldRow, error) {
 	rows, err := db.Query(ctx, tokenBucketHeld, arg.Policies, arg.Keys)
 	if err != nil {

@@ -162,9 +162,11 @@ LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = sqlc.arg(policy)::text AND t.k
 -- LeakyBucketHeld tells which of the keys have a row that another transaction
 -- holds at this moment.
 --
--- Index: the primary key. Locks the rows that nobody holds, and waits for none.
+-- Index: the primary key. Locks the rows that nobody holds, and waits for none,
+-- nor for the disk: the locks are gone with the statement.
 WITH asked AS MATERIALIZED (
     SELECT unnest(sqlc.arg(policies)::text[]) AS policy, unnest(sqlc.arg(keys)::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit', 'off', true) AS commits) AS c
 ), free AS MATERIALIZED (
     SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
