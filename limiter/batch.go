@@ -101,7 +101,7 @@ var askers = sync.Pool{New: func() any {
 // free gives the asker back, unless a statement may still know it.
 func (a *asker) free() {
 	if a.row == nil {
-		*a = asker{ready: a.ready, timeout: a.timeout}
+		*a = asker{q: question{rules: a.q.rules, source: a.q.source}, ready: a.ready, timeout: a.timeout}
 		askers.Put(a)
 	}
 }

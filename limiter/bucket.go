@@ -20,7 +20,7 @@ func (b *bucket) level(*rules, int64) float64 { return b.units }
 func (b *bucket) after(r *rules, steps int64) float64 {
 	// The product is rounded before it is subtracted, as in SQL: a fused
 	// multiply-add would part the two.
-	return math.Min(r.capacity, math.Max(0, b.units-float64(float64(steps)*r.leak)))
+	return min(r.capacity, max(0, b.units-float64(float64(steps)*r.leak)))
 }
 
 func (b *bucket) advance(r *rules, _, at int64) {
@@ -39,9 +39,9 @@ func (b *bucket) put(at int64, units float64) {
 }
 
 func (b *bucket) fill(r *rules, at int64, units float64) float64 {
-	units = math.Min(units, r.capacity)
-	added := math.Min(units, r.capacity-b.units)
-	b.units = math.Min(r.capacity, b.units+units)
+	units = min(units, r.capacity)
+	added := min(units, r.capacity-b.units)
+	b.units = min(r.capacity, b.units+units)
 	b.ticket = max(b.ticket+1, at)
 	return added
 }
@@ -52,14 +52,14 @@ func (b *bucket) seen(float64, float64) view { c := *b; return &c }
 
 func (b *bucket) less(units float64) view {
 	c := *b
-	c.units = math.Max(0, c.units-units)
+	c.units = max(0, c.units-units)
 	return &c
 }
 
 func (b *bucket) refund(r *rules, now, at int64, units float64) float64 {
 	b.advance(r, now, at)
-	back := math.Min(units, b.units)
-	b.units = math.Max(0, b.units-units)
+	back := min(units, b.units)
+	b.units = max(0, b.units-units)
 	return back
 }
 

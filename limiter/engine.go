@@ -50,7 +50,7 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 		return Result{}, outcome{}, err
 	}
 	if v == verbWait {
-		q.room = math.Min(q.capacity, float64(float64(within.Microseconds())*q.leak)+q.units)
+		q.room = min(q.capacity, float64(float64(within.Microseconds())*q.leak)+q.units)
 	}
 	if e.batches != nil && v == verbTake && q.possible() {
 		o, err = e.batches.take(ctx, a)
@@ -109,10 +109,10 @@ func (e *engine) question(v verb, in Ask, q *question) error {
 		// steps of a millionth of the burst.
 		q.cost = 1
 		if in.Cost != math.Trunc(in.Cost) {
-			q.cost = math.Min(1e-6*q.burst, in.Cost)
+			q.cost = min(1e-6*q.burst, in.Cost)
 		}
 		// A unit more may be less than a step, which is then what has to fit.
-		q.count, q.unit = in.Cost/q.cost, math.Min(math.Max(1, q.cost), in.Cost)
+		q.count, q.unit = in.Cost/q.cost, min(max(1, q.cost), in.Cost)
 	case verbFill, verbRefund:
 		q.cost, q.count = 1, in.Cost
 	}
@@ -125,13 +125,16 @@ func (e *engine) subject(p *Policy, key string, q *question) error {
 	if e.closed.Load() {
 		return ErrClosed
 	}
-	if err := p.Validate(); err != nil {
-		return err
+	if p.Name == "" || q.source != *p { // else q was about that valid policy before
+		if err := p.Validate(); err != nil {
+			return err
+		}
+		q.rules, q.source = newRules(p), *p
 	}
 	if err := validateKey(key); err != nil {
 		return err
 	}
-	*q = question{rules: newRules(p), policy: p.Name, key: storedKey(key, e.config.KeySecret)}
+	*q = question{rules: q.rules, source: q.source, policy: p.Name, key: storedKey(key, e.config.KeySecret)}
 	if !e.inTx {
 		q.commit = p.commit()
 	}
@@ -159,14 +162,14 @@ func validateCost(v verb, cost, burst float64) error {
 
 // leastCost is a billionth of the burst, which rounding cannot lose; above a
 // billion whole units are still exact.
-func leastCost(burst float64) float64 { return math.Min(1, 1e-9*burst) }
+func leastCost(burst float64) float64 { return min(1, 1e-9*burst) }
 
 // result says what an outcome means for the ask.
 func (q *question) result(v verb, o outcome, p Policy, source Source) Result {
 	level := o.view.level(&q.rules, o.updatedAt)
 	r := Result{
-		Limit: p.Limit, Burst: q.burst, Level: math.Min(level, q.burst),
-		Remaining:  math.Max(0, q.burst-level),
+		Limit: p.Limit, Burst: q.burst, Level: min(level, q.burst),
+		Remaining:  max(0, q.burst-level),
 		ResetAfter: o.after(max(o.view.emptyAt(&q.rules, o.updatedAt), o.blockedUntil)),
 		Full:       q.burst-level <= q.capacity-q.burst,
 		Source:     source,
@@ -191,7 +194,7 @@ func (q *question) result(v verb, o outcome, p Policy, source Source) Result {
 		ahead -= r.Granted
 	}
 	if r.Allowed && q.algorithm == LeakyBucketQueue {
-		r.Delay = duration(micros(math.Max(0, ahead) / q.leak))
+		r.Delay = duration(micros(max(0, ahead) / q.leak))
 	}
 	if !r.Allowed {
 		r.Reason = ReasonLimit
@@ -216,7 +219,7 @@ func (q *question) granted(o outcome) float64 {
 	if o.granted == q.count {
 		return q.units
 	}
-	return math.Max(0, o.granted*q.cost)
+	return max(0, o.granted*q.cost)
 }
 
 // after is a moment as a duration from the clock that was read.

@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"math"
 	"slices"
 	"sort"
 )
@@ -29,9 +28,9 @@ func (l *slidingLog) advance(r *rules, _, at int64) {
 	last := l.last()
 	gone := sort.Search(len(l.entries), func(i int) bool { return l.entries[i] > at-r.period })
 	if gone > 0 {
-		l.base = math.Max(l.base, l.totals[gone-1])
+		l.base = max(l.base, l.totals[gone-1])
 	}
-	l.base = math.Max(l.base, last-r.capacity)
+	l.base = max(l.base, last-r.capacity)
 	l.entries = slices.Delete(l.entries, 0, gone)
 	l.totals = slices.Delete(l.totals, 0, gone)
 }
@@ -54,7 +53,7 @@ func (l *slidingLog) put(at int64, units float64) {
 }
 
 func (l *slidingLog) fill(r *rules, at int64, units float64) float64 {
-	added := math.Max(0, math.Min(math.Min(units, r.capacity), r.capacity-l.level(r, at)))
+	added := max(0, min(min(units, r.capacity), r.capacity-l.level(r, at)))
 	if l.last()+added > l.last() { // else it is too small to be an entry
 		l.put(at, added)
 	}
@@ -64,8 +63,8 @@ func (l *slidingLog) fill(r *rules, at int64, units float64) float64 {
 // refund takes the newest entries first; the one that it cuts keeps its time.
 func (l *slidingLog) refund(r *rules, now, at int64, units float64) float64 {
 	l.advance(r, now, at)
-	back := math.Min(units, l.level(r, at))
-	keep := math.Max(l.base, l.last()-units)
+	back := min(units, l.level(r, at))
+	keep := max(l.base, l.last()-units)
 	kept := 0
 	if keep > l.base {
 		kept = sort.SearchFloat64s(l.totals, keep) + 1
@@ -103,7 +102,7 @@ type logView struct {
 func (v logView) level(*rules, int64) float64 { return v.units }
 
 func (v logView) less(units float64) view {
-	v.units = math.Max(0, v.units-units)
+	v.units = max(0, v.units-units)
 	return v
 }
 

@@ -3,7 +3,6 @@ package limiter
 import (
 	"context"
 	"hash/maphash"
-	"math"
 	"sync"
 	"time"
 )
@@ -122,7 +121,7 @@ func (m *memory) take(_ context.Context, q *question) (outcome, error) {
 		case e.blockedUntil > at:
 			granted = blocked
 		case fit >= 1:
-			granted = math.Min(q.count, fit)
+			granted = min(q.count, fit)
 			e.state.put(at, float64(q.cost*granted))
 		case q.blockFor > 0:
 			e.blockedUntil = at + q.blockFor

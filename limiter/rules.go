@@ -37,7 +37,7 @@ func newRules(p *Policy) rules {
 		blockFor:  p.BlockFor.Microseconds(),
 	}
 	// The slack is too small to ever let one whole unit more pass.
-	r.capacity = r.burst + math.Min(1e-6, 1e-9*r.burst)
+	r.capacity = r.burst + min(1e-6, 1e-9*r.burst)
 	if p.Tick > 0 {
 		r.tick = p.Tick.Microseconds()
 	}
@@ -71,7 +71,7 @@ func free(room, used, cost float64) float64 {
 // rebaseAbove is where a log's running totals start again from zero: early
 // enough that their last digits hold the slack, and whole units stay exact.
 func (r *rules) rebaseAbove() float64 {
-	return math.Min(16*r.capacity, maxUnits-r.capacity)
+	return min(16*r.capacity, maxUnits-r.capacity)
 }
 
 // view is what a key holds at one moment: all that a Result tells of it. Times

@@ -5,6 +5,7 @@ import "context"
 // question is an Ask as a store takes it: valid, its policy compiled.
 type question struct {
 	rules
+	source Policy  // what the rules were compiled from, valid
 	policy string  // the policy's name
 	key    string  // the key as stored
 	units  float64 // what is asked for

@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"math"
 	"sort"
 )
 
@@ -17,7 +16,7 @@ func (w *fixedWindow) used(r *rules, now int64) float64 {
 	if now >= w.endsAt {
 		return 0
 	}
-	return math.Min(r.capacity, w.count)
+	return min(r.capacity, w.count)
 }
 
 func (w *fixedWindow) advance(r *rules, now, _ int64) {
@@ -35,9 +34,9 @@ func (w *fixedWindow) advance(r *rules, now, _ int64) {
 func (w *fixedWindow) put(_ int64, units float64) { w.count += units }
 
 func (w *fixedWindow) fill(r *rules, _ int64, units float64) float64 {
-	units = math.Min(units, r.capacity)
-	added := math.Min(units, r.capacity-w.count)
-	w.count = math.Min(r.capacity, w.count+units)
+	units = min(units, r.capacity)
+	added := min(units, r.capacity-w.count)
+	w.count = min(r.capacity, w.count+units)
 	return added
 }
 
@@ -47,14 +46,14 @@ func (w *fixedWindow) seen(float64, float64) view { c := *w; return &c }
 
 func (w *fixedWindow) less(units float64) view {
 	c := *w
-	c.count = math.Max(0, c.count-units)
+	c.count = max(0, c.count-units)
 	return &c
 }
 
 func (w *fixedWindow) refund(r *rules, now, _ int64, units float64) float64 {
 	used := w.used(r, now)
-	w.count = math.Max(0, used-units)
-	return math.Min(units, used)
+	w.count = max(0, used-units)
+	return min(units, used)
 }
 
 func (w *fixedWindow) fitsAt(_ *rules, at int64, room, need float64) int64 {
@@ -96,14 +95,14 @@ func (w *slidingCounter) advance(r *rules, _, at int64) {
 		w.current = 0
 		w.endsAt = (at/r.period + 1) * r.period
 	}
-	w.previous = math.Min(r.capacity, w.previous)
-	w.current = math.Min(r.capacity, w.current)
+	w.previous = min(r.capacity, w.previous)
+	w.current = min(r.capacity, w.current)
 }
 
 func (w *slidingCounter) put(_ int64, units float64) { w.current += units }
 
 func (w *slidingCounter) fill(r *rules, at int64, units float64) float64 {
-	added := math.Max(0, math.Min(math.Min(units, r.capacity), r.capacity-w.level(r, at)))
+	added := max(0, min(min(units, r.capacity), r.capacity-w.level(r, at)))
 	w.current += added
 	return added
 }
@@ -114,16 +113,16 @@ func (w *slidingCounter) seen(float64, float64) view { c := *w; return &c }
 
 func (w *slidingCounter) less(units float64) view {
 	c := *w
-	c.current = math.Max(0, c.current-units)
+	c.current = max(0, c.current-units)
 	return &c
 }
 
 // refund takes from the current window first, then from the one before.
 func (w *slidingCounter) refund(r *rules, now, at int64, units float64) float64 {
 	w.advance(r, now, at)
-	back := math.Min(units, w.current+w.previous)
-	w.previous = math.Max(0, w.previous-math.Max(0, units-w.current))
-	w.current = math.Max(0, w.current-units)
+	back := min(units, w.current+w.previous)
+	w.previous = max(0, w.previous-max(0, units-w.current))
+	w.current = max(0, w.current-units)
 	return back
 }
 
