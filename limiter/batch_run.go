@@ -14,7 +14,7 @@ import (
 // splitRows is for how many keys that wait another statement is worth its
 // price while one is in flight. Fewer keys wait for that one: on a single hot key
 // two statements would only wait for each other.
-const splitRows = 32
+const splitRows = 8
 
 // drain sends batches until nobody waits, or few enough for the other
 // statements in flight.

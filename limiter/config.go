@@ -30,7 +30,7 @@ type Config struct {
 	BatchRows int
 	// BatchStatements is how many such statements are in flight at most, for
 	// each algorithm and durability: 0 is DefaultBatchStatements. A further one
-	// goes out only for 32 waiting keys or more. Each needs a connection of the
+	// goes out only for 8 waiting keys or more. Each needs a connection of the
 	// pool; up to a quarter of the pool's connections more, one at least, wait for
 	// keys whose rows other transactions hold.
 	BatchStatements int
