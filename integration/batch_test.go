@@ -281,6 +281,17 @@ func TestOverload(t *testing.T) {
 	}
 }
 
+// TestBadBatchBounds refuses numbers that mean nothing.
+func TestBadBatchBounds(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	for field, config := range map[string]limiter.Config{"BatchStatements": {BatchStatements: -1}, "BatchWaiting": {BatchWaiting: -2}} {
+		if _, err := limiter.New(pool, &config); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), field+" -") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
 // TestCloseDrains closes with asks in flight and in the queue.
 func TestCloseDrains(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package limiter
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,7 +14,7 @@ import (
 // batches decides asks outside of transactions, many in one statement when
 // many come at once. A caller that finds no statement in flight runs one of its
 // own; those that arrive meanwhile share the next. So nobody waits for company,
-// and there is no timer and no idle goroutine.
+// and there is no idle goroutine, and no timer but that of Config.Timeout.
 type batches struct {
 	store   postgres
 	breaker *breaker
@@ -26,7 +27,16 @@ type batches struct {
 	lines   [2 * len(algorithms)]line
 }
 
-func newBatches(breaker *breaker, config *Config, connections int32) *batches {
+// newBatches is nil where each decision is a statement of its own.
+func newBatches(breaker *breaker, config *Config, connections int32) (*batches, error) {
+	for name, n := range map[string]int{"BatchStatements": config.BatchStatements, "BatchWaiting": config.BatchWaiting} {
+		if n < 0 {
+			return nil, invalid("Config."+name, strconv.Itoa(n), "must not be negative; a negative BatchRows is off")
+		}
+	}
+	if config.BatchRows < 0 {
+		return nil, nil
+	}
 	b := &batches{store: postgres{runner: breaker}, breaker: breaker, config: config, patient: make(chan struct{}, max(1, connections/4))}
 	for i, a := range algorithms {
 		for j, commit := range [...]string{commitDurable, commitRelaxed} {
@@ -36,7 +46,7 @@ func newBatches(breaker *breaker, config *Config, connections int32) *batches {
 			}
 		}
 	}
-	return b
+	return b, nil
 }
 
 // line is the queue of one algorithm's asks of one durability: what may share

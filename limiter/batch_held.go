@@ -15,9 +15,6 @@ const heldAfter = 10 * time.Millisecond
 
 var heldAfterText = milliseconds(heldAfter)
 
-// pieces is into how many statements a batch is cut to find what holds it up.
-const pieces = 16
-
 // heldKey is a key in the lane, whose row another transaction holds.
 type heldKey struct {
 	slot
@@ -51,9 +48,7 @@ func (l *line) part(ctx context.Context, s *statement, batch []*row) {
 	if len(found) == 0 {
 		// Either it is free again, or its transaction has inserted it, and nobody
 		// else can see it yet.
-		for piece := range slices.Chunk(batch, (len(batch)+pieces-1)/pieces) {
-			l.run(s, piece)
-		}
+		l.runPieces(s, batch)
 		return
 	}
 	var free, held []*row

@@ -54,13 +54,22 @@ func (l *line) run(s *statement, batch []*row) {
 	case err == errHeld:
 		l.part(ctx, s, batch)
 	case err != nil && dataError(err) && len(batch) > 1:
-		for i := range batch {
-			l.run(s, batch[i:i+1])
-		}
+		l.runPieces(s, batch)
 	default:
 		for _, r := range batch {
 			r.answer(err)
 		}
+	}
+}
+
+// pieces is into how many statements a batch is cut to find what fails it, or
+// holds it up, and those that it is in are cut again: so that a bad key costs
+// its neighbours few statements, however many they are.
+const pieces = 16
+
+func (l *line) runPieces(s *statement, batch []*row) {
+	for piece := range slices.Chunk(batch, (len(batch)+pieces-1)/pieces) {
+		l.run(s, piece)
 	}
 }
 

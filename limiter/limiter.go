@@ -34,8 +34,8 @@ func New(pgPool *pgxpool.Pool, config *Config) (*Limiter, error) {
 	if l.engine.denied, err = newDenyCache(&l.engine.config); err != nil {
 		return nil, err
 	}
-	if l.engine.config.BatchRows > 0 {
-		l.engine.batches = newBatches(runner, &l.engine.config, pgPool.Stat().MaxConns())
+	if l.engine.batches, err = newBatches(runner, &l.engine.config, pgPool.Stat().MaxConns()); err != nil {
+		return nil, err
 	}
 	return l, nil
 }
