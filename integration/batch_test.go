@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -295,19 +296,21 @@ func TestBadBatchBounds(t *testing.T) {
 // TestCloseDrains closes with asks in flight and in the queue.
 func TestCloseDrains(t *testing.T) {
 	t.Parallel()
-	g := newDoorway(t, newDatabase(t), limiter.Config{})
+	address := newDatabase(t)
+	g, other := newDoorway(t, address, limiter.Config{}), connect(t, address)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}
 	g.close()
 	var answers []<-chan answer
 	for i := range 5 {
 		answers = append(answers, g.ask(t.Context(), p.Ask(fmt.Sprint(i), 1)))
 	}
-	waiting := make(chan int, 1)
+	var opened atomic.Bool
+	closed := make(chan bool, 1)
 	go func() {
 		if err := g.Close(); err != nil {
 			t.Error(err)
 		}
-		waiting <- g.Waiting()
+		closed <- opened.Load()
 	}()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -316,14 +319,19 @@ func TestCloseDrains(t *testing.T) {
 			break
 		}
 	}
+	// A Close that does not wait has time to return before this does.
+	if n := one[int](t, other, "SELECT count(*) FROM pglimit_gcra"); n != 0 {
+		t.Errorf("%d asks were decided while the gate was closed", n)
+	}
+	opened.Store(true)
 	g.open()
 	for _, a := range answers {
 		if got := <-a; got.err != nil || !got.Allowed {
 			t.Errorf("%+v, %v", got.Result, got.err)
 		}
 	}
-	if n := <-waiting; n > 0 {
-		t.Errorf("Close returned while %d callers waited", n)
+	if !<-closed {
+		t.Error("Close returned while asks were in flight")
 	}
 }
 

@@ -31,8 +31,8 @@ type Config struct {
 	// BatchStatements is how many such statements are in flight at most, for
 	// each algorithm and durability: 0 is DefaultBatchStatements. A further one
 	// goes out only for 8 waiting keys or more. Each needs a connection of the
-	// pool; negative is an ErrInvalid. Up to a quarter of the pool's connections more, one at least, wait for
-	// keys whose rows other transactions hold.
+	// pool; up to a quarter of the pool's connections more, one at least, wait
+	// for keys whose rows other transactions hold. Negative is an ErrInvalid.
 	BatchStatements int
 	// BatchWaiting is how many callers wait for their statement at most, in
 	// all; who comes after gets ErrOverloaded, or what Policy.OnError says
