@@ -26,7 +26,7 @@ var errTimeout = fmt.Errorf("pglimit: Config.Timeout: %w", context.DeadlineExcee
 // breaker runs statements until the server has not answered several times in a
 // row: then it fails them at once, but for one every rest, which probes.
 type breaker struct {
-	*pool
+	inner runner
 	after int64 // failures in a row
 	rest  int64 // microseconds
 	clock func() int64
@@ -36,11 +36,11 @@ type breaker struct {
 	last     atomic.Pointer[error]
 }
 
-func newBreaker(c *Config, p *pool) (*breaker, error) {
+func newBreaker(c *Config, inner runner) (*breaker, error) {
 	if c.BreakFor < 0 {
 		return nil, invalid("Config.BreakFor", c.BreakFor.String(), "must not be negative; a negative BreakAfter is off")
 	}
-	b := &breaker{pool: p, after: int64(c.BreakAfter), rest: c.BreakFor.Microseconds(), clock: c.clock()}
+	b := &breaker{inner: inner, after: int64(c.BreakAfter), rest: c.BreakFor.Microseconds(), clock: c.clock()}
 	if c.BreakAfter < 0 {
 		b.after = math.MaxInt64
 	}
@@ -48,10 +48,19 @@ func newBreaker(c *Config, p *pool) (*breaker, error) {
 }
 
 func (b *breaker) do(ctx context.Context, f func(db.DBTX) error) error {
+	return b.watch(ctx, f, b.inner.do)
+}
+
+func (b *breaker) within(ctx context.Context, f func(db.DBTX) error) error {
+	return b.watch(ctx, f, b.inner.within)
+}
+
+// watch runs f by run if it may, and notes what came of it.
+func (b *breaker) watch(ctx context.Context, f func(db.DBTX) error, run func(context.Context, func(db.DBTX) error) error) error {
 	if err := b.admit(); err != nil {
 		return err
 	}
-	err := b.pool.do(ctx, f)
+	err := run(ctx, f)
 	switch {
 	case answered(err):
 		if b.failures.Load() != 0 || b.until.Load() != 0 {

@@ -48,12 +48,23 @@ type pool struct {
 // maxTries bounds how often one decision is tried.
 const maxTries = 5
 
+// runner runs a store's statements on connections of its own or on the
+// caller's.
+type runner interface {
+	// do runs f, which sends one statement; on a connection of its own again
+	// after a conflict.
+	do(ctx context.Context, f func(db.DBTX) error) error
+	// within runs f, which may send several, as one transaction: it commits if f
+	// returns nil and rolls back if not; again after a conflict. In the caller's
+	// transaction it only runs f.
+	within(ctx context.Context, f func(db.DBTX) error) error
+}
+
 // do runs f, again after a conflict.
 func (p *pool) do(ctx context.Context, f func(db.DBTX) error) (err error) {
 	for range maxTries {
 		if p.explicit.Load() {
-			options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
-			err = pgx.BeginTxFunc(ctx, p.Pool, options, func(tx pgx.Tx) error { return f(tx) })
+			err = p.once(ctx, f)
 		} else {
 			err = f(p.Pool)
 		}
@@ -67,17 +78,32 @@ func (p *pool) do(ctx context.Context, f func(db.DBTX) error) (err error) {
 	return err
 }
 
+func (p *pool) within(ctx context.Context, f func(db.DBTX) error) (err error) {
+	for range maxTries {
+		if err = p.once(ctx, f); !conflict(err) {
+			return err
+		}
+	}
+	return err
+}
+
+// once runs f in a transaction at read committed.
+func (p *pool) once(ctx context.Context, f func(db.DBTX) error) error {
+	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+	return pgx.BeginTxFunc(ctx, p.Pool, options, func(tx pgx.Tx) error { return f(tx) })
+}
+
 // inTx runs everything in the caller's transaction.
 type inTx struct{ pgx.Tx }
 
 func (t inTx) do(_ context.Context, f func(db.DBTX) error) error { return f(t.Tx) }
 
+func (t inTx) within(_ context.Context, f func(db.DBTX) error) error { return f(t.Tx) }
+
 // postgres is the store in a database.
 type postgres struct {
-	runner interface {
-		do(ctx context.Context, f func(db.DBTX) error) error
-	}
-	tx bool
+	runner runner
+	tx     bool
 }
 
 func (p postgres) source() Source { return SourceDatabase }
