@@ -89,8 +89,8 @@ FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($9::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
-    level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) + EXCLUDED.granted),
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END))),
+    level = GREATEST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END), LEAST(EXCLUDED.capacity, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) + EXCLUDED.granted)),
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
@@ -148,7 +148,7 @@ func (q *Queries) FixedWindowFill(ctx context.Context, db DBTX, arg FixedWindowF
 }
 
 const fixedWindowGet = `-- name: FixedWindowGet :one
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
 FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_fixed_window AS t ON t.policy = $2::text AND t.key = $3::text
@@ -163,6 +163,7 @@ type FixedWindowGetParams struct {
 type FixedWindowGetRow struct {
 	NowUs          int64
 	Level          float64
+	Capacity       float64
 	EndsAtUs       int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -178,6 +179,7 @@ func (q *Queries) FixedWindowGet(ctx context.Context, db DBTX, arg FixedWindowGe
 	err := row.Scan(
 		&i.NowUs,
 		&i.Level,
+		&i.Capacity,
 		&i.EndsAtUs,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
@@ -234,9 +236,9 @@ func (q *Queries) FixedWindowHeld(ctx context.Context, db DBTX, arg FixedWindowH
 
 const fixedWindowRefund = `-- name: FixedWindowRefund :one
 UPDATE pglimit_fixed_window AS t SET
-    cost = 1,
-    granted = LEAST($1::float8, LEAST($2::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END)),
-    level = GREATEST(0, LEAST($2::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END) - $1::float8),
+    cost = 1, capacity = $1::float8,
+    granted = LEAST($2::float8, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE $1::float8 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END)),
+    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE $1::float8 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END) - $2::float8),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $6::text = 'off' OR $6::text = 'on' AND current_setting('synchronous_commit') = 'off'
                   THEN set_config('synchronous_commit', $6::text, true) END AS commits) AS c
@@ -245,8 +247,8 @@ RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type FixedWindowRefundParams struct {
-	Units    float64
 	Capacity float64
+	Units    float64
 	Policy   string
 	Key      string
 	NowUs    *int64
@@ -268,8 +270,8 @@ type FixedWindowRefundRow struct {
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowRefund(ctx context.Context, db DBTX, arg FixedWindowRefundParams) (FixedWindowRefundRow, error) {
 	row := db.QueryRow(ctx, fixedWindowRefund,
-		arg.Units,
 		arg.Capacity,
+		arg.Units,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
@@ -286,11 +288,140 @@ func (q *Queries) FixedWindowRefund(ctx context.Context, db DBTX, arg FixedWindo
 	return i, err
 }
 
+const fixedWindowReserve = `-- name: FixedWindowReserve :one
+WITH taken AS (
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
+       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+            ELSE a.now_us + a.period_us END,
+       a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+             $4::text AS policy, $5::text AS key,
+             $6::float8 AS cost, $7::float8 AS capacity,
+             $8::bigint AS period_us,
+             $9::bool AS aligned,
+             $10::bigint AS hold_us, $11::bigint AS block_for_us,
+             LEAST($12::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $13::text
+                    AND h.algorithm = 'fixed_window' AND h.forget_at_us > a.now_us)
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                            ELSE t.blocked_until_us END,
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), held AS (
+INSERT INTO pglimit_hold
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+SELECT $14::text, $15::text, 'fixed_window', $4::text, $5::text, $13::text,
+       $6::float8, $6::float8, $16::float8, $17::float8, $7::float8, $10::bigint,
+       t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
+       t.level, 0, 1, $8::bigint, t.ends_at_us, t.updated_at_us
+FROM taken AS t
+WHERE t.granted > 0
+)
+SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type FixedWindowReserveParams struct {
+	NowUs          *int64
+	Commit         string
+	LockTimeout    string
+	Policy         string
+	Key            string
+	Cost           float64
+	Capacity       float64
+	PeriodUs       int64
+	Aligned        bool
+	HoldUs         int64
+	BlockForUs     int64
+	Count          float64
+	IdempotencyKey *string
+	ID             string
+	State          string
+	LimitUnits     float64
+	Burst          float64
+	TtlUs          int64
+	RememberUs     int64
+}
+
+type FixedWindowReserveRow struct {
+	Granted        float64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// FixedWindowReserve is FixedWindowTake for one ask that, if it is granted, is noted in
+// pglimit_hold as well: as a hold, to be settled by its id (state 'held'), or only
+// to be remembered under its idempotency key (state 'spent').
+//
+// No row comes back where that key has been admitted before: nothing is decided
+// then. Two at once under one idempotency key: the second waits for the first's
+// commit and fails with unique_violation, all of it undone; asked again, it finds
+// the first's.
+//
+// Index: the primary key; pglimit_hold_idempotency. Locks the key's row until the
+// transaction ends.
+// Denied: as in FixedWindowTake; no hold is made.
+func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWindowReserveParams) (FixedWindowReserveRow, error) {
+	row := db.QueryRow(ctx, fixedWindowReserve,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Capacity,
+		arg.PeriodUs,
+		arg.Aligned,
+		arg.HoldUs,
+		arg.BlockForUs,
+		arg.Count,
+		arg.IdempotencyKey,
+		arg.ID,
+		arg.State,
+		arg.LimitUnits,
+		arg.Burst,
+		arg.TtlUs,
+		arg.RememberUs,
+	)
+	var i FixedWindowReserveRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const fixedWindowReset = `-- name: FixedWindowReset :exec
+WITH freed AS (
+    UPDATE pglimit_hold AS h SET units = 0
+    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'fixed_window' AND h.state = 'held'
+    RETURNING h.id
+)
 DELETE FROM pglimit_fixed_window AS t
 USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $1::text, true) END AS commits) AS c
-WHERE t.policy = $2::text AND t.key = $3::text
+                  THEN set_config('synchronous_commit', $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
 type FixedWindowResetParams struct {
@@ -299,13 +430,141 @@ type FixedWindowResetParams struct {
 	Key    string
 }
 
-// FixedWindowReset forgets the key: what it holds and its block.
+// FixedWindowReset forgets the key: what it holds and its block. Open holds stay,
+// but nothing of them is counted any more that they could give back.
 //
-// Index: the primary key. Locks the key's row, if there is one, until the
-// transaction ends.
+// Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
+// and then its row, if there is one, until the transaction ends.
 func (q *Queries) FixedWindowReset(ctx context.Context, db DBTX, arg FixedWindowResetParams) error {
 	_, err := db.Exec(ctx, fixedWindowReset, arg.Commit, arg.Policy, arg.Key)
 	return err
+}
+
+const fixedWindowSettle = `-- name: FixedWindowSettle :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits
+), hold AS MATERIALIZED (
+    SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $3::float8 AS actual,
+           (h.state = 'held' AND ($4::text <> 'expired' OR h.expires_at_us <= c.now_us)
+            OR h.state = 'expired' AND $4::text = 'settled') AS changes
+    FROM c JOIN pglimit_hold AS h ON h.id = $5::text AND h.state <> 'spent'
+                AND (h.forget_at_us > c.now_us OR $4::text = 'expired')
+    FOR UPDATE OF h
+), counted AS (
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.ends_at_us,
+       h.now_us, 0, h.now_us + h.hold_us
+FROM hold AS h
+WHERE h.changes AND h.actual <> h.units AND h.ends_at_us > h.now_us
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1,
+    granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)),
+    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+WHERE t.ends_at_us = EXCLUDED.ends_at_us
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), ended AS (
+UPDATE pglimit_hold AS h SET
+    state = $4::text,
+    units = CASE WHEN $4::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+FROM hold AS b LEFT JOIN counted AS t ON true
+WHERE h.id = b.id AND b.changes
+)
+SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
+       (t.updated_at_us IS NOT NULL)::bool AS known,
+       (coalesce(t.granted, 0) > 0)::bool AS freed,
+       coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
+       coalesce(t.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.ends_at_us, 0)::bigint AS at_us
+FROM hold AS h LEFT JOIN counted AS t ON true
+`
+
+type FixedWindowSettleParams struct {
+	NowUs  *int64
+	Commit string
+	Units  float64
+	State  string
+	ID     string
+}
+
+type FixedWindowSettleRow struct {
+	State          string
+	Reserved       float64
+	UnitsBefore    float64
+	Changes        bool
+	Policy         string
+	Key            string
+	LimitUnits     float64
+	Burst          float64
+	Capacity       float64
+	Leak           float64
+	TickUs         int64
+	PeriodUs       int64
+	HoldUs         int64
+	NowUs          int64
+	ExpiresAtUs    int64
+	Known          bool
+	Freed          bool
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Level          float64
+	Previous       float64
+	AtUs           int64
+}
+
+// FixedWindowSettle ends a hold: units is what is to stay counted of it (0 to cancel
+// it, or when it expired), state what it becomes. The hold comes first and then the
+// key's row, so no two of these wait for each other. It changes something only
+// where the hold is open (for 'expired' only once it has), or has expired and is
+// settled late; changes tells. units_before is what was counted until now.
+//
+// Only the window that the hold was counted in changes, while it lasts: one that
+// has ended is told no more.
+//
+// Index: the primary keys. Locks the hold and the key's row until the transaction
+// ends. No row comes back for a hold that is not known; known is false where the
+// key's row was left alone.
+func (q *Queries) FixedWindowSettle(ctx context.Context, db DBTX, arg FixedWindowSettleParams) (FixedWindowSettleRow, error) {
+	row := db.QueryRow(ctx, fixedWindowSettle,
+		arg.NowUs,
+		arg.Commit,
+		arg.Units,
+		arg.State,
+		arg.ID,
+	)
+	var i FixedWindowSettleRow
+	err := row.Scan(
+		&i.State,
+		&i.Reserved,
+		&i.UnitsBefore,
+		&i.Changes,
+		&i.Policy,
+		&i.Key,
+		&i.LimitUnits,
+		&i.Burst,
+		&i.Capacity,
+		&i.Leak,
+		&i.TickUs,
+		&i.PeriodUs,
+		&i.HoldUs,
+		&i.NowUs,
+		&i.ExpiresAtUs,
+		&i.Known,
+		&i.Freed,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Level,
+		&i.Previous,
+		&i.AtUs,
+	)
+	return i, err
 }
 
 const fixedWindowTake = `-- name: FixedWindowTake :one
@@ -327,12 +586,12 @@ FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($12::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    level = LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
     expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
@@ -426,12 +685,12 @@ FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    level = LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < EXCLUDED.granted
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < EXCLUDED.granted
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
     expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)

@@ -86,18 +86,18 @@ FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($8::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
-    current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-              + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
+    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+              + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
-    previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
+    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
@@ -158,7 +158,7 @@ func (q *Queries) SlidingWindowCounterFill(ctx context.Context, db DBTX, arg Sli
 
 const slidingWindowCounterGet = `-- name: SlidingWindowCounterGet :one
 SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-       coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
 FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = $2::text AND t.key = $3::text
@@ -174,6 +174,7 @@ type SlidingWindowCounterGetRow struct {
 	NowUs          int64
 	Current        float64
 	Previous       float64
+	Capacity       float64
 	EndsAtUs       int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -190,6 +191,7 @@ func (q *Queries) SlidingWindowCounterGet(ctx context.Context, db DBTX, arg Slid
 		&i.NowUs,
 		&i.Current,
 		&i.Previous,
+		&i.Capacity,
 		&i.EndsAtUs,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
@@ -246,14 +248,14 @@ func (q *Queries) SlidingWindowCounterHeld(ctx context.Context, db DBTX, arg Sli
 
 const slidingWindowCounterRefund = `-- name: SlidingWindowCounterRefund :one
 UPDATE pglimit_sliding_window_counter AS t SET
-    cost = 1, period_us = $1::bigint,
-    granted = LEAST($2::float8, LEAST($3::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) + LEAST($3::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + $1::bigint THEN t.current ELSE 0 END)),
-    current = GREATEST(0, LEAST($3::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) - $2::float8),
-    previous = GREATEST(0, LEAST($3::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + $1::bigint THEN t.current ELSE 0 END) - GREATEST(0, $2::float8 - LEAST($3::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END))),
+    cost = 1, capacity = $1::float8, period_us = $2::bigint,
+    granted = LEAST($3::float8, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE $1::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE $1::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + $2::bigint THEN t.current ELSE 0 END)),
+    current = GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE $1::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) - $3::float8),
+    previous = GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE $1::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + $2::bigint THEN t.current ELSE 0 END) - GREATEST(0, $3::float8 - LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE $1::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END))),
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, c.us) / $1::bigint + 1) * $1::bigint END,
+                      ELSE (GREATEST(t.updated_at_us, c.us) / $2::bigint + 1) * $2::bigint END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $7::text = 'off' OR $7::text = 'on' AND current_setting('synchronous_commit') = 'off'
                   THEN set_config('synchronous_commit', $7::text, true) END AS commits) AS c
@@ -262,9 +264,9 @@ RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blo
 `
 
 type SlidingWindowCounterRefundParams struct {
+	Capacity float64
 	PeriodUs int64
 	Units    float64
-	Capacity float64
 	Policy   string
 	Key      string
 	NowUs    *int64
@@ -287,9 +289,9 @@ type SlidingWindowCounterRefundRow struct {
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterRefund(ctx context.Context, db DBTX, arg SlidingWindowCounterRefundParams) (SlidingWindowCounterRefundRow, error) {
 	row := db.QueryRow(ctx, slidingWindowCounterRefund,
+		arg.Capacity,
 		arg.PeriodUs,
 		arg.Units,
-		arg.Capacity,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
@@ -307,11 +309,152 @@ func (q *Queries) SlidingWindowCounterRefund(ctx context.Context, db DBTX, arg S
 	return i, err
 }
 
+const slidingWindowCounterReserve = `-- name: SlidingWindowCounterReserve :one
+WITH taken AS (
+INSERT INTO pglimit_sliding_window_counter AS t
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+             $4::text AS policy, $5::text AS key,
+             $6::float8 AS cost, $7::float8 AS capacity,
+             $8::bigint AS period_us,
+             $9::bigint AS hold_us, $10::bigint AS block_for_us,
+             LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $12::text
+                    AND h.algorithm = 'sliding_window_counter' AND h.forget_at_us > a.now_us)
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                            ELSE t.blocked_until_us END,
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), held AS (
+INSERT INTO pglimit_hold
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+SELECT $13::text, $14::text, 'sliding_window_counter', $4::text, $5::text, $12::text,
+       $6::float8, $6::float8, $15::float8, $16::float8, $7::float8, $9::bigint,
+       t.updated_at_us, t.updated_at_us + $17::bigint, t.updated_at_us + $17::bigint + $18::bigint,
+       t.previous * LEAST($8::bigint, t.ends_at_us - t.updated_at_us) / $8::bigint + t.current, 0, 1, $8::bigint, t.ends_at_us, t.updated_at_us
+FROM taken AS t
+WHERE t.granted > 0
+)
+SELECT t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type SlidingWindowCounterReserveParams struct {
+	NowUs          *int64
+	Commit         string
+	LockTimeout    string
+	Policy         string
+	Key            string
+	Cost           float64
+	Capacity       float64
+	PeriodUs       int64
+	HoldUs         int64
+	BlockForUs     int64
+	Count          float64
+	IdempotencyKey *string
+	ID             string
+	State          string
+	LimitUnits     float64
+	Burst          float64
+	TtlUs          int64
+	RememberUs     int64
+}
+
+type SlidingWindowCounterReserveRow struct {
+	Granted        float64
+	Current        float64
+	Previous       float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowCounterReserve is SlidingWindowCounterTake for one ask that, if it is granted, is noted in
+// pglimit_hold as well: as a hold, to be settled by its id (state 'held'), or only
+// to be remembered under its idempotency key (state 'spent').
+//
+// No row comes back where that key has been admitted before: nothing is decided
+// then. Two at once under one idempotency key: the second waits for the first's
+// commit and fails with unique_violation, all of it undone; asked again, it finds
+// the first's.
+//
+// Index: the primary key; pglimit_hold_idempotency. Locks the key's row until the
+// transaction ends.
+// Denied: as in SlidingWindowCounterTake; no hold is made.
+func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg SlidingWindowCounterReserveParams) (SlidingWindowCounterReserveRow, error) {
+	row := db.QueryRow(ctx, slidingWindowCounterReserve,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Capacity,
+		arg.PeriodUs,
+		arg.HoldUs,
+		arg.BlockForUs,
+		arg.Count,
+		arg.IdempotencyKey,
+		arg.ID,
+		arg.State,
+		arg.LimitUnits,
+		arg.Burst,
+		arg.TtlUs,
+		arg.RememberUs,
+	)
+	var i SlidingWindowCounterReserveRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Current,
+		&i.Previous,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const slidingWindowCounterReset = `-- name: SlidingWindowCounterReset :exec
+WITH freed AS (
+    UPDATE pglimit_hold AS h SET units = 0
+    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'held'
+    RETURNING h.id
+)
 DELETE FROM pglimit_sliding_window_counter AS t
 USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $1::text, true) END AS commits) AS c
-WHERE t.policy = $2::text AND t.key = $3::text
+                  THEN set_config('synchronous_commit', $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
 type SlidingWindowCounterResetParams struct {
@@ -320,13 +463,153 @@ type SlidingWindowCounterResetParams struct {
 	Key    string
 }
 
-// SlidingWindowCounterReset forgets the key: what it holds and its block.
+// SlidingWindowCounterReset forgets the key: what it holds and its block. Open holds stay,
+// but nothing of them is counted any more that they could give back.
 //
-// Index: the primary key. Locks the key's row, if there is one, until the
-// transaction ends.
+// Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
+// and then its row, if there is one, until the transaction ends.
 func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg SlidingWindowCounterResetParams) error {
 	_, err := db.Exec(ctx, slidingWindowCounterReset, arg.Commit, arg.Policy, arg.Key)
 	return err
+}
+
+const slidingWindowCounterSettle = `-- name: SlidingWindowCounterSettle :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits
+), hold AS MATERIALIZED (
+    SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $3::float8 AS actual,
+           (h.state = 'held' AND ($4::text <> 'expired' OR h.expires_at_us <= c.now_us)
+            OR h.state = 'expired' AND $4::text = 'settled') AS changes
+    FROM c JOIN pglimit_hold AS h ON h.id = $5::text AND h.state <> 'spent'
+                AND (h.forget_at_us > c.now_us OR $4::text = 'expired')
+    FOR UPDATE OF h
+), counted AS (
+INSERT INTO pglimit_sliding_window_counter AS t
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
+       (h.now_us / h.period_us + 1) * h.period_us, h.now_us, -h.ends_at_us, h.now_us + h.hold_us
+FROM hold AS h
+WHERE h.changes AND h.actual <> h.units
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1,
+    granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us THEN LEAST(LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
+                   WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us + t.period_us THEN LEAST(LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE 0 END,
+    current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us THEN GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END) END
+              + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us + t.period_us THEN GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END) END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), ended AS (
+UPDATE pglimit_hold AS h SET
+    state = $4::text,
+    units = CASE WHEN $4::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+FROM hold AS b LEFT JOIN counted AS t ON true
+WHERE h.id = b.id AND b.changes
+)
+SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
+       (t.updated_at_us IS NOT NULL)::bool AS known,
+       (coalesce(t.granted, 0) > 0)::bool AS freed,
+       coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
+       coalesce(t.current, 0)::float8 AS level, coalesce(t.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, 0)::bigint AS at_us
+FROM hold AS h LEFT JOIN counted AS t ON true
+`
+
+type SlidingWindowCounterSettleParams struct {
+	NowUs  *int64
+	Commit string
+	Units  float64
+	State  string
+	ID     string
+}
+
+type SlidingWindowCounterSettleRow struct {
+	State          string
+	Reserved       float64
+	UnitsBefore    float64
+	Changes        bool
+	Policy         string
+	Key            string
+	LimitUnits     float64
+	Burst          float64
+	Capacity       float64
+	Leak           float64
+	TickUs         int64
+	PeriodUs       int64
+	HoldUs         int64
+	NowUs          int64
+	ExpiresAtUs    int64
+	Known          bool
+	Freed          bool
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Level          float64
+	Previous       float64
+	AtUs           int64
+}
+
+// SlidingWindowCounterSettle ends a hold: units is what is to stay counted of it (0 to cancel
+// it, or when it expired), state what it becomes. The hold comes first and then the
+// key's row, so no two of these wait for each other. It changes something only
+// where the hold is open (for 'expired' only once it has), or has expired and is
+// settled late; changes tells. units_before is what was counted until now.
+//
+// What goes back is taken from the window that the hold was counted in, if that is
+// the current one or the one before. What was spent beyond the hold counts as of
+// now, even where there is no room.
+//
+// Index: the primary keys. Locks the hold and the key's row until the transaction
+// ends. No row comes back for a hold that is not known; known is false where the
+// key's row was left alone.
+func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg SlidingWindowCounterSettleParams) (SlidingWindowCounterSettleRow, error) {
+	row := db.QueryRow(ctx, slidingWindowCounterSettle,
+		arg.NowUs,
+		arg.Commit,
+		arg.Units,
+		arg.State,
+		arg.ID,
+	)
+	var i SlidingWindowCounterSettleRow
+	err := row.Scan(
+		&i.State,
+		&i.Reserved,
+		&i.UnitsBefore,
+		&i.Changes,
+		&i.Policy,
+		&i.Key,
+		&i.LimitUnits,
+		&i.Burst,
+		&i.Capacity,
+		&i.Leak,
+		&i.TickUs,
+		&i.PeriodUs,
+		&i.HoldUs,
+		&i.NowUs,
+		&i.ExpiresAtUs,
+		&i.Known,
+		&i.Freed,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Level,
+		&i.Previous,
+		&i.AtUs,
+	)
+	return i, err
 }
 
 const slidingWindowCounterTake = `-- name: SlidingWindowCounterTake :one
@@ -345,27 +628,27 @@ FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
     expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
@@ -456,27 +739,27 @@ FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < EXCLUDED.granted
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < EXCLUDED.granted
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
     expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)

@@ -86,13 +86,13 @@ FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($8::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))),
-entries = CASE WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
-    totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))
-                  WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))),
+entries = CASE WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
+    totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))
+                  WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
                   ELSE t.totals END,
-    base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity) END,
-    total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))),
+    base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END) END,
+    total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
@@ -148,9 +148,9 @@ func (q *Queries) SlidingWindowLogFill(ctx context.Context, db DBTX, arg Sliding
 
 const slidingWindowLogGet = `-- name: SlidingWindowLogGet :one
 SELECT c.us AS now_us,
-       coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $2::float8)), 0)::float8 AS level,
+       coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $2::float8 END)), 0)::float8 AS level,
        coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN $2::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $2::float8)) >= $3::float8 THEN 0
+       coalesce(CASE WHEN $2::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $2::float8 END)) >= $3::float8 THEN 0
                      WHEN $2::float8 - (t.total - t.totals[width_bucket(t.total - ($2::float8 - $3::float8), t.totals)]) >= $3::float8 THEN t.entries[width_bucket(t.total - ($2::float8 - $3::float8), t.totals) - 1]
                      WHEN $2::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - ($2::float8 - $3::float8), t.totals) + 1], t.total)) >= $3::float8 THEN t.entries[width_bucket(t.total - ($2::float8 - $3::float8), t.totals)]
                      WHEN $2::float8 - (t.total - t.totals[width_bucket(t.total - ($2::float8 - $3::float8), t.totals) + 2]) >= $3::float8 THEN t.entries[width_bucket(t.total - ($2::float8 - $3::float8), t.totals) + 1]
@@ -253,13 +253,13 @@ func (q *Queries) SlidingWindowLogHeld(ctx context.Context, db DBTX, arg Sliding
 
 const slidingWindowLogRefund = `-- name: SlidingWindowLogRefund :one
 UPDATE pglimit_sliding_window_log AS t SET
-    cost = 1, period_us = $1::bigint,
-    granted = LEAST($2::float8, (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $3::float8))),
-    entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $3::float8), t.total - $2::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $3::float8)
-                   THEN t.entries[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1 : width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $3::float8), t.total - $2::float8), t.totals) - CASE WHEN t.totals[width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $3::float8), t.total - $2::float8), t.totals)] = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $3::float8), t.total - $2::float8) THEN 1 ELSE 0 END] ELSE '{}' END,
-    totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $3::float8), t.total - $2::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $3::float8)
-                  THEN t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1 : width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $3::float8), t.total - $2::float8), t.totals) - CASE WHEN t.totals[width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $3::float8), t.total - $2::float8), t.totals)] = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $3::float8), t.total - $2::float8) THEN 1 ELSE 0 END] ELSE '{}' END,
-    base = GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $3::float8), total = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), t.total - $3::float8), t.total - $2::float8),
+    cost = 1, capacity = $1::float8, period_us = $2::bigint,
+    granted = LEAST($3::float8, (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END))),
+    entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END)
+                   THEN t.entries[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1 : width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8), t.totals) - CASE WHEN t.totals[width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8), t.totals)] = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8) THEN 1 ELSE 0 END] ELSE '{}' END,
+    totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END)
+                  THEN t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1 : width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8), t.totals) - CASE WHEN t.totals[width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8), t.totals)] = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8) THEN 1 ELSE 0 END] ELSE '{}' END,
+    base = GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), total = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $7::text = 'off' OR $7::text = 'on' AND current_setting('synchronous_commit') = 'off'
                   THEN set_config('synchronous_commit', $7::text, true) END AS commits) AS c
@@ -268,9 +268,9 @@ RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[car
 `
 
 type SlidingWindowLogRefundParams struct {
+	Capacity float64
 	PeriodUs int64
 	Units    float64
-	Capacity float64
 	Policy   string
 	Key      string
 	NowUs    *int64
@@ -294,9 +294,9 @@ type SlidingWindowLogRefundRow struct {
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg SlidingWindowLogRefundParams) (SlidingWindowLogRefundRow, error) {
 	row := db.QueryRow(ctx, slidingWindowLogRefund,
+		arg.Capacity,
 		arg.PeriodUs,
 		arg.Units,
-		arg.Capacity,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
@@ -313,11 +313,150 @@ func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg Slidi
 	return i, err
 }
 
+const slidingWindowLogReserve = `-- name: SlidingWindowLogReserve :one
+WITH taken AS (
+INSERT INTO pglimit_sliding_window_log AS t
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted,
+       CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
+       CASE WHEN a.granted > 0 THEN ARRAY[0] ELSE '{}' END,
+       0, a.cost * a.granted, a.capacity, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+             $4::text AS policy, $5::text AS key,
+             $6::float8 AS cost, $7::float8 AS capacity,
+             $8::bigint AS period_us,
+             $9::bigint AS hold_us, $10::bigint AS block_for_us,
+             LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $12::text
+                    AND h.algorithm = 'sliding_window_log' AND h.forget_at_us > a.now_us)
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
+entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
+    totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))
+                  WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+                  ELSE t.totals END,
+    base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END) END,
+    total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost) < 1
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                            ELSE t.blocked_until_us END,
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       coalesce(CASE WHEN t.capacity - (t.total - t.base) >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN 0
+                     WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)), t.totals)]) >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)), t.totals) - 1]
+                     WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)), t.totals) + 1], t.total)) >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)), t.totals)]
+                     WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)), t.totals) + 2]) >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)), t.totals) + 1]
+                     ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
+       t.updated_at_us, t.blocked_until_us
+), held AS (
+INSERT INTO pglimit_hold
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+SELECT $14::text, $15::text, 'sliding_window_log', $4::text, $5::text, $12::text,
+       $6::float8, $6::float8, $16::float8, $17::float8, $7::float8, $9::bigint,
+       t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
+       t.level, 0, 1, $8::bigint, 0, t.updated_at_us
+FROM taken AS t
+WHERE t.granted > 0
+)
+SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type SlidingWindowLogReserveParams struct {
+	NowUs          *int64
+	Commit         string
+	LockTimeout    string
+	Policy         string
+	Key            string
+	Cost           float64
+	Capacity       float64
+	PeriodUs       int64
+	HoldUs         int64
+	BlockForUs     int64
+	Count          float64
+	IdempotencyKey *string
+	Unit           float64
+	ID             string
+	State          string
+	LimitUnits     float64
+	Burst          float64
+	TtlUs          int64
+	RememberUs     int64
+}
+
+type SlidingWindowLogReserveRow struct {
+	Granted        float64
+	Level          float64
+	NewestAtUs     int64
+	FreesAtUs      int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowLogReserve is SlidingWindowLogTake for one ask that, if it is granted, is noted in
+// pglimit_hold as well: as a hold, to be settled by its id (state 'held'), or only
+// to be remembered under its idempotency key (state 'spent').
+//
+// No row comes back where that key has been admitted before: nothing is decided
+// then. Two at once under one idempotency key: the second waits for the first's
+// commit and fails with unique_violation, all of it undone; asked again, it finds
+// the first's.
+//
+// Index: the primary key; pglimit_hold_idempotency. Locks the key's row until the
+// transaction ends.
+// Denied: as in SlidingWindowLogTake; no hold is made.
+func (q *Queries) SlidingWindowLogReserve(ctx context.Context, db DBTX, arg SlidingWindowLogReserveParams) (SlidingWindowLogReserveRow, error) {
+	row := db.QueryRow(ctx, slidingWindowLogReserve,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Capacity,
+		arg.PeriodUs,
+		arg.HoldUs,
+		arg.BlockForUs,
+		arg.Count,
+		arg.IdempotencyKey,
+		arg.Unit,
+		arg.ID,
+		arg.State,
+		arg.LimitUnits,
+		arg.Burst,
+		arg.TtlUs,
+		arg.RememberUs,
+	)
+	var i SlidingWindowLogReserveRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.NewestAtUs,
+		&i.FreesAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const slidingWindowLogReset = `-- name: SlidingWindowLogReset :exec
+WITH freed AS (
+    UPDATE pglimit_hold AS h SET units = 0
+    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'sliding_window_log' AND h.state = 'held'
+    RETURNING h.id
+)
 DELETE FROM pglimit_sliding_window_log AS t
 USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $1::text, true) END AS commits) AS c
-WHERE t.policy = $2::text AND t.key = $3::text
+                  THEN set_config('synchronous_commit', $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
 type SlidingWindowLogResetParams struct {
@@ -326,13 +465,146 @@ type SlidingWindowLogResetParams struct {
 	Key    string
 }
 
-// SlidingWindowLogReset forgets the key: what it holds and its block.
+// SlidingWindowLogReset forgets the key: what it holds and its block. Open holds stay,
+// but nothing of them is counted any more that they could give back.
 //
-// Index: the primary key. Locks the key's row, if there is one, until the
-// transaction ends.
+// Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
+// and then its row, if there is one, until the transaction ends.
 func (q *Queries) SlidingWindowLogReset(ctx context.Context, db DBTX, arg SlidingWindowLogResetParams) error {
 	_, err := db.Exec(ctx, slidingWindowLogReset, arg.Commit, arg.Policy, arg.Key)
 	return err
+}
+
+const slidingWindowLogSettle = `-- name: SlidingWindowLogSettle :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits
+), hold AS MATERIALIZED (
+    SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $3::float8 AS actual,
+           (h.state = 'held' AND ($4::text <> 'expired' OR h.expires_at_us <= c.now_us)
+            OR h.state = 'expired' AND $4::text = 'settled') AS changes
+    FROM c JOIN pglimit_hold AS h ON h.id = $5::text AND h.state <> 'spent'
+                AND (h.forget_at_us > c.now_us OR $4::text = 'expired')
+    FOR UPDATE OF h
+), counted AS (
+INSERT INTO pglimit_sliding_window_log AS t
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT h.policy, h.key, h.units, h.actual,
+       CASE WHEN h.actual > h.units THEN ARRAY[h.now_us] ELSE '{}' END,
+       CASE WHEN h.actual > h.units THEN ARRAY[0] ELSE '{}' END,
+       0, GREATEST(0, h.actual - h.units), h.capacity, h.period_us, h.now_us, -h.counted_at_us, h.now_us + h.hold_us
+FROM hold AS h
+WHERE h.changes AND h.actual <> h.units
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1,
+    granted = GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))),
+    entries = CASE WHEN EXCLUDED.granted > EXCLUDED.cost THEN t.entries || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
+    totals = CASE WHEN EXCLUDED.granted > EXCLUDED.cost THEN t.totals || ARRAY[t.total] ELSE CASE WHEN GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 THEN pglimit_lower(t.totals, width_bucket(-EXCLUDED.blocked_until_us, t.entries), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))) ELSE t.totals END END,
+    base = GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)),
+    total = t.total - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+), ended AS (
+UPDATE pglimit_hold AS h SET
+    state = $4::text,
+    units = CASE WHEN $4::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+FROM hold AS b LEFT JOIN counted AS t ON true
+WHERE h.id = b.id AND b.changes
+)
+SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
+       (t.updated_at_us IS NOT NULL)::bool AS known,
+       (coalesce(t.granted, 0) > 0)::bool AS freed,
+       coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
+       coalesce(t.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.newest_at_us, 0)::bigint AS at_us
+FROM hold AS h LEFT JOIN counted AS t ON true
+`
+
+type SlidingWindowLogSettleParams struct {
+	NowUs  *int64
+	Commit string
+	Units  float64
+	State  string
+	ID     string
+}
+
+type SlidingWindowLogSettleRow struct {
+	State          string
+	Reserved       float64
+	UnitsBefore    float64
+	Changes        bool
+	Policy         string
+	Key            string
+	LimitUnits     float64
+	Burst          float64
+	Capacity       float64
+	Leak           float64
+	TickUs         int64
+	PeriodUs       int64
+	HoldUs         int64
+	NowUs          int64
+	ExpiresAtUs    int64
+	Known          bool
+	Freed          bool
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Level          float64
+	Previous       float64
+	AtUs           int64
+}
+
+// SlidingWindowLogSettle ends a hold: units is what is to stay counted of it (0 to cancel
+// it, or when it expired), state what it becomes. The hold comes first and then the
+// key's row, so no two of these wait for each other. It changes something only
+// where the hold is open (for 'expired' only once it has), or has expired and is
+// settled late; changes tells. units_before is what was counted until now.
+//
+// What goes back is taken from the entry that the hold made, if that has not left
+// the window. What was spent beyond the hold is an entry as of now, even where
+// there is no room.
+//
+// Index: the primary keys. Locks the hold and the key's row until the transaction
+// ends. No row comes back for a hold that is not known; known is false where the
+// key's row was left alone.
+func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg SlidingWindowLogSettleParams) (SlidingWindowLogSettleRow, error) {
+	row := db.QueryRow(ctx, slidingWindowLogSettle,
+		arg.NowUs,
+		arg.Commit,
+		arg.Units,
+		arg.State,
+		arg.ID,
+	)
+	var i SlidingWindowLogSettleRow
+	err := row.Scan(
+		&i.State,
+		&i.Reserved,
+		&i.UnitsBefore,
+		&i.Changes,
+		&i.Policy,
+		&i.Key,
+		&i.LimitUnits,
+		&i.Burst,
+		&i.Capacity,
+		&i.Leak,
+		&i.TickUs,
+		&i.PeriodUs,
+		&i.HoldUs,
+		&i.NowUs,
+		&i.ExpiresAtUs,
+		&i.Known,
+		&i.Freed,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Level,
+		&i.Previous,
+		&i.AtUs,
+	)
+	return i, err
 }
 
 const slidingWindowLogTake = `-- name: SlidingWindowLogTake :one
@@ -353,15 +625,15 @@ FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
-entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
-    totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))
-                  WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
+entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
+    totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))
+                  WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
                   ELSE t.totals END,
-    base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity) END,
-    total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
+    base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END) END,
+    total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost) < 1
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
     expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
@@ -471,15 +743,15 @@ FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
-entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
-    totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))
-                  WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
+entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
+    totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))
+                  WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
                   ELSE t.totals END,
-    base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity) END,
-    total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
+    base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END) END,
+    total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost) < EXCLUDED.granted
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost) < EXCLUDED.granted
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
     expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)

@@ -10,8 +10,9 @@ import (
 // theoretical arrival time is ahead, in units).
 type bucket struct {
 	units    float64
-	leakedAt int64 // start of the running tick
-	ticket   int64 // of a queue: names the last place given
+	capacity float64 // as of the last decision
+	leakedAt int64   // start of the running tick
+	ticket   int64   // of a queue: names the last place given
 }
 
 func (b *bucket) level(*rules, int64) float64 { return b.units }
@@ -20,12 +21,13 @@ func (b *bucket) level(*rules, int64) float64 { return b.units }
 func (b *bucket) after(r *rules, steps int64) float64 {
 	// The product is rounded before it is subtracted, as in SQL: a fused
 	// multiply-add would part the two.
-	return min(r.capacity, max(0, b.units-float64(float64(steps)*r.leak)))
+	return max(0, b.units-float64(float64(steps)*r.leak))
 }
 
 func (b *bucket) advance(r *rules, _, at int64) {
 	steps := (at - b.leakedAt) / r.tick
-	b.units = b.after(r, steps)
+	b.units = min(r.brim(b.units, b.capacity), b.after(r, steps))
+	b.capacity = r.capacity
 	if b.units == 0 {
 		b.leakedAt = at
 	} else {
@@ -40,8 +42,8 @@ func (b *bucket) put(at int64, units float64) {
 
 func (b *bucket) fill(r *rules, at int64, units float64) float64 {
 	units = min(units, r.capacity)
-	added := min(units, r.capacity-b.units)
-	b.units = min(r.capacity, b.units+units)
+	added := max(0, min(units, r.capacity-b.units))
+	b.units = max(b.units, min(r.capacity, b.units+units))
 	b.ticket = max(b.ticket+1, at)
 	return added
 }
@@ -101,4 +103,15 @@ func (b *bucket) first(r *rules, at int64, leaks float64, ok func(units float64)
 	}
 	steps := low + sort.Search(high-low, func(i int) bool { return enough(low + i) })
 	return max(at, b.leakedAt+int64(steps)*r.tick)
+}
+
+// settle gives back at most what has not leaked of the hold since it was made:
+// more would let units pass twice.
+func (b *bucket) settle(r *rules, now, at int64, h *held, actual float64, _ bool) float64 {
+	b.advance(r, now, at)
+	age := at - h.countedAt
+	gone := max(float64(float64(age/r.tick)*r.leak), float64(float64(age/h.tick)*h.leak))
+	used, back := b.units, max(0, min(h.units-actual, h.units-gone))
+	b.units = max(0, used-back) + max(0, actual-h.units)
+	return min(used, back)
 }

@@ -14,6 +14,7 @@ const (
 	DefaultBatchRows       = 256
 	DefaultBatchStatements = 2
 	DefaultBatchWaiting    = 16_384
+	DefaultIdempotencyTTL  = 24 * time.Hour
 )
 
 // Config sets up a Limiter. The zero value, and a nil *Config, are the
@@ -54,6 +55,11 @@ type Config struct {
 	// key) instead of keys, for keys that are personal data. Another secret
 	// starts every key afresh. 32 random bytes are plenty.
 	KeySecret []byte
+	// IdempotencyTTL is for how long, at least, an admission under an
+	// Ask.IdempotencyKey is remembered, and a hold can still be settled or asked
+	// about once it has expired. 0 is DefaultIdempotencyTTL; negative, above a
+	// hundred years or not whole microseconds is an ErrInvalid.
+	IdempotencyTTL time.Duration
 	// DenyCacheTTL is how long this process answers, at most, by a denial that
 	// it was given: Do, Allow and AllowN of the same policy and key, at an equal
 	// or larger cost, until the denial's RetryAfter or, if that is sooner, until
@@ -89,6 +95,7 @@ func (c *Config) withDefaults() Config {
 	orDefault(&d.BatchRows, DefaultBatchRows)
 	orDefault(&d.BatchStatements, DefaultBatchStatements)
 	orDefault(&d.BatchWaiting, DefaultBatchWaiting)
+	orDefault(&d.IdempotencyTTL, DefaultIdempotencyTTL)
 	orDefault(&d.DenyCacheTTL, DefaultDenyCacheTTL)
 	orDefault(&d.DenyCacheKeys, DefaultDenyCacheKeys)
 	orDefault(&d.BreakAfter, DefaultBreakAfter)

@@ -78,7 +78,7 @@ func newDenyCache(c *Config) (*denyCache, error) {
 // attempt is for keep.
 func (e *engine) remembered(ctx context.Context, v verb, in Ask) (Result, attempt, bool) {
 	c := e.denied
-	if c == nil || v != verbTake || e.inTx || e.closed.Load() || ctx.Err() != nil {
+	if c == nil || v != verbTake || in.IdempotencyKey != "" || e.inTx || e.closed.Load() || ctx.Err() != nil {
 		return Result{}, attempt{}, false
 	}
 	now := c.clock()

@@ -15,10 +15,11 @@ import (
 type verb int
 
 const (
-	verbTake  verb = iota // all or nothing
-	verbUpTo              // what fits
-	verbWait              // all or nothing, in time
-	verbCheck             // nothing, only tell
+	verbTake    verb = iota // all or nothing
+	verbUpTo                // what fits
+	verbWait                // all or nothing, in time
+	verbReserve             // all or nothing, and a hold
+	verbCheck               // nothing, only tell
 	verbFill
 	verbRefund
 )
@@ -27,6 +28,7 @@ const (
 type engine struct {
 	config   Config
 	store    store
+	holds    *holdWatch
 	batches  *batches // nil: each decision is a statement of its own
 	inTx     bool
 	closed   *atomic.Bool
@@ -34,8 +36,9 @@ type engine struct {
 	denied   *denyCache // nil: none
 }
 
-// decide answers one ask. within is how long a Wait can wait.
-func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duration) (r Result, o outcome, err error) {
+// decide answers one ask. within is how long a Wait can wait; h is what is noted
+// of an ask that leaves a hold or is remembered, nil for all others.
+func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duration, h *holding) (r Result, o outcome, err error) {
 	if e.config.Observe != nil {
 		defer func() { e.config.Observe(ctx, in, r, err) }()
 	}
@@ -52,16 +55,25 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 	if v == verbWait {
 		q.room = min(q.capacity, float64(float64(within.Microseconds())*q.leak)+q.units)
 	}
-	if e.batches != nil && v == verbTake && q.possible() {
+	if q.blockFor > 0 && v != verbCheck && q.reapable(v) {
+		_, err = e.reap(ctx, q) // before: a denial that they cause would start a block
+	}
+	if err == nil && e.batches != nil && v == verbTake && h == nil && q.possible() {
 		o, err = e.batches.take(ctx, a)
-	} else {
-		o, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) { return e.ask(ctx, v, q) })
+	} else if err == nil {
+		o, err = e.askOnce(ctx, v, q, h)
+	}
+	if err == nil && q.reapable(v) && q.lacks(v, o) {
+		var freed bool
+		if freed, err = e.reap(ctx, q); freed && err == nil {
+			o, err = e.askOnce(ctx, v, q, h)
+		}
 	}
 	if v == verbRefund {
 		e.denied.lift(in.Policy, in.Key)
 	}
 	if err != nil {
-		if in.Policy.OnError == FailOpen && !e.inTx && ctx.Err() == nil && !errors.Is(err, ErrInvalid) {
+		if in.Policy.OnError == FailOpen && !e.inTx && v != verbReserve && ctx.Err() == nil && !errors.Is(err, ErrInvalid) {
 			return e.degrade(ctx, q, in.Policy, err), outcome{}, nil
 		}
 		if errors.Is(err, ErrOverloaded) {
@@ -69,9 +81,25 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 		}
 		return r, outcome{}, err
 	}
+	if o.before != nil {
+		return q.replay(o.before, in, v, e.store.source())
+	}
 	r = q.result(v, o, in.Policy, e.store.source())
 	e.denied.keep(asked, q, in, o, r)
 	return r, o, nil
+}
+
+// askOnce asks the store within Config.Timeout.
+func (e *engine) askOnce(ctx context.Context, v verb, q *question, h *holding) (outcome, error) {
+	return e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
+		if h != nil && (q.possible() || h.idempotency != nil) {
+			if !q.possible() { // now, but it may have been admitted before
+				q.blockFor = 0
+			}
+			return e.store.reserve(ctx, q, h)
+		}
+		return e.ask(ctx, v, q)
+	})
 }
 
 // ask asks the store. What can never fit is not tried: reading tells how the
@@ -96,10 +124,15 @@ func (e *engine) question(v verb, in Ask, q *question) error {
 	switch {
 	case v == verbRefund && in.Policy.Algorithm == LeakyBucketQueue:
 		return fmt.Errorf("%w: Refund on %s: a place in the queue goes back when its Wait is cancelled", ErrUnsupported, LeakyBucketQueue)
+	case v == verbReserve && in.Policy.Algorithm == LeakyBucketQueue:
+		return fmt.Errorf("%w: Reserve on %s: what waits in a queue is not given back", ErrUnsupported, LeakyBucketQueue)
 	case v == verbWait && in.Policy.Algorithm != LeakyBucketQueue:
 		return fmt.Errorf("%w: Wait on %s: only a %s tells when one's turn is; use Allow and RetryAfter", ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
 	}
 	if err := validateCost(v, in.Cost, q.burst); err != nil {
+		return err
+	}
+	if err := validateIdempotencyKey(in.IdempotencyKey); err != nil {
 		return err
 	}
 	q.units, q.cost, q.count, q.unit, q.room = in.Cost, in.Cost, 1, in.Cost, q.capacity
@@ -138,10 +171,7 @@ func (e *engine) subject(p *Policy, key string, q *question) error {
 	if !e.inTx {
 		q.commit = p.commit()
 	}
-	if e.config.Now != nil {
-		now := e.config.Now().UnixMicro()
-		q.now = &now
-	}
+	q.now = e.now()
 	return nil
 }
 
@@ -168,7 +198,7 @@ func leastCost(burst float64) float64 { return min(1, 1e-9*burst) }
 func (q *question) result(v verb, o outcome, p Policy, source Source) Result {
 	level := o.view.level(&q.rules, o.updatedAt)
 	r := Result{
-		Limit: p.Limit, Burst: q.burst, Level: min(level, q.burst),
+		Limit: p.Limit, Burst: q.burst, Level: q.shown(level),
 		Remaining:  max(0, q.burst-level),
 		ResetAfter: o.after(max(o.view.emptyAt(&q.rules, o.updatedAt), o.blockedUntil)),
 		Full:       q.burst-level <= q.capacity-q.burst,
@@ -211,6 +241,14 @@ func (q *question) result(v verb, o outcome, p Policy, source Source) Result {
 		r.RetryAfter = o.after(max(at, o.blockedUntil))
 	}
 	return r
+}
+
+// shown is a level without the slack; what was spent beyond the capacity shows.
+func (q *question) shown(level float64) float64 {
+	if overdrawn(level, q.capacity) {
+		return level
+	}
+	return min(level, q.burst)
 }
 
 // granted is how many units an outcome granted: exactly what was asked for if

@@ -23,6 +23,11 @@ var (
 	// ErrOverloaded: too many callers wait for the database already
 	// (Config.BatchWaiting). Nothing was consumed.
 	ErrOverloaded = errors.New("pglimit: overloaded")
+	// ErrNoHold: there is no hold with that ID, or it ended longer than
+	// Config.IdempotencyTTL ago.
+	ErrNoHold = errors.New("pglimit: no such hold")
+	// ErrHoldEnded: the hold was settled, with other units, or cancelled before.
+	ErrHoldEnded = errors.New("pglimit: the hold has ended")
 	// ErrClosed: the limiter was closed.
 	ErrClosed = errors.New("pglimit: limiter is closed")
 	// ErrNotMigrated: the tables are not there, or not in the search_path.
@@ -82,6 +87,7 @@ const (
 	undefinedTable       = "42P01"
 	undefinedColumn      = "42703"
 	undefinedFunction    = "42883"
+	uniqueViolation      = "23505"
 	tooManyConnections   = "53300"
 	dataException        = "22"  // a class: the value does not suit this database
 	constraintViolation  = "23"  // a class

@@ -51,7 +51,7 @@ func NewMemory(config *Config) *Limiter {
 func newLimiter(config *Config, s store) *Limiter {
 	return &Limiter{engine{
 		config: config.withDefaults(), store: s,
-		closed: new(atomic.Bool), degraded: new(degradedLog),
+		holds: newHoldWatch(), closed: new(atomic.Bool), degraded: new(degradedLog),
 	}}
 }
 
@@ -78,8 +78,11 @@ func (l *Limiter) Waiting() int {
 // Do asks for ask.Cost units, all or nothing. A denial consumes nothing; it is
 // a Result, not an error. A cost above the burst is denied with RetryAfter
 // Never, and starts no block.
+//
+// An ask with an IdempotencyKey that was admitted before is answered as it was
+// then, with Result.Replayed, and counted no second time.
 func (l *Limiter) Do(ctx context.Context, ask Ask) (Result, error) {
-	return l.engine.one(ctx, verbTake, ask)
+	return l.engine.do(ctx, ask)
 }
 
 // Allow asks for one unit. It is Do at cost 1.
@@ -156,7 +159,19 @@ func (l *Limiter) InTx(tx pgx.Tx) *Tx {
 
 // one is decide for the verbs that need no more than the Result.
 func (e *engine) one(ctx context.Context, v verb, ask Ask) (Result, error) {
-	r, _, err := e.decide(ctx, v, ask, 0)
+	r, _, err := e.decide(ctx, v, ask, 0, nil)
+	return r, err
+}
+
+func (e *engine) do(ctx context.Context, ask Ask) (Result, error) {
+	if ask.IdempotencyKey == "" {
+		return e.one(ctx, verbTake, ask)
+	}
+	h, err := e.holding(ask, stateSpent)
+	if err != nil {
+		return Result{}, err
+	}
+	r, _, err := e.decide(ctx, verbTake, ask, 0, h)
 	return r, err
 }
 
@@ -201,3 +216,8 @@ func (n noTx) get(context.Context, *question) (outcome, error)    { return outco
 func (n noTx) block(context.Context, *question, int64) error      { return n.deny() }
 func (n noTx) unblock(context.Context, *question) error           { return n.deny() }
 func (n noTx) reset(context.Context, *question) error             { return n.deny() }
+func (n noTx) due(context.Context, *question) ([]string, error)   { return nil, n.deny() }
+func (n noTx) reserve(context.Context, *question, *holding) (outcome, error) {
+	return outcome{}, n.deny()
+}
+func (n noTx) settle(context.Context, *settlement) (settled, error) { return settled{}, n.deny() }

@@ -8,9 +8,10 @@ import (
 // slidingLog keeps when each decision of the last period was, and the running
 // total of units after it; base is the total of all that has left.
 type slidingLog struct {
-	entries []int64
-	totals  []float64
-	base    float64
+	entries  []int64
+	totals   []float64
+	base     float64
+	capacity float64 // as of the last decision
 }
 
 func (l *slidingLog) last() float64 {
@@ -25,12 +26,15 @@ func (l *slidingLog) level(*rules, int64) float64 { return l.last() - l.base }
 // advance drops what is one period old, and then as much as is above the
 // capacity, should that have been lowered.
 func (l *slidingLog) advance(r *rules, _, at int64) {
-	last := l.last()
+	last, over := l.last(), overdrawn(l.last()-l.base, l.capacity)
+	l.capacity = r.capacity
 	gone := sort.Search(len(l.entries), func(i int) bool { return l.entries[i] > at-r.period })
 	if gone > 0 {
 		l.base = max(l.base, l.totals[gone-1])
 	}
-	l.base = max(l.base, last-r.capacity)
+	if !over {
+		l.base = max(l.base, last-r.capacity)
+	}
 	l.entries = slices.Delete(l.entries, 0, gone)
 	l.totals = slices.Delete(l.totals, 0, gone)
 }
@@ -75,7 +79,7 @@ func (l *slidingLog) refund(r *rules, now, at int64, units float64) float64 {
 }
 
 func (l *slidingLog) clone() state {
-	return &slidingLog{slices.Clone(l.entries), slices.Clone(l.totals), l.base}
+	return &slidingLog{slices.Clone(l.entries), slices.Clone(l.totals), l.base, l.capacity}
 }
 
 // seen is what the statements return of a log. Which entry has to leave is
@@ -121,4 +125,40 @@ func (v logView) emptyAt(r *rules, at int64) int64 {
 		return at
 	}
 	return max(at, v.newest+r.period)
+}
+
+// settle gives back what the hold's own entry holds: to take the newest entries
+// instead would leave room for them when that one leaves.
+func (l *slidingLog) settle(r *rules, _, at int64, h *held, actual float64, _ bool) float64 {
+	l.capacity = r.capacity
+	after := func(us int64) int {
+		return sort.Search(len(l.entries), func(i int) bool { return l.entries[i] > us })
+	}
+	// The entries stay: the next decision drops what has left.
+	if gone := after(at - r.period); gone > 0 {
+		l.base = max(l.base, l.totals[gone-1])
+	}
+	through, before := after(h.countedAt), after(h.countedAt-1)
+	total := func(n int) float64 {
+		if n == 0 {
+			return l.base
+		}
+		return l.totals[n-1]
+	}
+	back := max(0, min(h.units-actual, total(through)-max(l.base, total(before))))
+	if back > 0 {
+		top := total(through) - back
+		for i := range l.totals {
+			if i < through {
+				l.totals[i] = min(l.totals[i], top)
+			} else {
+				l.totals[i] -= back
+			}
+		}
+	}
+	if actual > h.units {
+		l.entries = append(l.entries, at)
+		l.totals = append(l.totals, l.last()+(actual-h.units))
+	}
+	return back
 }

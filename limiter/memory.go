@@ -12,6 +12,7 @@ import (
 type memory struct {
 	seed   maphash.Seed
 	shards [64]shard
+	holds  memoryHolds
 }
 
 // shard holds the keys of one hash, and forgets the idle ones whenever it has
@@ -29,13 +30,14 @@ type entryKey struct {
 
 type entry struct {
 	state                              state
+	rules                              rules // as of the last decision
 	updatedAt, blockedUntil, expiresAt int64
 }
 
 const minSweep = 64 // entries in a shard before it looks for idle ones
 
 func newMemory() *memory {
-	m := &memory{seed: maphash.MakeSeed()}
+	m := &memory{seed: maphash.MakeSeed(), holds: newMemoryHolds()}
 	for i := range m.shards {
 		m.shards[i] = shard{entries: map[entryKey]*entry{}, sweepAt: minSweep}
 	}
@@ -56,10 +58,10 @@ func (m *memory) with(q *question, keep bool, f func(e *entry, now, at int64) fl
 	s, k := m.shard(q)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := memoryClock(q)
+	now := memoryClock(q.now)
 	e := s.entries[k]
 	if e == nil {
-		e = &entry{state: newState(q.algorithm, now), updatedAt: now}
+		e = &entry{state: newState(q.algorithm, now), rules: rules{leak: 1, tick: 1, period: 1}, updatedAt: now}
 		if keep {
 			s.sweep(now)
 			s.entries[k] = e
@@ -78,9 +80,9 @@ func (e *entry) outcome(q *question, now, at int64, granted float64) outcome {
 	return o
 }
 
-func memoryClock(q *question) int64 {
-	if q.now != nil {
-		return *q.now
+func memoryClock(now *int64) int64 {
+	if now != nil {
+		return *now
 	}
 	return time.Now().UnixMicro()
 }
@@ -100,6 +102,7 @@ func (s *shard) sweep(now int64) {
 
 // advance brings the state to at, to be added to.
 func (e *entry) advance(r *rules, now, at int64) {
+	e.rules = *r
 	e.state.advance(r, now, at)
 	if l, ok := e.state.(*slidingLog); ok {
 		l.rebase(r)
@@ -144,7 +147,7 @@ func (m *memory) fill(_ context.Context, q *question) (outcome, error) {
 
 func (m *memory) refund(_ context.Context, q *question) (outcome, error) {
 	return m.with(q, false, func(e *entry, now, at int64) float64 {
-		e.updatedAt = at
+		e.rules, e.updatedAt = q.rules, at
 		return e.state.refund(&q.rules, now, at, q.units)
 	})
 }
@@ -178,7 +181,12 @@ func (m *memory) unblock(_ context.Context, q *question) error {
 }
 
 func (m *memory) reset(_ context.Context, q *question) error {
+	m.holds.mu.Lock()
+	defer m.holds.mu.Unlock()
 	s, k := m.shard(q)
+	for h := range m.holds.open[k] { // nothing of them is counted any more
+		h.units = 0
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.entries, k)

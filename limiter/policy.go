@@ -98,6 +98,14 @@ type Ask struct {
 	// burst, or 1 if that is less, to 2^53. It has no default: 0 is valid for
 	// Check alone.
 	Cost float64
+	// IdempotencyKey, if not empty, makes Do and Reserve count the ask once
+	// however often it is asked: the admission is remembered under this key,
+	// apart for each policy and Key, for Config.IdempotencyTTL, and given again
+	// with Result.Replayed. A denial is not remembered. The same key with
+	// another Cost is an ErrInvalid. Up to 255 bytes of UTF-8 without NUL, such
+	// as an order's number. The other verbs give ErrUnsupported. Such an ask
+	// shares no statement with others.
+	IdempotencyKey string
 }
 
 // Ask returns an Ask of cost units for key under p.

@@ -40,7 +40,7 @@ var leakyBucketTable = table{
 		if err != nil {
 			return outcome{}, err
 		}
-		s := &bucket{units: row.Level, leakedAt: row.LeakedAtUs}
+		s := &bucket{units: row.Level, capacity: row.Capacity, leakedAt: row.LeakedAtUs}
 		return continued(q, s, row.NowUs, row.UpdatedAtUs, row.BlockedUntilUs), nil
 	},
 	block: func(ctx context.Context, tx db.DBTX, p db.TokenBucketBlockParams) error {
@@ -190,6 +190,6 @@ func bucketGot(q *question, row db.TokenBucketGetRow, err error) (outcome, error
 	if err != nil {
 		return outcome{}, err
 	}
-	s := &bucket{units: row.Level, leakedAt: row.UpdatedAtUs}
+	s := &bucket{units: row.Level, capacity: row.Capacity, leakedAt: row.UpdatedAtUs}
 	return continued(q, s, row.NowUs, row.UpdatedAtUs, row.BlockedUntilUs), nil
 }

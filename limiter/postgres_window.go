@@ -36,7 +36,7 @@ var fixedWindowTable = table{
 		if err != nil {
 			return outcome{}, err
 		}
-		s := &fixedWindow{count: row.Level, endsAt: row.EndsAtUs}
+		s := &fixedWindow{count: row.Level, capacity: row.Capacity, endsAt: row.EndsAtUs}
 		return continued(q, s, row.NowUs, row.UpdatedAtUs, row.BlockedUntilUs), nil
 	},
 	block: func(ctx context.Context, tx db.DBTX, p db.TokenBucketBlockParams) error {
@@ -87,7 +87,7 @@ var slidingWindowCounterTable = table{
 		if err != nil {
 			return outcome{}, err
 		}
-		s := &slidingCounter{current: row.Current, previous: row.Previous, endsAt: row.EndsAtUs}
+		s := &slidingCounter{current: row.Current, previous: row.Previous, capacity: row.Capacity, endsAt: row.EndsAtUs}
 		return continued(q, s, row.NowUs, row.UpdatedAtUs, row.BlockedUntilUs), nil
 	},
 	block: func(ctx context.Context, tx db.DBTX, p db.TokenBucketBlockParams) error {

@@ -78,6 +78,12 @@ type Result struct {
 	Full bool
 	// Reason tells why Allowed is false; it is empty when it is true.
 	Reason Reason
+	// Replayed is true when nothing was decided, because this had been before:
+	// under the same IdempotencyKey, or in the same Settle. The other fields
+	// are those of that answer, for Settle as the key stands now.
+	Replayed bool
+	// Expired is true for a Settle that came after its hold had expired.
+	Expired bool
 	// Source tells where the decision was made. By SourceCache it is as of an
 	// earlier denial.
 	Source Source
@@ -99,6 +105,8 @@ type resultJSON struct {
 	Full       bool     `json:"full"`
 	Reason     Reason   `json:"reason"`
 	Source     Source   `json:"source"`
+	Replayed   bool     `json:"replayed,omitempty"`
+	Expired    bool     `json:"expired,omitempty"`
 }
 
 // MarshalJSON writes the names that the command shows too: durations in
@@ -108,7 +116,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 		Allowed: r.Allowed, Granted: r.Granted, Limit: r.Limit, Burst: r.Burst,
 		Level: r.Level, Remaining: r.Remaining,
 		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(r.ResetAfter), Delay: seconds(r.Delay),
-		Full: r.Full, Reason: r.Reason, Source: r.Source,
+		Full: r.Full, Reason: r.Reason, Source: r.Source, Replayed: r.Replayed, Expired: r.Expired,
 	})
 }
 

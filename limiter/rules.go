@@ -68,6 +68,20 @@ func free(room, used, cost float64) float64 {
 	return math.Floor((room - used) / cost)
 }
 
+// brim is how full a key with level units in it may be counted, whose capacity
+// was that of its last decision. What is above the capacity is taken off, as when
+// the limit was lowered, but not what was spent beyond it.
+func (r *rules) brim(level, capacity float64) float64 {
+	if overdrawn(level, capacity) {
+		return level
+	}
+	return r.capacity
+}
+
+// overdrawn tells whether more was spent than there was, as only a Settle above
+// its hold does. A sum's rounding is not taken for it.
+func overdrawn(level, capacity float64) bool { return level > float64(1.00000000000001*capacity) }
+
 // rebaseAbove is where a log's running totals start again from zero: early
 // enough that their last digits hold the slack, and whole units stay exact.
 func (r *rules) rebaseAbove() float64 {
@@ -103,6 +117,10 @@ type state interface {
 	fill(r *rules, at int64, units float64) float64
 	// refund takes up to units back and returns how many.
 	refund(r *rules, now, at int64, units float64) float64
+	// settle changes what is counted of a hold to actual units and returns how
+	// many went back; the state is as it was after its last decision, by r. A
+	// fresh one has had none.
+	settle(r *rules, now, at int64, h *held, actual float64, fresh bool) float64
 	clone() state
 	// seen is the state as it stands, safe to keep: room and need are those
 	// that fitsAt will be asked for.

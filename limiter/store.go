@@ -46,6 +46,7 @@ type outcome struct {
 	blockedUntil int64
 	ticket       int64 // of a queue
 	view         view
+	before       *held // admitted before, under the same idempotency key
 }
 
 // blocked is outcome.granted when the key was blocked.
@@ -62,5 +63,17 @@ type store interface {
 	reset(ctx context.Context, q *question) error
 	// leave gives a queue's place back if nobody came after.
 	leave(ctx context.Context, q *question, ticket int64) error
+	// reserve is take for one ask that is noted once it is granted.
+	// outcome.before is set, and nothing decided, if it was before.
+	reserve(ctx context.Context, q *question, h *holding) (outcome, error)
+	// settle ends a hold; ErrNoHold if it is not known.
+	settle(ctx context.Context, s *settlement) (settled, error)
+	// due lists the key's open holds that have expired.
+	due(ctx context.Context, q *question) (ids []string, err error)
+	// nextDue is how long until the next open hold expires, of any key:
+	// microseconds, negative if it has; noHold if there is none.
+	nextDue(ctx context.Context) (wait int64, err error)
+	// open adds up the key's open holds: of the window that ends at endsAt, of all if 0.
+	open(ctx context.Context, q *question, endsAt int64) (Statement, error)
 	source() Source
 }

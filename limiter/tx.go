@@ -26,7 +26,7 @@ type Tx struct {
 
 // Do is Limiter.Do in the transaction.
 func (t *Tx) Do(ctx context.Context, ask Ask) (Result, error) {
-	return t.engine.one(ctx, verbTake, ask)
+	return t.engine.do(ctx, ask)
 }
 
 // Allow is Limiter.Allow in the transaction.
@@ -58,6 +58,22 @@ func (t *Tx) Fill(ctx context.Context, p Policy, key string, n float64) (Result,
 // Refund is Limiter.Refund in the transaction.
 func (t *Tx) Refund(ctx context.Context, p Policy, key string, n float64) (Result, error) {
 	return t.engine.one(ctx, verbRefund, p.Ask(key, n))
+}
+
+// Reserve is Limiter.Reserve in the transaction.
+func (t *Tx) Reserve(ctx context.Context, ask Ask, ttl time.Duration) (Hold, error) {
+	return t.engine.reserve(ctx, ask, ttl)
+}
+
+// Settle is Limiter.Settle in the transaction. It locks the hold and then the
+// key's row: settle before you take other limits.
+func (t *Tx) Settle(ctx context.Context, id string, units float64) (Result, error) {
+	return t.engine.settleHold(ctx, id, units)
+}
+
+// Cancel is Limiter.Cancel in the transaction.
+func (t *Tx) Cancel(ctx context.Context, id string) error {
+	return t.engine.cancelHold(ctx, id)
 }
 
 // Reset is Limiter.Reset in the transaction.

@@ -22,7 +22,7 @@ func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) err
 		within = max(0, time.Until(deadline))
 	}
 	ask := p.Ask(key, n)
-	r, o, err := l.engine.decide(ctx, verbWait, ask, within)
+	r, o, err := l.engine.decide(ctx, verbWait, ask, within, nil)
 	if err != nil {
 		return err
 	}

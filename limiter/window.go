@@ -6,8 +6,9 @@ import (
 
 // fixedWindow counts in one window, of which it keeps the end.
 type fixedWindow struct {
-	count  float64
-	endsAt int64
+	count    float64
+	capacity float64 // as of the last decision
+	endsAt   int64
 }
 
 func (w *fixedWindow) level(*rules, int64) float64 { return w.count }
@@ -16,11 +17,12 @@ func (w *fixedWindow) used(r *rules, now int64) float64 {
 	if now >= w.endsAt {
 		return 0
 	}
-	return min(r.capacity, w.count)
+	return min(r.brim(w.count, w.capacity), w.count)
 }
 
 func (w *fixedWindow) advance(r *rules, now, _ int64) {
 	w.count = w.used(r, now)
+	w.capacity = r.capacity
 	if now < w.endsAt {
 		return
 	}
@@ -35,8 +37,8 @@ func (w *fixedWindow) put(_ int64, units float64) { w.count += units }
 
 func (w *fixedWindow) fill(r *rules, _ int64, units float64) float64 {
 	units = min(units, r.capacity)
-	added := min(units, r.capacity-w.count)
-	w.count = min(r.capacity, w.count+units)
+	added := max(0, min(units, r.capacity-w.count))
+	w.count = max(w.count, min(r.capacity, w.count+units))
 	return added
 }
 
@@ -52,7 +54,7 @@ func (w *fixedWindow) less(units float64) view {
 
 func (w *fixedWindow) refund(r *rules, now, _ int64, units float64) float64 {
 	used := w.used(r, now)
-	w.count = max(0, used-units)
+	w.count, w.capacity = max(0, used-units), r.capacity
 	return min(units, used)
 }
 
@@ -77,6 +79,7 @@ func (w *fixedWindow) emptyAt(_ *rules, at int64) int64 {
 // of the one before.
 type slidingCounter struct {
 	current, previous float64
+	capacity          float64 // as of the last decision
 	endsAt            int64
 }
 
@@ -87,6 +90,8 @@ func (w *slidingCounter) level(r *rules, at int64) float64 {
 }
 
 func (w *slidingCounter) advance(r *rules, _, at int64) {
+	brim := r.brim(max(w.current, w.previous), w.capacity)
+	w.capacity = r.capacity
 	if at >= w.endsAt {
 		w.previous = w.current
 		if at >= w.endsAt+r.period {
@@ -95,8 +100,8 @@ func (w *slidingCounter) advance(r *rules, _, at int64) {
 		w.current = 0
 		w.endsAt = (at/r.period + 1) * r.period
 	}
-	w.previous = min(r.capacity, w.previous)
-	w.current = min(r.capacity, w.current)
+	w.previous = min(brim, w.previous)
+	w.current = min(brim, w.current)
 }
 
 func (w *slidingCounter) put(_ int64, units float64) { w.current += units }
@@ -152,4 +157,34 @@ func (w *slidingCounter) emptyAt(r *rules, at int64) int64 {
 		return max(at, w.endsAt)
 	}
 	return at
+}
+
+// settle changes nothing but the window that the hold was counted in.
+func (w *fixedWindow) settle(r *rules, now, _ int64, h *held, actual float64, fresh bool) float64 {
+	if fresh {
+		w.endsAt, w.capacity = h.endsAt, r.capacity
+	}
+	if w.endsAt != h.endsAt {
+		return 0
+	}
+	used, back := w.used(r, now), max(0, h.units-actual)
+	w.count = max(0, used-back) + max(0, actual-h.units)
+	return min(used, back)
+}
+
+// settle gives back to the window that the hold was counted in, if it is the
+// current one or the one before.
+func (w *slidingCounter) settle(r *rules, now, at int64, h *held, actual float64, _ bool) (gone float64) {
+	w.advance(r, now, at)
+	back := max(0, h.units-actual)
+	switch w.endsAt {
+	case h.endsAt:
+		gone = min(w.current, back)
+		w.current = max(0, w.current-back)
+	case h.endsAt + r.period:
+		gone = min(w.previous, back)
+		w.previous = max(0, w.previous-back)
+	}
+	w.current += max(0, actual-h.units)
+	return gone
 }

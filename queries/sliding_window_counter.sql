@@ -8,6 +8,13 @@
 
 
 
+
+
+
+
+
+
+
 -- name: SlidingWindowCounterTake :one
 -- SlidingWindowCounterTake decides count asks of cost units each and grants as many as fit.
 -- Windows are whole multiples of the period since 1970-01-01 UTC; the one before
@@ -36,27 +43,27 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_times
              LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
     expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
@@ -93,33 +100,174 @@ FROM (SELECT c.now_us, r.*, LEAST(r.count, floor(r.capacity / r.cost)) AS grante
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < EXCLUDED.granted
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < EXCLUDED.granted
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
     expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
                          ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.policy, t.key, t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
+
+-- name: SlidingWindowCounterReserve :one
+-- SlidingWindowCounterReserve is SlidingWindowCounterTake for one ask that, if it is granted, is noted in
+-- pglimit_hold as well: as a hold, to be settled by its id (state 'held'), or only
+-- to be remembered under its idempotency key (state 'spent').
+--
+-- No row comes back where that key has been admitted before: nothing is decided
+-- then. Two at once under one idempotency key: the second waits for the first's
+-- commit and fails with unique_violation, all of it undone; asked again, it finds
+-- the first's.
+--
+-- Index: the primary key; pglimit_hold_idempotency. Locks the key's row until the
+-- transaction ends.
+-- Denied: as in SlidingWindowCounterTake; no hold is made.
+WITH taken AS (
+INSERT INTO pglimit_sliding_window_counter AS t
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout', sqlc.arg(lock_timeout)::text, true) END AS waits,
+             sqlc.arg(policy)::text AS policy, sqlc.arg(key)::text AS key,
+             sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
+             sqlc.arg(period_us)::bigint AS period_us,
+             sqlc.arg(hold_us)::bigint AS hold_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
+             LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = sqlc.narg(idempotency_key)::text
+                    AND h.algorithm = 'sliding_window_counter' AND h.forget_at_us > a.now_us)
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                            ELSE t.blocked_until_us END,
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), held AS (
+INSERT INTO pglimit_hold
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'sliding_window_counter', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
+       sqlc.arg(cost)::float8, sqlc.arg(cost)::float8, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8, sqlc.arg(hold_us)::bigint,
+       t.updated_at_us, t.updated_at_us + sqlc.arg(ttl_us)::bigint, t.updated_at_us + sqlc.arg(ttl_us)::bigint + sqlc.arg(remember_us)::bigint,
+       t.previous * LEAST(sqlc.arg(period_us)::bigint, t.ends_at_us - t.updated_at_us) / sqlc.arg(period_us)::bigint + t.current, 0, 1, sqlc.arg(period_us)::bigint, t.ends_at_us, t.updated_at_us
+FROM taken AS t
+WHERE t.granted > 0
+)
+SELECT t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t;
+
+-- name: SlidingWindowCounterSettle :one
+-- SlidingWindowCounterSettle ends a hold: units is what is to stay counted of it (0 to cancel
+-- it, or when it expired), state what it becomes. The hold comes first and then the
+-- key's row, so no two of these wait for each other. It changes something only
+-- where the hold is open (for 'expired' only once it has), or has expired and is
+-- settled late; changes tells. units_before is what was counted until now.
+--
+-- What goes back is taken from the window that the hold was counted in, if that is
+-- the current one or the one before. What was spent beyond the hold counts as of
+-- now, even where there is no room.
+--
+-- Index: the primary keys. Locks the hold and the key's row until the transaction
+-- ends. No row comes back for a hold that is not known; known is false where the
+-- key's row was left alone.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits
+), hold AS MATERIALIZED (
+    SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, sqlc.arg(units)::float8 AS actual,
+           (h.state = 'held' AND (sqlc.arg(state)::text <> 'expired' OR h.expires_at_us <= c.now_us)
+            OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
+    FROM c JOIN pglimit_hold AS h ON h.id = sqlc.arg(id)::text AND h.state <> 'spent'
+                AND (h.forget_at_us > c.now_us OR sqlc.arg(state)::text = 'expired')
+    FOR UPDATE OF h
+), counted AS (
+INSERT INTO pglimit_sliding_window_counter AS t
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
+       (h.now_us / h.period_us + 1) * h.period_us, h.now_us, -h.ends_at_us, h.now_us + h.hold_us
+FROM hold AS h
+WHERE h.changes AND h.actual <> h.units
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1,
+    granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us THEN LEAST(LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
+                   WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us + t.period_us THEN LEAST(LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE 0 END,
+    current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us THEN GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END) END
+              + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us + t.period_us THEN GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END) END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                         THEN t.expires_at_us
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), ended AS (
+UPDATE pglimit_hold AS h SET
+    state = sqlc.arg(state)::text,
+    units = CASE WHEN sqlc.arg(state)::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+FROM hold AS b LEFT JOIN counted AS t ON true
+WHERE h.id = b.id AND b.changes
+)
+SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
+       (t.updated_at_us IS NOT NULL)::bool AS known,
+       (coalesce(t.granted, 0) > 0)::bool AS freed,
+       coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
+       coalesce(t.current, 0)::float8 AS level, coalesce(t.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, 0)::bigint AS at_us
+FROM hold AS h LEFT JOIN counted AS t ON true;
 
 -- name: SlidingWindowCounterFill :one
 -- SlidingWindowCounterFill records units that were spent whatever the limit says. What is
@@ -140,18 +288,18 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_times
              LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
-    current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-              + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
+    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+              + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                      * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
-    previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
+    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
@@ -168,12 +316,12 @@ RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blo
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 UPDATE pglimit_sliding_window_counter AS t SET
-    cost = 1, period_us = sqlc.arg(period_us)::bigint,
-    granted = LEAST(sqlc.arg(units)::float8, LEAST(sqlc.arg(capacity)::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) + LEAST(sqlc.arg(capacity)::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+    cost = 1, capacity = sqlc.arg(capacity)::float8, period_us = sqlc.arg(period_us)::bigint,
+    granted = LEAST(sqlc.arg(units)::float8, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE sqlc.arg(capacity)::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE sqlc.arg(capacity)::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + sqlc.arg(period_us)::bigint THEN t.current ELSE 0 END)),
-    current = GREATEST(0, LEAST(sqlc.arg(capacity)::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) - sqlc.arg(units)::float8),
-    previous = GREATEST(0, LEAST(sqlc.arg(capacity)::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + sqlc.arg(period_us)::bigint THEN t.current ELSE 0 END) - GREATEST(0, sqlc.arg(units)::float8 - LEAST(sqlc.arg(capacity)::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END))),
+    current = GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE sqlc.arg(capacity)::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) - sqlc.arg(units)::float8),
+    previous = GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE sqlc.arg(capacity)::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + sqlc.arg(period_us)::bigint THEN t.current ELSE 0 END) - GREATEST(0, sqlc.arg(units)::float8 - LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE sqlc.arg(capacity)::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END))),
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us
                       ELSE (GREATEST(t.updated_at_us, c.us) / sqlc.arg(period_us)::bigint + 1) * sqlc.arg(period_us)::bigint END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
@@ -188,7 +336,7 @@ RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blo
 --
 -- Index: the primary key. Locks nothing.
 SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-       coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
@@ -235,14 +383,20 @@ FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text 
 WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.blocked_until_us > 0;
 
 -- name: SlidingWindowCounterReset :exec
--- SlidingWindowCounterReset forgets the key: what it holds and its block.
+-- SlidingWindowCounterReset forgets the key: what it holds and its block. Open holds stay,
+-- but nothing of them is counted any more that they could give back.
 --
--- Index: the primary key. Locks the key's row, if there is one, until the
--- transaction ends.
+-- Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
+-- and then its row, if there is one, until the transaction ends.
+WITH freed AS (
+    UPDATE pglimit_hold AS h SET units = 0
+    WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'held'
+    RETURNING h.id
+)
 DELETE FROM pglimit_sliding_window_counter AS t
 USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits) AS c
-WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
+                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+WHERE c.holds >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
 -- name: SlidingWindowCounterExpire :execrows
 -- SlidingWindowCounterExpire deletes up to max_rows rows that had expired at cutoff_us, the

@@ -32,9 +32,10 @@ type algorithm struct {
 	// The policy's numbers that a row is inserted with, besides its capacity.
 	Numbers []number
 
-	Stmt    string // the kind of statement being written: "upsert", "update" or "read"
-	Filling bool   // the statement is a Fill
-	Many    bool   // the statement is a TakeMany
+	Stmt      string // the kind of statement being written: "upsert", "update", "settle" or "read"
+	Filling   bool   // the statement is a Fill
+	Many      bool   // the statement is a TakeMany
+	Reserving bool   // the statement is a Reserve
 }
 
 // number is a parameter of Take, and as an array of TakeMany.
@@ -82,20 +83,26 @@ func (a algorithm) Fill() algorithm { a.Filling = true; return a }
 // OfMany returns a, writing a TakeMany.
 func (a algorithm) OfMany() algorithm { a.Many = true; return a }
 
+// Reserve returns a, writing a Take that leaves a hold.
+func (a algorithm) Reserve() algorithm { a.Reserving = true; return a }
+
 // E is the clock that never moves back: a reading that waited for the row's
 // lock, or a clock that was set back, counts as the time of the last decision.
 func (a algorithm) E() string {
-	if a.Stmt == "upsert" {
+	if a.Stmt == "upsert" || a.Stmt == "settle" {
 		return "GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)"
 	}
 	return "GREATEST(t.updated_at_us, c.us)"
 }
 
 // Input is a policy's number: a column of the row to be inserted where there
-// is one, else a parameter.
+// is one, else a parameter. Settling a hold goes by those of the key's row.
 func (a algorithm) Input(column, kind string) string {
-	if a.Stmt == "upsert" {
+	switch a.Stmt {
+	case "upsert":
 		return "EXCLUDED." + column
+	case "settle":
+		return "t." + column
 	}
 	return fmt.Sprintf("sqlc.arg(%s)::%s", column, kind)
 }

@@ -1,0 +1,62 @@
+package limiter
+
+import (
+	"context"
+	"time"
+)
+
+// Statement is how a key stands: what was spent, what is held and what is left.
+type Statement struct {
+	// Result is what Check at cost 0 answers: Level is Spent plus Held.
+	Result Result
+	// Spent is how many units are counted for good: of a window, in the present
+	// one; of a bucket, what has not leaked yet.
+	Spent float64
+	// Held is how many units open holds have set aside. Of a bucket it is what they
+	// were, at most Level: which units have leaked is not told apart.
+	Held float64
+	// Holds is how many open holds that is, those that have expired and were not
+	// given back yet among them.
+	Holds int
+	// Left is how many units could be granted now: Result.Remaining.
+	Left float64
+	// Ends is when the present window ends, for FixedWindow; zero if the key has
+	// none and for the other algorithms.
+	Ends time.Time
+}
+
+// Statement tells how the key stands. It consumes nothing. The holds and the
+// key's row are read one after the other: what happens between the two can show
+// in one and not in the other.
+func (l *Limiter) Statement(ctx context.Context, p Policy, key string) (Statement, error) {
+	return l.engine.statement(ctx, p, key)
+}
+
+func (e *engine) statement(ctx context.Context, p Policy, key string) (s Statement, err error) {
+	var q question
+	if err := e.question(verbCheck, p.Ask(key, 0), &q); err != nil {
+		return s, err
+	}
+	_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
+		o, err := e.store.get(ctx, &q)
+		if err != nil {
+			return o, err
+		}
+		ends := int64(0)
+		w, windowed := o.view.(*fixedWindow)
+		if windowed {
+			ends = w.endsAt // holds of an earlier window are not counted in this one
+		}
+		if s, err = e.store.open(ctx, &q, ends); err != nil {
+			return o, err
+		}
+		s.Result = q.result(verbCheck, o, p, e.store.source())
+		s.Held = min(s.Held, s.Result.Level)
+		s.Spent, s.Left = s.Result.Level-s.Held, s.Result.Remaining
+		if windowed && w.count > 0 {
+			s.Ends = time.UnixMicro(ends)
+		}
+		return o, nil
+	})
+	return s, err
+}

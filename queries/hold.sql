@@ -1,0 +1,76 @@
+-- name: HoldByIdempotency :one
+-- HoldByIdempotency reads what was admitted under an idempotency key; forgotten
+-- tells that it need not be remembered any longer.
+--
+-- Index: pglimit_hold_idempotency. Locks nothing.
+SELECT (h.forget_at_us <= c.us)::bool AS forgotten, h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us,
+       h.counted_at_us, h.created_at_us, h.expires_at_us
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c, pglimit_hold AS h
+WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.idempotency_key = sqlc.arg(idempotency_key)::text
+  AND h.algorithm = sqlc.arg(algorithm)::text;
+
+-- name: HoldForget :execrows
+-- HoldForget deletes what was admitted under an idempotency key so long ago that
+-- it is forgotten, should the janitor not have come by yet: the key is free again.
+--
+-- Index: pglimit_hold_idempotency. Locks the row that it deletes.
+DELETE FROM pglimit_hold AS h
+USING (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.idempotency_key = sqlc.arg(idempotency_key)::text
+  AND h.algorithm = sqlc.arg(algorithm)::text AND h.forget_at_us <= c.us AND h.state <> 'held';
+
+-- name: HoldsDue :many
+-- HoldsDue lists a key's open holds that have expired, up to max_rows of them.
+--
+-- Index: pglimit_hold_open. Locks nothing.
+SELECT h.id
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+JOIN pglimit_hold AS h ON h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'held' AND h.expires_at_us <= c.us
+WHERE h.algorithm = sqlc.arg(algorithm)::text
+ORDER BY h.expires_at_us
+LIMIT sqlc.arg(max_rows)::bigint;
+
+-- name: HoldsNext :one
+-- HoldsNext tells when the next open hold of any key expires; the largest bigint
+-- if there is none.
+--
+-- Index: pglimit_hold_expires. Locks nothing.
+SELECT c.us::bigint AS now_us,
+       coalesce((SELECT min(h.expires_at_us) FROM pglimit_hold AS h WHERE h.state = 'held'), 9223372036854775807)::bigint AS expires_at_us
+FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c;
+
+-- name: HoldsOpen :one
+-- HoldsOpen adds up a key's open holds: how many there are, what is counted for
+-- them, and when the first expires. A hold of another window than the one that
+-- ends at ends_at_us is not counted in this one; 0 takes all.
+--
+-- Index: pglimit_hold_open. Locks nothing.
+SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS units, coalesce(min(h.expires_at_us), 0)::bigint AS expires_at_us
+FROM pglimit_hold AS h
+WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'held' AND h.algorithm = sqlc.arg(algorithm)::text
+  AND (sqlc.arg(ends_at_us)::bigint = 0 OR h.ends_at_us = sqlc.arg(ends_at_us)::bigint);
+
+-- name: HoldsExpired :many
+-- HoldsExpired lists up to max_rows open holds that had expired at cutoff_us, the
+-- oldest first.
+--
+-- Index: pglimit_hold_expires. Locks nothing.
+SELECT h.id, h.algorithm
+FROM pglimit_hold AS h
+WHERE h.state = 'held' AND h.expires_at_us <= sqlc.arg(cutoff_us)::bigint
+ORDER BY h.expires_at_us
+LIMIT sqlc.arg(max_rows)::bigint;
+
+-- name: HoldExpire :execrows
+-- HoldExpire deletes up to max_rows holds that were to be forgotten at cutoff_us,
+-- the oldest first. Open holds stay: they are given back first. A row that another
+-- transaction holds is passed over.
+--
+-- Index: pglimit_hold_forget, then the primary key. Locks the rows that it deletes.
+DELETE FROM pglimit_hold AS t
+USING (SELECT b.id FROM pglimit_hold AS b
+       WHERE b.forget_at_us <= sqlc.arg(cutoff_us)::bigint AND b.state <> 'held'
+       ORDER BY b.forget_at_us
+       LIMIT sqlc.arg(max_rows)::bigint
+       FOR UPDATE SKIP LOCKED) AS forgotten
+WHERE t.id = forgotten.id AND t.forget_at_us <= sqlc.arg(cutoff_us)::bigint AND t.state <> 'held';
