@@ -142,8 +142,9 @@ SELECT h.id
 FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
 JOIN pglimit_hold AS h ON h.policy = $2::text AND h.key = $3::text AND h.state = 'held' AND h.expires_at_us <= c.us
 WHERE h.algorithm = $4::text
-ORDER BY h.expires_at_us
+ORDER BY h.expires_at_us, h.units
 LIMIT $5::bigint
+FOR UPDATE OF h SKIP LOCKED
 `
 
 type HoldsDueParams struct {
@@ -155,8 +156,10 @@ type HoldsDueParams struct {
 }
 
 // HoldsDue lists a key's open holds that have expired, up to max_rows of them.
+// Those that another transaction is about to end are passed over: it may wait for
+// the key's row, which ours may have.
 //
-// Index: pglimit_hold_open. Locks nothing.
+// Index: pglimit_hold_open. Locks the holds until the transaction ends.
 func (q *Queries) HoldsDue(ctx context.Context, db DBTX, arg HoldsDueParams) ([]string, error) {
 	rows, err := db.Query(ctx, holdsDue,
 		arg.NowUs,

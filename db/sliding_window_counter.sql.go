@@ -477,14 +477,15 @@ const slidingWindowCounterSettle = `-- name: SlidingWindowCounterSettle :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits
 ), hold AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $3::float8 AS actual,
-           (h.state = 'held' AND ($4::text <> 'expired' OR h.expires_at_us <= c.now_us)
-            OR h.state = 'expired' AND $4::text = 'settled') AS changes
-    FROM c JOIN pglimit_hold AS h ON h.id = $5::text AND h.state <> 'spent'
-                AND (h.forget_at_us > c.now_us OR $4::text = 'expired')
+           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
+           (h.state = 'held' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
+            OR h.state = 'expired' AND $5::text = 'settled') AS changes
+    FROM c JOIN pglimit_hold AS h ON h.id = $6::text AND h.state <> 'spent'
+                AND (h.forget_at_us > c.now_us OR $5::text = 'expired')
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_counter AS t
@@ -516,8 +517,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_hold AS h SET
-    state = $4::text,
-    units = CASE WHEN $4::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+    state = $5::text,
+    units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM hold AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
@@ -531,11 +532,12 @@ FROM hold AS h LEFT JOIN counted AS t ON true
 `
 
 type SlidingWindowCounterSettleParams struct {
-	NowUs  *int64
-	Commit string
-	Units  float64
-	State  string
-	ID     string
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	State       string
+	ID          string
 }
 
 type SlidingWindowCounterSettleRow struct {
@@ -580,6 +582,7 @@ func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg S
 	row := db.QueryRow(ctx, slidingWindowCounterSettle,
 		arg.NowUs,
 		arg.Commit,
+		arg.LockTimeout,
 		arg.Units,
 		arg.State,
 		arg.ID,

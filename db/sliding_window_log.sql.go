@@ -256,9 +256,9 @@ UPDATE pglimit_sliding_window_log AS t SET
     cost = 1, capacity = $1::float8, period_us = $2::bigint,
     granted = LEAST($3::float8, (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END))),
     entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END)
-                   THEN t.entries[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1 : width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8), t.totals) - CASE WHEN t.totals[width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8), t.totals)] = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8) THEN 1 ELSE 0 END] ELSE '{}' END,
+                   THEN t.entries[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1 : coalesce(array_position(t.totals, GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8)) - 1, width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8), t.totals))] ELSE '{}' END,
     totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END)
-                  THEN t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1 : width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8), t.totals) - CASE WHEN t.totals[width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8), t.totals)] = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8) THEN 1 ELSE 0 END] ELSE '{}' END,
+                  THEN t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1 : coalesce(array_position(t.totals, GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8)) - 1, width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8), t.totals))] ELSE '{}' END,
     base = GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), total = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $7::text = 'off' OR $7::text = 'on' AND current_setting('synchronous_commit') = 'off'
@@ -479,14 +479,15 @@ const slidingWindowLogSettle = `-- name: SlidingWindowLogSettle :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits
+                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits
 ), hold AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $3::float8 AS actual,
-           (h.state = 'held' AND ($4::text <> 'expired' OR h.expires_at_us <= c.now_us)
-            OR h.state = 'expired' AND $4::text = 'settled') AS changes
-    FROM c JOIN pglimit_hold AS h ON h.id = $5::text AND h.state <> 'spent'
-                AND (h.forget_at_us > c.now_us OR $4::text = 'expired')
+           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
+           (h.state = 'held' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
+            OR h.state = 'expired' AND $5::text = 'settled') AS changes
+    FROM c JOIN pglimit_hold AS h ON h.id = $6::text AND h.state <> 'spent'
+                AND (h.forget_at_us > c.now_us OR $5::text = 'expired')
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_log AS t
@@ -500,10 +501,17 @@ WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1,
     granted = GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))),
-    entries = CASE WHEN EXCLUDED.granted > EXCLUDED.cost THEN t.entries || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
-    totals = CASE WHEN EXCLUDED.granted > EXCLUDED.cost THEN t.totals || ARRAY[t.total] ELSE CASE WHEN GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 THEN pglimit_lower(t.totals, width_bucket(-EXCLUDED.blocked_until_us, t.entries), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))) ELSE t.totals END END,
+    entries = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN t.entries || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)]
+                   WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 AND coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN t.entries[: width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)] || t.entries[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :]
+                   ELSE t.entries END,
+    totals = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN t.totals || ARRAY[t.total]
+                  WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 AND coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN t.totals[: width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)] || pglimit_rebase(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :], coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))
+                  WHEN GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 THEN pglimit_lower(t.totals, width_bucket(-EXCLUDED.blocked_until_us, t.entries), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))))
+                  ELSE t.totals END,
     base = GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)),
-    total = t.total - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    total = CASE WHEN NOT (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 AND coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN t.total - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
+                 WHEN width_bucket(-EXCLUDED.blocked_until_us, t.entries) = cardinality(t.entries) THEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))
+                 ELSE t.total - (coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) END + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
@@ -511,8 +519,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_hold AS h SET
-    state = $4::text,
-    units = CASE WHEN $4::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+    state = $5::text,
+    units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM hold AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
@@ -526,11 +534,12 @@ FROM hold AS h LEFT JOIN counted AS t ON true
 `
 
 type SlidingWindowLogSettleParams struct {
-	NowUs  *int64
-	Commit string
-	Units  float64
-	State  string
-	ID     string
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	State       string
+	ID          string
 }
 
 type SlidingWindowLogSettleRow struct {
@@ -575,6 +584,7 @@ func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg Slidi
 	row := db.QueryRow(ctx, slidingWindowLogSettle,
 		arg.NowUs,
 		arg.Commit,
+		arg.LockTimeout,
 		arg.Units,
 		arg.State,
 		arg.ID,

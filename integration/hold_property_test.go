@@ -46,7 +46,7 @@ func TestHoldsInSQLAsInMemory(t *testing.T) {
 			t.Parallel()
 			ctx := context.Background()
 			clock := new(conformance.Clock)
-			config := limiter.Config{Now: clock.Now, DenyCacheTTL: -1, IdempotencyTTL: time.Minute}
+			config := limiter.Config{Now: clock.Now, DenyCacheTTL: -1}
 			alone := newLimiter(t, pool, &config)
 			rapid.Check(t, func(rt *rapid.T) {
 				model := limiter.NewMemory(&config)

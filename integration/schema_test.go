@@ -24,7 +24,7 @@ func limitTables(t testing.TB, pool *pgxpool.Pool) []string {
 		SELECT c.relname FROM pg_class AS c
 		WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND c.relname LIKE 'pglimit\_%'
 		  AND (SELECT count(*) FROM pg_attribute AS a
-		       WHERE a.attrelid = c.oid AND a.attname IN ('policy', 'key', 'expires_at_us')) = 3
+		       WHERE a.attrelid = c.oid AND a.attname IN ('policy', 'key', 'expires_at_us', 'blocked_until_us')) = 4
 		ORDER BY 1`)
 	if err != nil {
 		t.Fatal(err)

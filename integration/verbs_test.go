@@ -226,6 +226,7 @@ func TestJanitorCommand(t *testing.T) {
 	var once struct {
 		Removed       int64
 		ByTable       map[string]int64 `json:"by_table"`
+		HoldsExpired  int64            `json:"holds_expired"`
 		HeldElsewhere bool             `json:"held_elsewhere"`
 	}
 	pglimitJSON(t, &once, address, "janitor", "--once", "--batch-size", "2")

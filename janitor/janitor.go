@@ -1,4 +1,5 @@
-// Package janitor deletes the rows of limits that hold nothing any more.
+// Package janitor deletes the rows of limits that hold nothing any more, and gives
+// back what expired holds had set aside.
 //
 // A row that has expired decides as no row does, so deleting it changes no
 // decision; it only gives back room. Rows are deleted in batches, each a
@@ -52,6 +53,9 @@ type Removed struct {
 	// ByTable counts the rows deleted, by the table's name. A table of which
 	// none were deleted is absent; the map may be nil.
 	ByTable map[string]int64
+	// HoldsExpired counts the holds that had expired and were given back. Their
+	// rows stay until they need not be remembered any longer.
+	HoldsExpired int64
 	// HeldElsewhere is true if another process has the lease: this one swept
 	// nothing, or stopped half-way because it had lost the lease.
 	HeldElsewhere bool
@@ -107,7 +111,7 @@ func (j *Janitor) Run(ctx context.Context) error {
 				"error", err, "removed", removed.Total())
 		default:
 			j.cfg.Logger.DebugContext(ctx, "pglimit: the janitor swept",
-				"removed", removed.Total(), "by_table", removed.ByTable, "held_elsewhere", removed.HeldElsewhere)
+				"removed", removed.Total(), "by_table", removed.ByTable, "holds_expired", removed.HoldsExpired, "held_elsewhere", removed.HeldElsewhere)
 		}
 		wait := time.NewTimer(jitter(j.cfg.Interval))
 		select {

@@ -70,6 +70,9 @@ func (s *sweep) run(ctx context.Context) error {
 		return fmt.Errorf("pglimit: read the clock: %w", err)
 	}
 	var failed []error
+	if err := s.giveBack(ctx, cutoff); err != nil {
+		failed = append(failed, err)
+	}
 	for _, t := range tables {
 		err := s.empty(ctx, t, cutoff)
 		if err != nil {
@@ -87,10 +90,8 @@ func (s *sweep) run(ctx context.Context) error {
 // is not full or the lease is lost.
 func (s *sweep) empty(ctx context.Context, t table, cutoff int64) error {
 	for {
-		if s.now().Sub(s.renewed) > s.cfg.Lease/3 {
-			if err := s.renew(ctx); err != nil || s.removed.HeldElsewhere {
-				return err
-			}
+		if err := s.keepLease(ctx); err != nil || s.removed.HeldElsewhere {
+			return err
 		}
 		var rows int64
 		err := s.statement(ctx, func(ctx context.Context) (err error) {
@@ -116,6 +117,14 @@ func (s *sweep) count(table string, rows int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total[table] += rows
+}
+
+// keepLease renews the lease in time.
+func (s *sweep) keepLease(ctx context.Context) error {
+	if s.now().Sub(s.renewed) > s.cfg.Lease/3 {
+		return s.renew(ctx)
+	}
+	return nil
 }
 
 // renew takes the lease or prolongs it; removed.HeldElsewhere says that

@@ -22,6 +22,7 @@ var tables = []table{
 	{"pglimit_fixed_window", expire((*db.Queries).FixedWindowExpire)},
 	{"pglimit_sliding_window_counter", expire((*db.Queries).SlidingWindowCounterExpire)},
 	{"pglimit_sliding_window_log", expire((*db.Queries).SlidingWindowLogExpire)},
+	{"pglimit_hold", expire((*db.Queries).HoldExpire)},
 }
 
 // expire gives the tables' statements, whose parameters differ in their types'

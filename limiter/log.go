@@ -16,7 +16,7 @@ type slidingLog struct {
 
 func (l *slidingLog) last() float64 {
 	if n := len(l.totals); n > 0 {
-		return l.totals[n-1]
+		return max(l.base, l.totals[n-1])
 	}
 	return l.base
 }
@@ -145,20 +145,27 @@ func (l *slidingLog) settle(r *rules, _, at int64, h *held, actual float64, _ bo
 		}
 		return l.totals[n-1]
 	}
-	back := max(0, min(h.units-actual, total(through)-max(l.base, total(before))))
+	there, from := total(through), max(l.base, total(before))
+	back := max(0, min(h.units-actual, there-from))
 	if back > 0 {
-		top := total(through) - back
-		for i := range l.totals {
-			if i < through {
-				l.totals[i] = min(l.totals[i], top)
-			} else {
-				l.totals[i] -= back
-			}
+		top, lower := there-back, back
+		empty := top <= from
+		if empty {
+			lower = there - from
+		}
+		for i := before; i < through; i++ {
+			l.totals[i] = min(l.totals[i], top)
+		}
+		for i := through; i < len(l.totals); i++ {
+			l.totals[i] -= lower
+		}
+		if empty { // nothing is left of it
+			l.entries = slices.Delete(l.entries, before, through)
+			l.totals = slices.Delete(l.totals, before, through)
 		}
 	}
-	if actual > h.units {
-		l.entries = append(l.entries, at)
-		l.totals = append(l.totals, l.last()+(actual-h.units))
+	if excess := max(0, actual-h.units); l.last()+excess > l.last() { // else it is too small to be an entry
+		l.put(at, excess)
 	}
 	return back
 }

@@ -21,14 +21,17 @@ WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.id
 
 -- name: HoldsDue :many
 -- HoldsDue lists a key's open holds that have expired, up to max_rows of them.
+-- Those that another transaction is about to end are passed over: it may wait for
+-- the key's row, which ours may have.
 --
--- Index: pglimit_hold_open. Locks nothing.
+-- Index: pglimit_hold_open. Locks the holds until the transaction ends.
 SELECT h.id
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
 JOIN pglimit_hold AS h ON h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'held' AND h.expires_at_us <= c.us
 WHERE h.algorithm = sqlc.arg(algorithm)::text
-ORDER BY h.expires_at_us
-LIMIT sqlc.arg(max_rows)::bigint;
+ORDER BY h.expires_at_us, h.units
+LIMIT sqlc.arg(max_rows)::bigint
+FOR UPDATE OF h SKIP LOCKED;
 
 -- name: HoldsNext :one
 -- HoldsNext tells when the next open hold of any key expires; the largest bigint

@@ -60,6 +60,7 @@ lease, it removes nothing, says so, and that is no error.`,
 type swept struct {
 	Removed       int64            `json:"removed"`
 	ByTable       map[string]int64 `json:"by_table"`
+	HoldsExpired  int64            `json:"holds_expired"`
 	HeldElsewhere bool             `json:"held_elsewhere"`
 }
 
@@ -79,7 +80,7 @@ func (a *app) sweepOnce(cmd *cobra.Command, config janitor.Config) error {
 	if err != nil {
 		return database(err)
 	}
-	result := swept{removed.Total(), map[string]int64{}, removed.HeldElsewhere}
+	result := swept{removed.Total(), map[string]int64{}, removed.HoldsExpired, removed.HeldElsewhere}
 	maps.Copy(result.ByTable, removed.ByTable)
 	return a.print(cmd, result, result.text())
 }
@@ -96,6 +97,9 @@ func (s swept) text() string {
 	}
 	fmt.Fprintf(table, "all\t%d\n", s.Removed)
 	_ = table.Flush() // to a Builder
+	if s.HoldsExpired > 0 {
+		fmt.Fprintf(&text, "%d expired holds given back\n", s.HoldsExpired)
+	}
 	return text.String()
 }
 
