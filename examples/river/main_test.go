@@ -96,8 +96,10 @@ func (p *process) start(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		// What still waits for its turn is called off.
-		if err := p.client.StopAndCancel(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second) // against hanging for ever
+		defer cancel()
+		if err := p.client.StopAndCancel(ctx); err != nil {
+			t.Errorf("stop: %v", err)
 		}
 	})
 }
