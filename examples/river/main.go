@@ -59,8 +59,7 @@ func newClient(pool *pgxpool.Pool, l *limiter.Limiter, rates map[string]limiter.
 	return river.NewClient(riverpgxv5.New(pool), &river.Config{
 		Queues:  map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: workers}},
 		Workers: kinds,
-		// How soon a snoozed job is seen again. It is less than the tenth of a
-		// second that a tenant's queue lasts, so that the queue does not run dry.
+		// How soon a snoozed job is seen again: see patience.
 		FetchPollInterval: 50 * time.Millisecond,
 		FetchCooldown:     50 * time.Millisecond,
 	})

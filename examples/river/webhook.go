@@ -19,11 +19,18 @@ type Webhook struct {
 // Kind is how River names the job.
 func (Webhook) Kind() string { return "webhook" }
 
-// perSecond spaces a tenant's webhooks out. A tenth of a second's worth may wait
-// for their turn: no job holds its worker for longer than that, and no tenant
-// has more than that many workers waiting. All others are snoozed.
+// patience is how long a job may keep its worker waiting for its turn. It has to
+// be longer than a snoozed job takes to be seen again, or the queue runs dry
+// meanwhile and the tenant gets less than its limit.
+const patience = 250 * time.Millisecond
+
+// perSecond spaces a tenant's webhooks out, n a second. The queue holds the one
+// that leaves now and what leaves within patience; all others are snoozed.
 func perSecond(n float64) limiter.Policy {
-	return limiter.Policy{Name: "webhooks", Algorithm: limiter.LeakyBucketQueue, Limit: n, Period: time.Second, Burst: max(1, n/10)}
+	return limiter.Policy{
+		Name: "webhooks", Algorithm: limiter.LeakyBucketQueue,
+		Limit: n, Period: time.Second, Burst: 1 + n*patience.Seconds(),
+	}
 }
 
 // sender does the jobs of kind webhook.
