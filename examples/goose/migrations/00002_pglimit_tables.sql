@@ -1,0 +1,161 @@
+-- One table per algorithm, one row per policy and key. All times are
+-- microseconds since 1970-01-01 UTC: bigint arithmetic is IMMUTABLE and exact,
+-- timestamptz arithmetic is neither. Plain CREATE TABLE throughout, so that
+-- databases that only speak PostgreSQL's protocol can take this file as it is.
+--
+-- No CHECK constraints: PostgreSQL compiles them anew in every statement, which
+-- costs a decision 4 to 9 % of its time. Costs and limits are checked before they
+-- get here, and LEAST and GREATEST keep the levels in their range.
+--
+-- Columns that every table has (eight-byte columns first, then the texts, so
+-- that no row carries padding):
+--   updated_at_us     the clock of the last decision; it never moves back
+--   capacity          what the key may hold, as of the last decision
+--   blocked_until_us  until when the key is denied whatever it holds; not above 0
+--                     if it never was (a new row carries its policy's block_for
+--                     there, negated, for the upsert to read)
+--   expires_at_us     from when the row holds nothing and may be deleted
+--   cost, granted     the last decision: cost of one ask, how many asks passed;
+--                     -1 when it was denied because the key was blocked
+--   policy, key       the policy's name; the key, or its HMAC
+
+-- +goose Up
+CREATE TABLE pglimit_leaky_bucket (
+    level            float8 NOT NULL,  -- units in the bucket at leaked_at_us
+    capacity         float8 NOT NULL,
+    leak             float8 NOT NULL,  -- units that leak per tick
+    tick_us          bigint NOT NULL,  -- 1 when the bucket leaks continuously
+    leaked_at_us     bigint NOT NULL,  -- start of the running tick
+    updated_at_us    bigint NOT NULL,
+    blocked_until_us bigint NOT NULL,
+    expires_at_us    bigint NOT NULL,
+    cost             float8 NOT NULL,
+    granted          float8 NOT NULL,
+    policy           text COLLATE "C" NOT NULL,
+    key              text COLLATE "C" NOT NULL,
+    CONSTRAINT pglimit_leaky_bucket_pkey PRIMARY KEY (policy, key)
+);
+CREATE INDEX pglimit_leaky_bucket_expires ON pglimit_leaky_bucket (expires_at_us);
+
+CREATE TABLE pglimit_leaky_bucket_queue (
+    level            float8 NOT NULL,  -- units waiting at updated_at_us
+    capacity         float8 NOT NULL,
+    leak             float8 NOT NULL,  -- units that leave per microsecond
+    ticket           bigint NOT NULL,  -- names the last place given; grows
+    updated_at_us    bigint NOT NULL,
+    blocked_until_us bigint NOT NULL,
+    expires_at_us    bigint NOT NULL,
+    cost             float8 NOT NULL,
+    granted          float8 NOT NULL,
+    policy           text COLLATE "C" NOT NULL,
+    key              text COLLATE "C" NOT NULL,
+    CONSTRAINT pglimit_leaky_bucket_queue_pkey PRIMARY KEY (policy, key)
+);
+CREATE INDEX pglimit_leaky_bucket_queue_expires ON pglimit_leaky_bucket_queue (expires_at_us);
+
+CREATE TABLE pglimit_token_bucket (
+    level            float8 NOT NULL,  -- burst less the tokens left, at updated_at_us
+    capacity         float8 NOT NULL,
+    leak             float8 NOT NULL,  -- tokens that come back per microsecond
+    updated_at_us    bigint NOT NULL,
+    blocked_until_us bigint NOT NULL,
+    expires_at_us    bigint NOT NULL,
+    cost             float8 NOT NULL,
+    granted          float8 NOT NULL,
+    policy           text COLLATE "C" NOT NULL,
+    key              text COLLATE "C" NOT NULL,
+    CONSTRAINT pglimit_token_bucket_pkey PRIMARY KEY (policy, key)
+);
+CREATE INDEX pglimit_token_bucket_expires ON pglimit_token_bucket (expires_at_us);
+
+CREATE TABLE pglimit_gcra (
+    level            float8 NOT NULL,  -- how far the theoretical arrival time is ahead, in units
+    capacity         float8 NOT NULL,
+    leak             float8 NOT NULL,  -- units by which time catches up per microsecond
+    updated_at_us    bigint NOT NULL,
+    blocked_until_us bigint NOT NULL,
+    expires_at_us    bigint NOT NULL,
+    cost             float8 NOT NULL,
+    granted          float8 NOT NULL,
+    policy           text COLLATE "C" NOT NULL,
+    key              text COLLATE "C" NOT NULL,
+    CONSTRAINT pglimit_gcra_pkey PRIMARY KEY (policy, key)
+);
+CREATE INDEX pglimit_gcra_expires ON pglimit_gcra (expires_at_us);
+
+CREATE TABLE pglimit_fixed_window (
+    level            float8 NOT NULL,  -- units counted in the window that ends at ends_at_us
+    capacity         float8 NOT NULL,
+    ends_at_us       bigint NOT NULL,  -- end of the window; it never moves back
+    updated_at_us    bigint NOT NULL,
+    blocked_until_us bigint NOT NULL,
+    expires_at_us    bigint NOT NULL,
+    cost             float8 NOT NULL,
+    granted          float8 NOT NULL,
+    policy           text COLLATE "C" NOT NULL,
+    key              text COLLATE "C" NOT NULL,
+    CONSTRAINT pglimit_fixed_window_pkey PRIMARY KEY (policy, key)
+);
+CREATE INDEX pglimit_fixed_window_expires ON pglimit_fixed_window (expires_at_us);
+
+CREATE TABLE pglimit_sliding_window_counter (
+    current          float8 NOT NULL,  -- units counted in the window that ends at ends_at_us
+    previous         float8 NOT NULL,  -- units counted in the window before it
+    capacity         float8 NOT NULL,
+    ends_at_us       bigint NOT NULL,  -- end of the current window; it never moves back
+    period_us        bigint NOT NULL,
+    updated_at_us    bigint NOT NULL,
+    blocked_until_us bigint NOT NULL,
+    expires_at_us    bigint NOT NULL,
+    cost             float8 NOT NULL,
+    granted          float8 NOT NULL,
+    policy           text COLLATE "C" NOT NULL,
+    key              text COLLATE "C" NOT NULL,
+    CONSTRAINT pglimit_sliding_window_counter_pkey PRIMARY KEY (policy, key)
+);
+CREATE INDEX pglimit_sliding_window_counter_expires ON pglimit_sliding_window_counter (expires_at_us);
+
+CREATE TABLE pglimit_sliding_window_log (
+    base             float8 NOT NULL,  -- running total of all that has left the window
+    total            float8 NOT NULL,  -- and of all that was ever granted
+    capacity         float8 NOT NULL,
+    period_us        bigint NOT NULL,
+    updated_at_us    bigint NOT NULL,
+    blocked_until_us bigint NOT NULL,
+    expires_at_us    bigint NOT NULL,
+    cost             float8 NOT NULL,
+    granted          float8 NOT NULL,
+    entries          bigint[] NOT NULL,  -- when each decision in the window was, oldest first
+    totals           float8[] NOT NULL,  -- the running total before each of them
+    policy           text COLLATE "C" NOT NULL,
+    key              text COLLATE "C" NOT NULL,
+    CONSTRAINT pglimit_sliding_window_log_pkey PRIMARY KEY (policy, key)
+);
+CREATE INDEX pglimit_sliding_window_log_expires ON pglimit_sliding_window_log (expires_at_us);
+
+-- Running totals would lose their last digits if they grew for ever, so a log
+-- that never empties starts counting from its base again now and then.
+-- +goose StatementBegin
+CREATE FUNCTION pglimit_rebase(totals float8[], base float8) RETURNS float8[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT coalesce(array_agg(r.total - $2 ORDER BY r.n), '{}') FROM unnest($1) WITH ORDINALITY AS r (total, n) $$;
+-- +goose StatementEnd
+
+-- Who may do a task that one process does at a time (the janitor's sweeps).
+CREATE TABLE pglimit_lease (
+    expires_at_us bigint NOT NULL,
+    name          text COLLATE "C" NOT NULL,
+    holder        text COLLATE "C" NOT NULL,
+    CONSTRAINT pglimit_lease_pkey PRIMARY KEY (name)
+);
+
+-- +goose Down
+DROP TABLE pglimit_lease;
+DROP FUNCTION pglimit_rebase(float8[], float8);
+DROP TABLE pglimit_sliding_window_log;
+DROP TABLE pglimit_sliding_window_counter;
+DROP TABLE pglimit_fixed_window;
+DROP TABLE pglimit_gcra;
+DROP TABLE pglimit_token_bucket;
+DROP TABLE pglimit_leaky_bucket_queue;
+DROP TABLE pglimit_leaky_bucket;

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/pglimit/pglimit/internal/throwaway"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+var migrated, empty *throwaway.Template
+
+func TestMain(m *testing.M) {
+	log.SetFlags(0)
+	code, err := runTests(m)
+	if err != nil {
+		log.Print(err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+func runTests(m *testing.M) (code int, err error) {
+	ctx := context.Background()
+	server, err := throwaway.Start(ctx, log.Printf)
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	if migrated, err = server.Template(ctx, "river", migrate); err != nil {
+		return 1, err
+	}
+	nothing := func(context.Context, *pgxpool.Pool) error { return nil }
+	if empty, err = server.Template(ctx, "river_empty", nothing); err != nil {
+		return 1, err
+	}
+	return m.Run(), nil
+}
+
+// process is what one process of the application has.
+type process struct {
+	pool   *pgxpool.Pool
+	limits *limiter.Limiter
+	client *river.Client[pgx.Tx]
+	events <-chan *river.Event
+}
+
+// newProcess makes a process that does not work yet, and listens to the events
+// of the kinds.
+func newProcess(t *testing.T, url string, config *limiter.Config, rates map[string]limiter.Policy, workers int, kinds ...river.EventKind) *process {
+	t.Helper()
+	var p process
+	var err error
+	if p.pool, err = pgxpool.New(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.pool.Close)
+	if p.limits, err = limiter.New(p.pool, config); err != nil {
+		t.Fatal(err)
+	}
+	if p.client, err = newClient(p.pool, p.limits, rates, workers); err != nil {
+		t.Fatal(err)
+	}
+	events, unsubscribe := p.client.Subscribe(kinds...)
+	t.Cleanup(unsubscribe)
+	p.events = events
+	return &p
+}
+
+// insert queues n equal jobs.
+func (p *process) insert(t *testing.T, n int, job river.JobArgs) {
+	t.Helper()
+	jobs := make([]river.InsertManyParams, n)
+	for i := range jobs {
+		jobs[i].Args = job
+	}
+	if _, err := p.client.InsertMany(t.Context(), jobs); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start lets the process work until the test ends.
+func (p *process) start(t *testing.T) {
+	t.Helper()
+	if err := p.client.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// What still waits for its turn is called off.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second) // against hanging for ever
+		defer cancel()
+		if err := p.client.StopAndCancel(ctx); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+}
+
+// await returns the jobs of the next n events.
+func await(t *testing.T, events <-chan *river.Event, n int) (jobs []*rivertype.JobRow, kinds []river.EventKind) {
+	t.Helper()
+	hang := time.NewTimer(time.Minute) // against hanging for ever
+	defer hang.Stop()
+	for len(jobs) < n {
+		select {
+		case e := <-events:
+			jobs, kinds = append(jobs, e.Job), append(kinds, e.Kind)
+		case <-hang.C:
+			t.Fatalf("waited for %d events, and there were %d: %v", n, len(jobs), kinds)
+		}
+	}
+	return jobs, kinds
+}
+
+// one reads the one value that a query returns.
+func one[T any](t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (v T) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// count counts what is in a table for a tenant.
+func (p *process) count(t *testing.T, table, tenant string) int {
+	t.Helper()
+	return one[int](t, p.pool, `SELECT count(*) FROM `+table+` WHERE tenant = $1`, tenant)
+}
