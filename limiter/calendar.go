@@ -30,6 +30,9 @@ const (
 	Month Calendar = "month"
 )
 
+// Calendars returns every calendar, in a fixed order.
+func Calendars() []Calendar { return []Calendar{Hour, Day, Week, Month} }
+
 func (c Calendar) known() bool { return c.longest() != 0 }
 
 // Microseconds of a clock.

@@ -21,8 +21,8 @@ import (
 // the period that the database's clock is in.
 var errOtherPeriod = fmt.Errorf("%w: its clock is in another period than this machine's", ErrUnavailable)
 
-// maxCompared bounds how often the clocks are compared for one decision. Once is
-// enough, unless one of them is being set meanwhile.
+// maxCompared is how often the clocks are compared for one decision before it
+// fails. Once is enough, unless one of them is being set meanwhile.
 const maxCompared = 3
 
 // turns is what a statement is told of the question's calendar; all 0 without.
@@ -58,7 +58,7 @@ func (p postgres) compare(ctx context.Context, q *question) error {
 		return translate(err, p.tx)
 	}
 	q.ahead.Store(there - here.UnixMicro())
-	if q.compared++; q.compared > maxCompared {
+	if q.compared++; q.compared == maxCompared {
 		return fmt.Errorf("%w: its clock, at %s, was in other periods of a calendar each time it was asked; this machine's is at %s", ErrUnavailable,
 			time.UnixMicro(there).UTC().Format(time.RFC3339Nano), here.UTC().Format(time.RFC3339Nano))
 	}
