@@ -28,11 +28,7 @@ type crowd struct {
 
 func newCrowd(t *testing.T) *crowd {
 	t.Helper()
-	return newCrowdIn(t, newDatabase(t))
-}
-
-func newCrowdIn(t *testing.T, address string) *crowd {
-	t.Helper()
+	address := newDatabase(t)
 	c := &crowd{doorway: &doorway{arrived: make(chan struct{})}, business: connect(t, address), sent: new(sent)}
 	pool := connect(t, address, c.guard, four, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = c.sent })
 	c.Limiter = newGated(t, pool, limiter.Config{BreakAfter: 1})
