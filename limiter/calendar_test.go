@@ -158,7 +158,7 @@ func TestCalendarsPartitionTime(t *testing.T) {
 			}
 		}
 		from, turn, until := c.near(at)
-		if from > at || at >= until || c.end(from) != turn || c.end(turn) != until || min(at-from, until-at) < (b[2]-b[1])/2 {
+		if from > at || at >= until || c.end(from) != turn || c.end(turn) != until || min(at-from, until-at) < min((b[2]-b[1])/2, b[1]-b[0], b[3]-b[2]) {
 			rt.Errorf("at %s a statement is told of %s, %s, %s", show(at), show(from), show(turn), show(until))
 		}
 	})
