@@ -105,7 +105,7 @@ func TestCalendarBounds(t *testing.T) {
 		at := mustTime(t, c.from).UnixMicro()
 		for _, want := range c.ends {
 			end := calendar.endOf(at)
-			if w := mustTime(t, want).UnixMicro(); end != w {
+			if w := mustTime(t, want).UnixMicro(); end != w || calendar.end(at) != w {
 				t.Errorf("%s, %s of %s: ends at %s, want %s", c.about, c.unit, time.UnixMicro(at).In(calendar.zone),
 					time.UnixMicro(end).In(calendar.zone), time.UnixMicro(w).In(calendar.zone))
 				break
