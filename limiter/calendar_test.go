@@ -104,13 +104,12 @@ func TestCalendarBounds(t *testing.T) {
 		calendar := mustCalendar(t, c.unit, c.zone)
 		at := mustTime(t, c.from).UnixMicro()
 		for _, want := range c.ends {
-			end := calendar.endOf(at)
-			if w := mustTime(t, want).UnixMicro(); end != w || calendar.end(at) != w {
-				t.Errorf("%s, %s of %s: ends at %s, want %s", c.about, c.unit, time.UnixMicro(at).In(calendar.zone),
-					time.UnixMicro(end).In(calendar.zone), time.UnixMicro(w).In(calendar.zone))
-				break
+			w := mustTime(t, want).UnixMicro()
+			show := func(us int64) string { return time.UnixMicro(us).In(calendar.zone).Format(time.RFC3339Nano) }
+			if end, found := calendar.endOf(at), calendar.end(at); end != w || found != w {
+				t.Errorf("%s, %s of %s: ends at %s and %s, want %s", c.about, c.unit, show(at), show(end), show(found), show(w))
 			}
-			at = end
+			at = w
 		}
 	}
 }
