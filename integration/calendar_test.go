@@ -81,7 +81,7 @@ func TestCalendarsDecideAsMemory(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t)
 	clock := new(conformance.Clock)
-	inSQL := newLimiter(t, pool, &limiter.Config{Now: clock.Now})
+	inSQL := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
 	histories := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		histories++
