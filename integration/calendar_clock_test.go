@@ -185,7 +185,7 @@ func TestClockThatJumps(t *testing.T) {
 		t.Helper()
 		if !errors.Is(err, limiter.ErrUnavailable) || !strings.Contains(err.Error(), "its clock, at 20") ||
 			!strings.Contains(err.Error(), "this machine's is at "+time.Now().UTC().Format("2006-01-")) {
-			t.Errorf("%s: got %v", what, err)
+			t.Fatalf("%s: got %v", what, err)
 		}
 	}
 	_, err := g.Allow(t.Context(), jumps, "k")
