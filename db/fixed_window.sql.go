@@ -76,7 +76,8 @@ const fixedWindowFill = `-- name: FixedWindowFill :one
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity,
-       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, 0, a.now_us + a.hold_us
 FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
@@ -85,8 +86,12 @@ FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              $5::float8 AS capacity,
              $6::bigint AS period_us,
              $7::bool AS aligned,
-             $8::bigint AS hold_us,
-             LEAST($9::float8, $5::float8) AS granted) AS a
+             $8::bigint AS from_us,
+             $9::bigint AS turn_us,
+             $10::bigint AS until_us,
+             $11::bigint AS hold_us,
+             LEAST($12::float8, $5::float8) AS granted) AS a
+WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END))),
@@ -107,6 +112,9 @@ type FixedWindowFillParams struct {
 	Capacity float64
 	PeriodUs int64
 	Aligned  bool
+	FromUs   int64
+	TurnUs   int64
+	UntilUs  int64
 	HoldUs   int64
 	Units    float64
 }
@@ -133,6 +141,9 @@ func (q *Queries) FixedWindowFill(ctx context.Context, db DBTX, arg FixedWindowF
 		arg.Capacity,
 		arg.PeriodUs,
 		arg.Aligned,
+		arg.FromUs,
+		arg.TurnUs,
+		arg.UntilUs,
 		arg.HoldUs,
 		arg.Units,
 	)
@@ -293,7 +304,8 @@ WITH taken AS (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
@@ -304,10 +316,14 @@ FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::bigint AS period_us,
              $9::bool AS aligned,
-             $10::bigint AS hold_us, $11::bigint AS block_for_us,
-             LEAST($12::float8, floor($7::float8 / $6::float8)) AS granted) AS a
-WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
-                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $13::text
+             $10::bigint AS from_us,
+             $11::bigint AS turn_us,
+             $12::bigint AS until_us,
+             $13::bigint AS hold_us, $14::bigint AS block_for_us,
+             LEAST($15::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+  AND NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $16::text
                     AND h.algorithm = 'fixed_window' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -327,9 +343,9 @@ RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 INSERT INTO pglimit_hold
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-SELECT $14::text, $15::text, 'fixed_window', $4::text, $5::text, $13::text,
-       $6::float8, $6::float8, $16::float8, $17::float8, $7::float8, $10::bigint,
-       t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
+SELECT $17::text, $18::text, 'fixed_window', $4::text, $5::text, $16::text,
+       $6::float8, $6::float8, $19::float8, $20::float8, $7::float8, $13::bigint,
+       t.updated_at_us, t.updated_at_us + $21::bigint, t.updated_at_us + $21::bigint + $22::bigint,
        t.level, 0, 1, $8::bigint, t.ends_at_us, t.updated_at_us
 FROM taken AS t
 WHERE t.granted > 0
@@ -347,6 +363,9 @@ type FixedWindowReserveParams struct {
 	Capacity       float64
 	PeriodUs       int64
 	Aligned        bool
+	FromUs         int64
+	TurnUs         int64
+	UntilUs        int64
 	HoldUs         int64
 	BlockForUs     int64
 	Count          float64
@@ -390,6 +409,9 @@ func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWind
 		arg.Capacity,
 		arg.PeriodUs,
 		arg.Aligned,
+		arg.FromUs,
+		arg.TurnUs,
+		arg.UntilUs,
 		arg.HoldUs,
 		arg.BlockForUs,
 		arg.Count,
@@ -574,7 +596,8 @@ const fixedWindowTake = `-- name: FixedWindowTake :one
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
@@ -585,8 +608,12 @@ FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::bigint AS period_us,
              $9::bool AS aligned,
-             $10::bigint AS hold_us, $11::bigint AS block_for_us,
-             LEAST($12::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+             $10::bigint AS from_us,
+             $11::bigint AS turn_us,
+             $12::bigint AS until_us,
+             $13::bigint AS hold_us, $14::bigint AS block_for_us,
+             LEAST($15::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
@@ -613,6 +640,9 @@ type FixedWindowTakeParams struct {
 	Capacity    float64
 	PeriodUs    int64
 	Aligned     bool
+	FromUs      int64
+	TurnUs      int64
+	UntilUs     int64
 	HoldUs      int64
 	BlockForUs  int64
 	Count       float64
@@ -628,7 +658,10 @@ type FixedWindowTakeRow struct {
 
 // FixedWindowTake decides count asks of cost units each and grants as many as fit
 // into the window. A window starts at its first hit or, aligned, at a whole
-// multiple of the period since 1970-01-01 UTC.
+// multiple of the period since 1970-01-01 UTC. A calendar's windows have a
+// period_us of 0 and two ends: turn_us, of the one that starts at from_us, and
+// until_us, of the one after. Which of them it is the clock decides; if it is in
+// neither, nothing is written and no row comes back.
 //
 // The row keeps the window's end, not its start: a reading of the clock that
 // went stale while it waited for the lock still falls into the running window,
@@ -650,6 +683,9 @@ func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowT
 		arg.Capacity,
 		arg.PeriodUs,
 		arg.Aligned,
+		arg.FromUs,
+		arg.TurnUs,
+		arg.UntilUs,
 		arg.HoldUs,
 		arg.BlockForUs,
 		arg.Count,
@@ -667,24 +703,29 @@ func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowT
 
 const fixedWindowTakeMany = `-- name: FixedWindowTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($10::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $11::text, true) END AS commits,
-             CASE WHEN $12::text <> '' THEN set_config('lock_timeout', $12::text, true) END AS waits
+    SELECT coalesce($13::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+             CASE WHEN $14::text = 'off' OR $14::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $14::text, true) END AS commits,
+             CASE WHEN $15::text <> '' THEN set_config('lock_timeout', $15::text, true) END AS waits
 )
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.aligned, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
+FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.aligned, r.from_us, r.turn_us, r.until_us, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
       FROM c, (SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key,
                       unnest($3::float8[]) AS cost, unnest($4::float8[]) AS count,
                       unnest($5::float8[]) AS capacity,
                       unnest($6::bigint[]) AS period_us,
                       unnest($7::bool[]) AS aligned,
-                      unnest($8::bigint[]) AS hold_us, unnest($9::bigint[]) AS block_for_us) AS r) AS a
+                      unnest($8::bigint[]) AS from_us,
+                      unnest($9::bigint[]) AS turn_us,
+                      unnest($10::bigint[]) AS until_us,
+                      unnest($11::bigint[]) AS hold_us, unnest($12::bigint[]) AS block_for_us) AS r) AS a
+WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -710,6 +751,9 @@ type FixedWindowTakeManyParams struct {
 	Capacities  []float64
 	PeriodsUs   []int64
 	AreAligned  []bool
+	FromsUs     []int64
+	TurnsUs     []int64
+	UntilsUs    []int64
 	HoldsUs     []int64
 	BlocksForUs []int64
 	NowUs       *int64
@@ -745,6 +789,9 @@ func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWin
 		arg.Capacities,
 		arg.PeriodsUs,
 		arg.AreAligned,
+		arg.FromsUs,
+		arg.TurnsUs,
+		arg.UntilsUs,
 		arg.HoldsUs,
 		arg.BlocksForUs,
 		arg.NowUs,

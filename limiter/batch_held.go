@@ -174,7 +174,15 @@ func (l *line) longer(wait time.Duration) time.Duration {
 func (l *line) patiently(s *statement, r *row, wait time.Duration) error {
 	ctx, cancel := l.detached(2 * l.config.Timeout)
 	defer cancel()
-	return l.send(ctx, s, []*row{r}, milliseconds(wait))
+	for {
+		err := l.send(ctx, s, []*row{r}, milliseconds(wait))
+		if err != errOtherPeriod {
+			return err
+		}
+		if err = l.store.compare(ctx, r.q); err != nil {
+			return err
+		}
+	}
 }
 
 // asHeld tells a lock that was waited for too long from a conflict that is

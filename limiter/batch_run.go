@@ -53,6 +53,8 @@ func (l *line) run(s *statement, batch []*row) {
 	switch {
 	case err == errHeld:
 		l.part(ctx, s, batch)
+	case err == errOtherPeriod:
+		l.runOthers(ctx, s, batch)
 	case err != nil && dataError(err) && len(batch) > 1:
 		l.runPieces(s, batch)
 	default:
@@ -84,12 +86,13 @@ func (l *line) detached(timeout time.Duration) (context.Context, context.CancelF
 // send runs one statement for a batch, whose rows are in lock order, and
 // leaves the outcomes in them.
 func (l *line) send(ctx context.Context, s *statement, batch []*row, lockTimeout string) error {
-	s.reset(batch)
-	s.commit, s.lockTimeout = l.commit, lockTimeout
+	var now *int64
 	if l.config.Now != nil {
-		now := l.config.Now().UnixMicro()
-		s.now = &now
+		us := l.config.Now().UnixMicro()
+		now = &us
 	}
+	s.reset(batch, now)
+	s.commit, s.lockTimeout = l.commit, lockTimeout
 	err := l.store.runner.do(ctx, func(tx db.DBTX) error {
 		return asHeld(l.table.takeMany(ctx, tx, s))
 	})

@@ -75,10 +75,11 @@ func newDenyCache(c *Config) (*denyCache, error) {
 }
 
 // remembered answers an ask by a denial that holds still. If there is none, the
-// attempt is for keep.
+// attempt is for keep. A calendar's budget is asked of the database each time: its
+// denials are few, and what is given back is to be had at once.
 func (e *engine) remembered(ctx context.Context, v verb, in Ask) (Result, attempt, bool) {
 	c := e.denied
-	if c == nil || v != verbTake || in.IdempotencyKey != "" || e.inTx || e.closed.Load() || ctx.Err() != nil {
+	if c == nil || v != verbTake || in.IdempotencyKey != "" || in.Policy.Calendar != "" || e.inTx || e.closed.Load() || ctx.Err() != nil {
 		return Result{}, attempt{}, false
 	}
 	now := c.clock()

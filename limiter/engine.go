@@ -34,6 +34,9 @@ type engine struct {
 	closed   *atomic.Bool
 	degraded *degradedLog
 	denied   *denyCache // nil: none
+	// By how many microseconds the database's clock was ahead of this machine's
+	// when they were last compared: see postgres.compare.
+	ahead *atomic.Int64
 }
 
 // decide answers one ask. within is how long a Wait can wait; h is what is noted
@@ -167,7 +170,7 @@ func (e *engine) subject(p *Policy, key string, q *question) error {
 	if err := validateKey(key); err != nil {
 		return err
 	}
-	*q = question{rules: q.rules, source: q.source, policy: p.Name, key: storedKey(key, e.config.KeySecret)}
+	*q = question{rules: q.rules, source: q.source, policy: p.Name, key: storedKey(key, e.config.KeySecret), ahead: e.ahead}
 	if !e.inTx {
 		q.commit = p.commit()
 	}

@@ -119,7 +119,7 @@ func dataError(err error) bool {
 
 // translate turns what the driver returned into the errors above.
 func translate(err error, inTx bool) error {
-	if err == nil || err == errHeld {
+	if err == nil || err == errHeld || err == errOtherPeriod {
 		return err
 	}
 	code := sqlState(err)

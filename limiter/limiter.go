@@ -51,7 +51,7 @@ func NewMemory(config *Config) *Limiter {
 func newLimiter(config *Config, s store) *Limiter {
 	return &Limiter{engine{
 		config: config.withDefaults(), store: s,
-		holds: newHoldWatch(), closed: new(atomic.Bool), degraded: new(degradedLog),
+		holds: newHoldWatch(), closed: new(atomic.Bool), degraded: new(degradedLog), ahead: new(atomic.Int64),
 	}}
 }
 

@@ -146,7 +146,9 @@ func (m *memory) due(_ context.Context, q *question) ([]string, error) {
 			due = append(due, h)
 		}
 	}
-	slices.SortFunc(due, func(a, b *held) int { return cmp.Or(cmp.Compare(a.expiresAt, b.expiresAt), cmp.Compare(a.units, b.units)) })
+	slices.SortFunc(due, func(a, b *held) int {
+		return cmp.Or(cmp.Compare(a.expiresAt, b.expiresAt), cmp.Compare(a.units, b.units))
+	})
 	ids := make([]string, len(due))
 	for i, h := range due {
 		ids[i] = h.id

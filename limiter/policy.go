@@ -61,7 +61,7 @@ type Policy struct {
 	// 2^53. It has no default.
 	Limit float64
 	// Period is the time that Limit is meant for: whole microseconds, up to a
-	// hundred years. It has no default.
+	// hundred years. It has no default, and is 0 with a Calendar.
 	Period time.Duration
 	// Burst is the capacity: how many units pass at once when nothing was used
 	// before, from 1e-9 to 2^53. 0 means Limit. The window algorithms have no
@@ -75,6 +75,17 @@ type Policy struct {
 	// 1970-01-01 UTC instead of at a key's first hit. For FixedWindow only; the
 	// SlidingWindowCounter's windows always do.
 	Aligned bool
+	// Calendar makes windows the hours, days, weeks from Monday or months of a
+	// calendar, instead of a Period and Aligned. For FixedWindow only; the empty
+	// string, the default, is none. Which window it is the database's clock
+	// tells; where windows end this program's time zone data does.
+	Calendar Calendar
+	// TimeZone is the zone of Calendar's local dates and hours: a name of the
+	// IANA time zone database, such as "Europe/Vienna", but not "Local". The
+	// empty string, the default, is UTC. Where the system may have no such
+	// database, as in small container images, import _ "time/tzdata". For use
+	// with Calendar only.
+	TimeZone string
 	// BlockFor denies a key for that long from a denial on that granted
 	// nothing, whatever it holds: whole microseconds up to a hundred years; 0,
 	// the default, does not block. A denial while blocked does not prolong it.
@@ -132,7 +143,10 @@ func (p Policy) Validate() error {
 	case p.Durability != Durable && p.Durability != Relaxed:
 		return p.bad("Durability", int(p.Durability), "must be Durable or Relaxed")
 	}
-	if p.Period <= 0 {
+	if err := p.validateCalendar(); err != nil {
+		return err
+	}
+	if p.Period <= 0 && p.Calendar == "" {
 		return p.bad("Period", p.Period, "must be positive")
 	}
 	for _, d := range [...]struct {
@@ -148,6 +162,27 @@ func (p Policy) Validate() error {
 		return p.bad("Tick", p.Tick, "is for leaky_bucket only")
 	case p.Aligned && p.Algorithm != FixedWindow:
 		return p.bad("Aligned", p.Aligned, "is for fixed_window only")
+	}
+	return nil
+}
+
+func (p Policy) validateCalendar() error {
+	switch {
+	case p.Calendar == "" && p.TimeZone != "":
+		return p.bad("TimeZone", p.TimeZone, "is for Calendar, and that is empty")
+	case p.Calendar == "":
+		return nil
+	case !p.Calendar.known():
+		return p.bad("Calendar", string(p.Calendar), "must be hour, day, week or month, or empty for none")
+	case p.Algorithm != FixedWindow:
+		return p.bad("Calendar", string(p.Calendar), "is for fixed_window only")
+	case p.Period != 0:
+		return p.bad("Period", p.Period, "must be 0 with Calendar")
+	case p.Aligned:
+		return p.bad("Aligned", p.Aligned, "must be false with Calendar")
+	}
+	if reason := badTimeZone(p.Calendar, p.TimeZone); reason != "" {
+		return p.bad("TimeZone", p.TimeZone, reason)
 	}
 	return nil
 }

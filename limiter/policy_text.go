@@ -12,10 +12,12 @@ type policyText struct {
 	Name       string    `json:"name" yaml:"name"`
 	Algorithm  Algorithm `json:"algorithm" yaml:"algorithm"`
 	Limit      float64   `json:"limit" yaml:"limit"`
-	Period     string    `json:"period" yaml:"period"`
+	Period     string    `json:"period,omitempty" yaml:"period,omitempty"`
 	Burst      float64   `json:"burst,omitempty" yaml:"burst,omitempty"`
 	Tick       string    `json:"tick,omitempty" yaml:"tick,omitempty"`
 	Aligned    bool      `json:"aligned,omitempty" yaml:"aligned,omitempty"`
+	Calendar   Calendar  `json:"calendar,omitempty" yaml:"calendar,omitempty"`
+	TimeZone   string    `json:"time_zone,omitempty" yaml:"time_zone,omitempty"`
 	BlockFor   string    `json:"block_for,omitempty" yaml:"block_for,omitempty"`
 	Durability string    `json:"durability,omitempty" yaml:"durability,omitempty"`
 	OnError    string    `json:"on_error,omitempty" yaml:"on_error,omitempty"`
@@ -74,8 +76,11 @@ func (d Durability) String() string {
 
 func (p Policy) text() policyText {
 	t := policyText{
-		Name: p.Name, Algorithm: p.Algorithm, Limit: p.Limit, Period: p.Period.String(),
-		Burst: p.Burst, Aligned: p.Aligned,
+		Name: p.Name, Algorithm: p.Algorithm, Limit: p.Limit,
+		Burst: p.Burst, Aligned: p.Aligned, Calendar: p.Calendar, TimeZone: p.TimeZone,
+	}
+	if p.Period != 0 || p.Calendar == "" {
+		t.Period = p.Period.String()
 	}
 	if p.Tick != 0 {
 		t.Tick = p.Tick.String()
@@ -93,7 +98,7 @@ func (p Policy) text() policyText {
 }
 
 func (p *Policy) fromText(t policyText) error {
-	q := Policy{Name: t.Name, Algorithm: t.Algorithm, Limit: t.Limit, Burst: t.Burst, Aligned: t.Aligned}
+	q := Policy{Name: t.Name, Algorithm: t.Algorithm, Limit: t.Limit, Burst: t.Burst, Aligned: t.Aligned, Calendar: t.Calendar, TimeZone: t.TimeZone}
 	for _, d := range [...]struct {
 		field, text string
 		into        *time.Duration

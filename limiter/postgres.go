@@ -108,12 +108,21 @@ type postgres struct {
 
 func (p postgres) source() Source { return SourceDatabase }
 
-// decide runs one statement that answers with an outcome.
+// decide runs one statement that answers with an outcome, and once more if the
+// database's clock was in another period.
 func (p postgres) decide(ctx context.Context, q *question, f func(context.Context, db.DBTX, *question) (outcome, error)) (o outcome, err error) {
-	err = p.runner.do(ctx, func(tx db.DBTX) (err error) {
-		o, err = f(ctx, tx, q)
-		return err
-	})
+	for {
+		err = p.runner.do(ctx, func(tx db.DBTX) (err error) {
+			o, err = f(ctx, tx, q)
+			return err
+		})
+		if err != errOtherPeriod {
+			break
+		}
+		if err = p.compare(ctx, q); err != nil {
+			return o, err
+		}
+	}
 	if q.now != nil {
 		o.now = *q.now
 	}

@@ -60,9 +60,11 @@ var holdTables = map[Algorithm]*holds{
 	},
 	FixedWindow: {
 		reserve: func(ctx context.Context, tx db.DBTX, q *question, h *holding) (outcome, error) {
+			from, turn, until := q.turns(q.now)
 			row, err := queries.FixedWindowReserve(ctx, tx, db.FixedWindowReserveParams{
 				Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.capacity, Burst: q.burst,
-				PeriodUs: q.period, Aligned: q.aligned, BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
+				PeriodUs: q.period, Aligned: q.aligned, FromUs: from, TurnUs: turn, UntilUs: until,
+				BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 				ID: h.id, State: h.state, IdempotencyKey: h.idempotency, LimitUnits: h.limit, TtlUs: h.ttl, RememberUs: h.remember,
 			})
 			return counted(db.FixedWindowTakeRow(row)), err
@@ -127,7 +129,12 @@ func (p postgres) reserve(ctx context.Context, q *question, h *holding) (outcome
 			if !errors.Is(err, pgx.ErrNoRows) {
 				return o, err
 			}
-			o.before, _, err = readBefore(ctx, tx, q, h) // nil: gone between the two statements
+			if err = nil; h.idempotency != nil {
+				o.before, _, err = readBefore(ctx, tx, q, h) // nil: gone between the two statements
+			}
+			if err == nil && o.before == nil && q.calendar != nil {
+				err = errOtherPeriod
+			}
 			return o, err
 		})
 		switch {

@@ -18,6 +18,7 @@ type statement struct {
 	costs, counts, capacities, leaks []float64
 	ticks, periods, holds, blocks    []int64
 	aligned                          []bool
+	froms, turns, untils             []int64 // empty, or up to the last row of a calendar
 
 	now         *int64
 	commit      string
@@ -28,16 +29,18 @@ type statement struct {
 
 var statements = sync.Pool{New: func() any { return new(statement) }}
 
-// reset makes the arrays from rows.
-func (s *statement) reset(rows []*row) {
+// reset makes the arrays from rows. now is Config.Now's clock, if there is one.
+func (s *statement) reset(rows []*row, now *int64) {
 	*s = statement{
 		batch: s.batch, rows: rows,
 		policies: s.policies[:0], keys: s.keys[:0],
 		costs: s.costs[:0], counts: s.counts[:0], capacities: s.capacities[:0], leaks: s.leaks[:0],
 		ticks: s.ticks[:0], periods: s.periods[:0], holds: s.holds[:0], blocks: s.blocks[:0],
 		aligned: s.aligned[:0],
+		froms:   s.froms[:0], turns: s.turns[:0], untils: s.untils[:0],
+		now: now,
 	}
-	for _, r := range rows {
+	for i, r := range rows {
 		q := r.q
 		s.policies = append(s.policies, q.policy)
 		s.keys = append(s.keys, q.key)
@@ -53,12 +56,25 @@ func (s *statement) reset(rows []*row) {
 		case FixedWindow:
 			s.periods = append(s.periods, q.period)
 			s.aligned = append(s.aligned, q.aligned)
+			if q.calendar != nil {
+				s.turn(i, q)
+			}
 		case SlidingWindowCounter, SlidingWindowLog:
 			s.periods = append(s.periods, q.period)
 		default:
 			s.leaks = append(s.leaks, q.leak)
 		}
 	}
+}
+
+// turn tells the row at i of its calendar. Rows without one take no notice of
+// these arrays, which are left empty unless there are calendars.
+func (s *statement) turn(i int, q *question) {
+	for len(s.turns) < i {
+		s.froms, s.turns, s.untils = append(s.froms, 0), append(s.turns, 0), append(s.untils, 0)
+	}
+	from, turn, until := q.turns(s.now)
+	s.froms, s.turns, s.untils = append(s.froms, from), append(s.turns, turn), append(s.untils, until)
 }
 
 // put gives what came back for a key to its row. They come back in no order
@@ -82,6 +98,9 @@ func (s *statement) put(policy, key string, o outcome) {
 func (s *statement) done(err error) error {
 	for i, r := range s.rows {
 		if err == nil && r.outcome.view == nil {
+			if r.q.calendar != nil {
+				return errOtherPeriod
+			}
 			return fmt.Errorf("no row came back for %s and %s", quote(s.policies[i]), quote(s.keys[i]))
 		}
 	}
@@ -157,7 +176,7 @@ func bucketTakeMany(s *statement) db.TokenBucketTakeManyParams {
 func fixedWindowTakeMany(ctx context.Context, tx db.DBTX, s *statement) error {
 	rows, err := queries.FixedWindowTakeMany(ctx, tx, db.FixedWindowTakeManyParams{
 		Policies: s.policies, Keys: s.keys, Costs: s.costs, Counts: s.counts, Capacities: s.capacities,
-		PeriodsUs: s.periods, AreAligned: s.aligned, HoldsUs: s.holds, BlocksForUs: s.blocks,
+		PeriodsUs: s.periods, AreAligned: s.aligned, FromsUs: s.froms, TurnsUs: s.turns, UntilsUs: s.untils, HoldsUs: s.holds, BlocksForUs: s.blocks,
 		NowUs: s.now, Commit: s.commit, LockTimeout: s.lockTimeout,
 	})
 	for _, r := range rows {

@@ -12,18 +12,20 @@ var fixedWindowTable = table{
 		return heldRows(queries.FixedWindowHeld(ctx, tx, db.FixedWindowHeldParams(p)))
 	},
 	take: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
+		from, turn, until := q.turns(q.now)
 		row, err := queries.FixedWindowTake(ctx, tx, db.FixedWindowTakeParams{
 			Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.capacity,
-			PeriodUs: q.period, Aligned: q.aligned, BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
+			PeriodUs: q.period, Aligned: q.aligned, FromUs: from, TurnUs: turn, UntilUs: until, BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 		})
-		return counted(row), err
+		return counted(row), q.wrote(err)
 	},
 	fill: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
+		from, turn, until := q.turns(q.now)
 		row, err := queries.FixedWindowFill(ctx, tx, db.FixedWindowFillParams{
 			Policy: q.policy, Key: q.key, Units: q.units, Capacity: q.burst,
-			PeriodUs: q.period, Aligned: q.aligned, HoldUs: q.hold, NowUs: q.now, Commit: q.commit,
+			PeriodUs: q.period, Aligned: q.aligned, FromUs: from, TurnUs: turn, UntilUs: until, HoldUs: q.hold, NowUs: q.now, Commit: q.commit,
 		})
-		return counted(db.FixedWindowTakeRow(row)), err
+		return counted(db.FixedWindowTakeRow(row)), q.wrote(err)
 	},
 	refund: func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 		row, err := queries.FixedWindowRefund(ctx, tx, db.FixedWindowRefundParams{

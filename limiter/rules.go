@@ -18,6 +18,7 @@ type rules struct {
 	tick      int64
 	period    int64
 	aligned   bool
+	calendar  *calendar // nil: none; else period is 0
 	blockFor  int64
 	hold      int64 // after that long without a decision the key holds nothing
 }
@@ -47,6 +48,9 @@ func newRules(p *Policy) rules {
 		r.hold = r.drain(r.capacity)
 	case r.algorithm == SlidingWindowCounter:
 		r.hold = 2 * r.period
+	case p.Calendar != "":
+		r.calendar, _ = calendarOf(p.Calendar, p.TimeZone)
+		r.hold = p.Calendar.longest()
 	default:
 		r.hold = r.period
 	}

@@ -1,6 +1,9 @@
 package limiter
 
-import "context"
+import (
+	"context"
+	"sync/atomic"
+)
 
 // question is an Ask as a store takes it: valid, its policy compiled.
 type question struct {
@@ -14,6 +17,9 @@ type question struct {
 	unit   float64 // RetryAfter is until that much more fits, or the rest if less
 	room   float64 // how full the key may be after it: capacity, or less for a Wait
 	now    *int64  // Config.Now's clock; nil for the store's own
+
+	ahead    *atomic.Int64 // by how much the database's clock is, when last compared
+	compared int           // how often it was, for this question
 
 	commit      string // what synchronous_commit is to be: see commits
 	lockTimeout string // as PostgreSQL writes it; empty for the session's

@@ -14,6 +14,7 @@ func TestPolicyTextRoundTrip(t *testing.T) {
 		{Name: "a", Algorithm: LeakyBucket, Limit: 1.5, Period: 90 * time.Second, Burst: 3, Tick: time.Second},
 		{Name: "b", Algorithm: FixedWindow, Limit: 1 << 53, Period: time.Microsecond, Aligned: true, BlockFor: time.Hour, OnError: FailOpen},
 		{Name: "c", Algorithm: GCRA, Limit: 1, Period: time.Second, Durability: Relaxed},
+		{Name: "d", Algorithm: FixedWindow, Limit: 1, Calendar: Month, TimeZone: "Europe/Vienna"},
 	} {
 		data, err := json.Marshal(p)
 		if err != nil {

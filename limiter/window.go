@@ -26,9 +26,12 @@ func (w *fixedWindow) advance(r *rules, now, _ int64) {
 	if now < w.endsAt {
 		return
 	}
-	if r.aligned {
+	switch {
+	case r.calendar != nil:
+		w.endsAt = r.calendar.endOf(now)
+	case r.aligned:
 		w.endsAt = (now/r.period + 1) * r.period
-	} else {
+	default:
 		w.endsAt = now + r.period
 	}
 }

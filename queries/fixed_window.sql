@@ -12,7 +12,10 @@
 -- name: FixedWindowTake :one
 -- FixedWindowTake decides count asks of cost units each and grants as many as fit
 -- into the window. A window starts at its first hit or, aligned, at a whole
--- multiple of the period since 1970-01-01 UTC.
+-- multiple of the period since 1970-01-01 UTC. A calendar's windows have a
+-- period_us of 0 and two ends: turn_us, of the one that starts at from_us, and
+-- until_us, of the one after. Which of them it is the clock decides; if it is in
+-- neither, nothing is written and no row comes back.
 --
 -- The row keeps the window's end, not its start: a reading of the clock that
 -- went stale while it waited for the lock still falls into the running window,
@@ -25,7 +28,8 @@
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
@@ -36,8 +40,12 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_times
              sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
              sqlc.arg(period_us)::bigint AS period_us,
              sqlc.arg(aligned)::bool AS aligned,
+             sqlc.arg(from_us)::bigint AS from_us,
+             sqlc.arg(turn_us)::bigint AS turn_us,
+             sqlc.arg(until_us)::bigint AS until_us,
              sqlc.arg(hold_us)::bigint AS hold_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
              LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
+WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
@@ -72,7 +80,8 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT c.now_us, r.*, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
@@ -81,7 +90,11 @@ FROM (SELECT c.now_us, r.*, LEAST(r.count, floor(r.capacity / r.cost)) AS grante
                       unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       unnest(sqlc.arg(periods_us)::bigint[]) AS period_us,
                       unnest(sqlc.arg(are_aligned)::bool[]) AS aligned,
+                      unnest(sqlc.arg(froms_us)::bigint[]) AS from_us,
+                      unnest(sqlc.arg(turns_us)::bigint[]) AS turn_us,
+                      unnest(sqlc.arg(untils_us)::bigint[]) AS until_us,
                       unnest(sqlc.arg(holds_us)::bigint[]) AS hold_us, unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
+WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -115,7 +128,8 @@ WITH taken AS (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
@@ -126,9 +140,13 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_times
              sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
              sqlc.arg(period_us)::bigint AS period_us,
              sqlc.arg(aligned)::bool AS aligned,
+             sqlc.arg(from_us)::bigint AS from_us,
+             sqlc.arg(turn_us)::bigint AS turn_us,
+             sqlc.arg(until_us)::bigint AS until_us,
              sqlc.arg(hold_us)::bigint AS hold_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
              LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
-WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+  AND NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
                   WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = sqlc.narg(idempotency_key)::text
                     AND h.algorithm = 'fixed_window' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -225,7 +243,8 @@ FROM hold AS h LEFT JOIN counted AS t ON true;
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, a.granted, a.capacity,
-       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, 0, a.now_us + a.hold_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
@@ -234,8 +253,12 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_times
              sqlc.arg(capacity)::float8 AS capacity,
              sqlc.arg(period_us)::bigint AS period_us,
              sqlc.arg(aligned)::bool AS aligned,
+             sqlc.arg(from_us)::bigint AS from_us,
+             sqlc.arg(turn_us)::bigint AS turn_us,
+             sqlc.arg(until_us)::bigint AS until_us,
              sqlc.arg(hold_us)::bigint AS hold_us,
              LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) AS granted) AS a
+WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END))),

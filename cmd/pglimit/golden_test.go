@@ -92,6 +92,9 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	for _, verb := range []string{"allow", "check", "fill", "refund", "wait"} {
+		if code, stdout, _ := call(t, "__complete", verb, "--calendar", ""); code != 0 || stdout != "hour\nday\nweek\nmonth\n:4\n" {
+			t.Errorf("%s --calendar: exit code %d, %q", verb, code, stdout)
+		}
 		if code, stdout, _ := call(t, "__complete", verb, "--durability", ""); code != 0 || stdout != "durable\nrelaxed\n:4\n" {
 			t.Errorf("%s --durability: exit code %d, %q", verb, code, stdout)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -22,6 +23,8 @@ const keySecretEnv = "PGLIMIT_KEY_SECRET"
 type policyFlags struct {
 	policy     limiter.Policy
 	algorithm  string
+	calendar   string
+	flags      *pflag.FlagSet
 	durability string // empty where there is no such flag: the default
 	cost       float64
 }
@@ -43,6 +46,14 @@ func (f *policyFlags) registerNumbers(cmd *cobra.Command, algorithm limiter.Algo
 	flags.Float64Var(&f.policy.Burst, "burst", 0, "`units` that pass at once; 0 is the limit")
 	flags.DurationVar(&f.policy.Tick, "tick", 0, "leak in whole steps, one every tick (leaky_bucket)")
 	flags.BoolVar(&f.policy.Aligned, "aligned", false, "windows on the clock instead of from the first hit (fixed_window)")
+	var calendars []string
+	for _, c := range limiter.Calendars() {
+		calendars = append(calendars, string(c))
+	}
+	flags.StringVar(&f.calendar, "calendar", "", "windows of the calendar, instead of --period: "+strings.Join(calendars, ", ")+" (fixed_window)")
+	flags.StringVar(&f.policy.TimeZone, "time-zone", "", "the calendar's `zone`, such as Europe/Vienna; empty is UTC")
+	_ = cmd.RegisterFlagCompletionFunc("calendar", cobra.FixedCompletions(calendars, cobra.ShellCompDirectiveNoFileComp))
+	f.flags = flags
 	flags.DurationVar(&f.policy.BlockFor, "block-for", 0, "deny a key for that long once it was denied")
 	flags.Float64Var(&f.cost, "cost", 1, "`units` that one ask takes")
 	_ = cmd.MarkFlagRequired("limit")
@@ -64,7 +75,10 @@ func (f *policyFlags) registerRow(cmd *cobra.Command, algorithm limiter.Algorith
 // read returns the policy, or what is wrong with it, before any database is
 // asked.
 func (f *policyFlags) read() (limiter.Policy, error) {
-	f.policy.Algorithm = limiter.Algorithm(f.algorithm)
+	f.policy.Algorithm, f.policy.Calendar = limiter.Algorithm(f.algorithm), limiter.Calendar(f.calendar)
+	if f.calendar != "" && !f.flags.Changed("period") {
+		f.policy.Period = 0 // which its default is not
+	}
 	switch f.durability {
 	case "", limiter.Durable.String():
 	case limiter.Relaxed.String():
@@ -86,6 +100,17 @@ func (f *policyFlags) readRow() (limiter.Policy, error) {
 // answers is the database's own answer.
 func newLimiter(pool *pgxpool.Pool) (*limiter.Limiter, error) {
 	return limiter.New(pool, &limiter.Config{KeySecret: []byte(os.Getenv(keySecretEnv)), DenyCacheTTL: -1})
+}
+
+// per is what a policy's limit is for.
+func per(p limiter.Policy) string {
+	switch {
+	case p.Calendar == "":
+		return p.Period.String()
+	case p.TimeZone == "":
+		return string(p.Calendar) + " (UTC)"
+	}
+	return fmt.Sprintf("%s (%s)", p.Calendar, p.TimeZone)
 }
 
 // sentence tells a decision to a person.

@@ -85,7 +85,7 @@ func (r *replayReport) finish(log *accessLog) {
 // text is the report for people.
 func (r *replayReport) text(p limiter.Policy) string {
 	var w strings.Builder
-	fmt.Fprintf(&w, "%s, %s per %v", p.Algorithm, units(p.Limit), p.Period)
+	fmt.Fprintf(&w, "%s, %s per %s", p.Algorithm, units(p.Limit), per(p))
 	if p.Burst != 0 {
 		fmt.Fprintf(&w, ", burst %s", units(p.Burst))
 	}

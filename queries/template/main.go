@@ -46,6 +46,11 @@ var (
 	tick    = number{"tick_us", "ticks_us", "bigint"}
 	period  = number{"period_us", "periods_us", "bigint"}
 	aligned = number{"aligned", "are_aligned", "bool"}
+	// What the asker knows of a calendar: an end of a period, and from when to
+	// when it is the next one or the one before.
+	from  = number{"from_us", "froms_us", "bigint"}
+	turn  = number{"turn_us", "turns_us", "bigint"}
+	until = number{"until_us", "untils_us", "bigint"}
 )
 
 var algorithms = []algorithm{
@@ -62,7 +67,7 @@ var algorithms = []algorithm{
 		About: "The generic cell rate algorithm of ITU-T I.371: the level is how far the\n-- theoretical arrival time is ahead of the clock, in units. It is kept as a level\n-- because a microsecond is too coarse a step above a million units a second.",
 		Empty: "level, capacity, leak", Zero: "0, 0, 1", Numbers: []number{leak}},
 	{Table: "fixed_window", Name: "FixedWindow", Template: "fixed_window",
-		Empty: "level, capacity, ends_at_us", Zero: "0, 0, 0", Numbers: []number{period, aligned}},
+		Empty: "level, capacity, ends_at_us", Zero: "0, 0, 0", Numbers: []number{period, aligned, from, turn, until}},
 	{Table: "sliding_window_counter", Name: "SlidingWindowCounter", Template: "sliding_window_counter",
 		Empty: "current, previous, capacity, period_us, ends_at_us", Zero: "0, 0, 0, 1, 0", Numbers: []number{period}},
 	{Table: "sliding_window_log", Name: "SlidingWindowLog", Template: "sliding_window_log",

@@ -141,6 +141,47 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT coalesce(array_agg(r.total - $2 ORDER BY r.n), '{}') FROM unnest($1) WITH ORDINALITY AS r (total, n) $$;
 -- +goose StatementEnd
 
+-- Taking units back out of the middle of a log lowers the running totals after
+-- them: those up to through to top at most, those behind by units.
+-- +goose StatementBegin
+CREATE FUNCTION pglimit_lower(totals float8[], through integer, top float8, units float8) RETURNS float8[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT coalesce(array_agg(CASE WHEN r.n <= $2 THEN LEAST(r.total, $3) ELSE r.total - $4 END ORDER BY r.n), '{}')
+      FROM unnest($1) WITH ORDINALITY AS r (total, n) $$;
+-- +goose StatementEnd
+
+-- What Reserve set aside until it is settled or cancelled, and what was admitted
+-- under an idempotency key. The units are counted in the key's own row, which
+-- knows nothing of this one. The policy's numbers are those of the admission.
+CREATE TABLE pglimit_hold (
+    reserved        float8 NOT NULL,  -- units admitted
+    units           float8 NOT NULL,  -- what of them is counted by now; of a settled hold, what was spent
+    level           float8 NOT NULL,  -- of the key right after the admission
+    limit_units     float8 NOT NULL,
+    burst           float8 NOT NULL,
+    capacity        float8 NOT NULL,
+    leak            float8 NOT NULL,  -- 0 for windows
+    tick_us         bigint NOT NULL,
+    period_us       bigint NOT NULL,  -- 0 for buckets
+    hold_us         bigint NOT NULL,  -- how long the key holds anything at most
+    ends_at_us      bigint NOT NULL,  -- end of the window it was counted in; 0 where there is none
+    counted_at_us   bigint NOT NULL,  -- since when it leaks or ages
+    created_at_us   bigint NOT NULL,
+    expires_at_us   bigint NOT NULL,  -- from when, if still held, it is given back
+    forget_at_us    bigint NOT NULL,  -- from when the row may be deleted
+    state           text COLLATE "C" NOT NULL,  -- held, settled, cancelled, expired; spent: never was a hold
+    algorithm       text COLLATE "C" NOT NULL,
+    id              text COLLATE "C" NOT NULL,
+    policy          text COLLATE "C" NOT NULL,
+    key             text COLLATE "C" NOT NULL,
+    idempotency_key text COLLATE "C",
+    CONSTRAINT pglimit_hold_pkey PRIMARY KEY (id)
+);
+CREATE UNIQUE INDEX pglimit_hold_idempotency ON pglimit_hold (policy, key, idempotency_key, algorithm) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX pglimit_hold_open ON pglimit_hold (policy, key, expires_at_us) WHERE state = 'held';
+CREATE INDEX pglimit_hold_expires ON pglimit_hold (expires_at_us) WHERE state = 'held';
+CREATE INDEX pglimit_hold_forget ON pglimit_hold (forget_at_us);
+
 -- Who may do a task that one process does at a time (the janitor's sweeps).
 CREATE TABLE pglimit_lease (
     expires_at_us bigint NOT NULL,
@@ -151,6 +192,8 @@ CREATE TABLE pglimit_lease (
 
 -- +goose Down
 DROP TABLE pglimit_lease;
+DROP TABLE pglimit_hold;
+DROP FUNCTION pglimit_lower(float8[], integer, float8, float8);
 DROP FUNCTION pglimit_rebase(float8[], float8);
 DROP TABLE pglimit_sliding_window_log;
 DROP TABLE pglimit_sliding_window_counter;

@@ -1,0 +1,232 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// otherClock makes a database whose clock_timestamp() is an expression of the
+// test's, of which real is the true time.
+func otherClock(t *testing.T, expression string) (address string, set func(expression string)) {
+	t.Helper()
+	address = newDatabase(t)
+	pool := connect(t, address)
+	set = func(expression string) {
+		t.Helper()
+		exec(t, pool, `CREATE OR REPLACE FUNCTION other.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+			AS $$ SELECT `+expression+` FROM pg_catalog.clock_timestamp() AS real $$`)
+	}
+	exec(t, pool, `CREATE SCHEMA other`)
+	exec(t, pool, `CREATE SEQUENCE other.readings`)
+	set(expression)
+	exec(t, pool, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = other, pg_catalog, public', current_database()); END $$`)
+	return address, set
+}
+
+// named is a tracer that keeps the names of the statements that were sent.
+type named struct {
+	mu    sync.Mutex
+	names []string
+}
+
+var queryName = regexp.MustCompile(`-- name: (\w+)`)
+
+func (n *named) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if name := queryName.FindStringSubmatch(data.SQL); name != nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.names = append(n.names, name[1])
+	}
+	return ctx
+}
+
+func (n *named) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// take returns the names since it was last called.
+func (n *named) take() (names []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	names, n.names = n.names, nil
+	return names
+}
+
+func (n *named) trace(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = n }
+
+// byTheDatabase finds the period that a decision was made in to be the one of the
+// database's clock, which is about so far ahead of this machine's.
+func byTheDatabase(t *testing.T, ahead time.Duration, p limiter.Policy, r limiter.Result) {
+	t.Helper()
+	if off := time.Until(r.At) - ahead; off.Abs() > 10*time.Minute {
+		t.Errorf("decided at %v, which is %v from the database's clock", r.At, off)
+	}
+	model := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return r.At }})
+	if want := must(t)(model.Allow(t.Context(), p, "k")); r.ResetAfter != want.ResetAfter {
+		t.Errorf("%s, %v ahead: the window ends at %v, want %v", p.Calendar, ahead, r.At.Add(r.ResetAfter), r.At.Add(want.ResetAfter))
+	}
+}
+
+// TestClocksApart: whatever the two clocks read, the database's decides which
+// period it is, by every way to ask, and after the first ask in one statement.
+func TestClocksApart(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{-400 * 24 * time.Hour, -3 * time.Hour, -40 * time.Minute, -time.Second, 40 * time.Minute, 3 * time.Hour, 50 * 24 * time.Hour} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			t.Parallel()
+			address, _ := otherClock(t, fmt.Sprintf("real + interval '%d s'", int(ahead.Seconds())))
+			var sent named
+			pool := connect(t, address, sent.trace)
+			ways := map[string]func(*limiter.Limiter, limiter.Policy, string) (limiter.Result, error){
+				"Allow": func(l *limiter.Limiter, p limiter.Policy, key string) (limiter.Result, error) {
+					return l.Allow(t.Context(), p, key)
+				},
+				"AllowUpTo": func(l *limiter.Limiter, p limiter.Policy, key string) (limiter.Result, error) {
+					return l.AllowUpTo(t.Context(), p, key, 1)
+				},
+				"Fill": func(l *limiter.Limiter, p limiter.Policy, key string) (limiter.Result, error) {
+					return l.Fill(t.Context(), p, key, 1)
+				},
+				"InTx": func(l *limiter.Limiter, p limiter.Policy, key string) (r limiter.Result, err error) {
+					err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+						r, err = l.InTx(tx).Allow(t.Context(), p, key)
+						return err
+					})
+					return r, err
+				},
+			}
+			for way, ask := range ways {
+				for _, calendar := range limiter.Calendars() {
+					p := limiter.Policy{Name: string(calendar), Algorithm: limiter.FixedWindow, Limit: 10, Calendar: calendar, TimeZone: "Europe/Vienna"}
+					l := newLimiter(t, pool, nil)
+					sent.take()
+					byTheDatabase(t, ahead, p, must(t)(ask(l, p, way)))
+					first := sent.take()
+					r := must(t)(ask(l, p, way))
+					byTheDatabase(t, ahead, p, r)
+					again := sent.take()
+					// By 40 minutes it depends on the time of the hour.
+					surely := calendar != limiter.Hour || ahead.Abs() != 40*time.Minute
+					if surely && len(again) != 1 || ahead.Abs() > time.Hour && calendar == limiter.Hour && !slices.Contains(first, "Clock") || ahead.Abs() < time.Minute && len(first) != 1 {
+						t.Errorf("%s, %s: first %v, then %v were sent", way, calendar, first, again)
+					}
+					// What only reads needs to be told nothing.
+					sent.take()
+					if c := must(t)(l.Check(t.Context(), p, way, 0)); c.Level > 0 {
+						byTheDatabase(t, ahead, p, c)
+					}
+					if names := sent.take(); len(names) != 1 {
+						t.Errorf("Check, %s: %v were sent", calendar, names)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestBatchWithClocksApart: of a batch in which some keys have calendars, those
+// without are decided once, and those with are asked for again.
+func TestBatchWithClocksApart(t *testing.T) {
+	t.Parallel()
+	const ahead = 75 * 24 * time.Hour
+	address, _ := otherClock(t, "real + interval '75 days'")
+	g := newDoorway(t, address, limiter.Config{})
+	plain := limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
+	policies := append(calendarPolicies(10), plain)
+	g.close()
+	first := g.ask(t.Context(), plain.Ask("first", 1)) // it is not told that the clocks are apart
+	var answers []<-chan answer
+	for range 3 {
+		for _, p := range policies {
+			answers = append(answers, g.ask(t.Context(), p.Ask("k", 1)))
+		}
+	}
+	g.open()
+	soon(t, "the first", first)
+	for i, a := range answers {
+		r := soon(t, "one of the batch", a)
+		p := policies[i%len(policies)]
+		if r.Level != float64(1+i/len(policies)) {
+			t.Errorf("ask %d for %s: %+v", i/len(policies), p.Name, r)
+		}
+		if p.Calendar != "" {
+			byTheDatabase(t, ahead, p, r)
+		}
+	}
+	for _, p := range policies {
+		if r := must(t)(g.Check(t.Context(), p, "k", 0)); r.Level != 3 {
+			t.Errorf("%s in the end: %+v", p.Name, r)
+		}
+	}
+}
+
+// TestClockThatJumps: when the database's clock is in another period each time,
+// the error names both clocks, and nothing was written.
+func TestClockThatJumps(t *testing.T) {
+	t.Parallel()
+	address, _ := otherClock(t, "real + nextval('other.readings') * interval '100 days'")
+	var sent named
+	g := &doorway{arrived: make(chan struct{})}
+	pool := connect(t, address, g.guard, sent.trace)
+	g.Limiter = newGated(t, pool, limiter.Config{BreakAfter: 1}) // the server did answer
+	jumps := limiter.Policy{Name: "jumps", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Day}
+	plain := limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
+	check := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, limiter.ErrUnavailable) || !strings.Contains(err.Error(), "its clock, at 20") ||
+			!strings.Contains(err.Error(), "this machine's is at "+time.Now().UTC().Format("2006-01-")) {
+			t.Fatalf("%s: got %v", what, err)
+		}
+	}
+	_, err := g.Allow(t.Context(), jumps, "k")
+	check("Allow", err)
+	if names := sent.take(); len(names) != 6 {
+		t.Errorf("%d statements were sent: %v", len(names), names)
+	}
+	_, err = g.Fill(t.Context(), jumps, "k", 1)
+	check("Fill", err)
+
+	g.close()
+	first := g.ask(t.Context(), plain.Ask("first", 1))
+	with, without := g.ask(t.Context(), jumps.Ask("k", 1)), g.ask(t.Context(), plain.Ask("k", 1))
+	g.open()
+	soon(t, "the first", first)
+	check("in a batch", (<-with).err)
+	if r := soon(t, "without a calendar, in a batch", without); !r.Allowed || r.Level != 1 {
+		t.Errorf("without a calendar, in a batch: %+v", r)
+	}
+	if n := one[int](t, pool, "SELECT count(*) FROM pglimit_fixed_window WHERE policy = 'jumps'"); n != 0 {
+		t.Errorf("%d rows were written", n)
+	}
+}
+
+// TestClockThatIsSetWhileHeld: the database's clock is set to another month while
+// an ask waits for a row that somebody holds.
+func TestClockThatIsSetWhileHeld(t *testing.T) {
+	t.Parallel()
+	address, set := otherClock(t, "real")
+	var sent named
+	c := &crowd{doorway: &doorway{arrived: make(chan struct{})}, business: connect(t, address)}
+	c.Limiter = newGated(t, connect(t, address, c.guard, four, sent.trace), limiter.Config{BreakAfter: 1})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: heldLimit, Calendar: limiter.Month}
+	tx := c.hold(t, p, "m")
+	held := c.behind(t.Context(), t, p.Ask("m", 1))
+	set("real + interval '90 days'")
+	eventually(t, "the clocks are compared", func(context.Context) (bool, error) { return slices.Contains(sent.take(), "Clock"), nil })
+	commit(t, tx)
+	r := soon(t, "the key that was held", held)
+	byTheDatabase(t, 90*24*time.Hour, p, r)
+	if !r.Allowed || r.Level != 1 {
+		t.Errorf("in a month of its own: %+v", r)
+	}
+}
