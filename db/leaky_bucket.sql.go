@@ -791,22 +791,30 @@ func (q *Queries) LeakyBucketTakeMany(ctx context.Context, db DBTX, arg LeakyBuc
 
 const leakyBucketUnblock = `-- name: LeakyBucketUnblock :exec
 UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $3::text, true) END AS commits) AS c
+FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                  THEN set_config('synchronous_commit', $4::text, true) END AS commits) AS c
 WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
+  AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
 `
 
 type LeakyBucketUnblockParams struct {
-	Policy string
-	Key    string
-	Commit string
+	Policy  string
+	Key     string
+	UntilUs int64
+	Commit  string
 }
 
-// LeakyBucketUnblock lifts the key's block and nothing else; no row, no effect.
+// LeakyBucketUnblock lifts the key's block and nothing else: any, or the one that
+// ends at until_us if that is not 0. No row, no effect.
 //
 // Index: the primary key. Locks the key's row, if there is one, until the
 // transaction ends.
 func (q *Queries) LeakyBucketUnblock(ctx context.Context, db DBTX, arg LeakyBucketUnblockParams) error {
-	_, err := db.Exec(ctx, leakyBucketUnblock, arg.Policy, arg.Key, arg.Commit)
+	_, err := db.Exec(ctx, leakyBucketUnblock,
+		arg.Policy,
+		arg.Key,
+		arg.UntilUs,
+		arg.Commit,
+	)
 	return err
 }

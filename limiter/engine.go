@@ -58,17 +58,22 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 	if v == verbWait {
 		q.room = min(q.capacity, float64(float64(within.Microseconds())*q.leak)+q.units)
 	}
-	if q.blockFor > 0 && v != verbCheck && q.reapable(v) {
-		_, err = e.reap(ctx, q) // before: a denial that they cause would start a block
-	}
-	if err == nil && e.batches != nil && v == verbTake && h == nil && q.possible() {
+	if e.batches != nil && v == verbTake && h == nil && q.possible() {
 		o, err = e.batches.take(ctx, a)
-	} else if err == nil {
+	} else {
 		o, err = e.askOnce(ctx, v, q, h)
 	}
 	if err == nil && q.reapable(v) && q.lacks(v, o) {
 		var freed bool
 		if freed, err = e.reap(ctx, q); freed && err == nil {
+			if started := o.blockedUntil; v != verbCheck && started > o.updatedAt {
+				_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
+					return outcome{}, e.store.unblock(ctx, q, started)
+				})
+				if err != nil {
+					return r, o, err
+				}
+			}
 			o, err = e.askOnce(ctx, v, q, h)
 		}
 	}

@@ -189,7 +189,7 @@ func (e *engine) block(ctx context.Context, p Policy, key string, d time.Duratio
 }
 
 func (e *engine) unblock(ctx context.Context, p Policy, key string) error {
-	return e.command(ctx, p, key, e.store.unblock)
+	return e.command(ctx, p, key, func(ctx context.Context, q *question) error { return e.store.unblock(ctx, q, 0) })
 }
 
 // command runs a verb that has no Result.
@@ -214,7 +214,7 @@ func (n noTx) fill(context.Context, *question) (outcome, error)   { return outco
 func (n noTx) refund(context.Context, *question) (outcome, error) { return outcome{}, n.deny() }
 func (n noTx) get(context.Context, *question) (outcome, error)    { return outcome{}, n.deny() }
 func (n noTx) block(context.Context, *question, int64) error      { return n.deny() }
-func (n noTx) unblock(context.Context, *question) error           { return n.deny() }
+func (n noTx) unblock(context.Context, *question, int64) error    { return n.deny() }
 func (n noTx) reset(context.Context, *question) error             { return n.deny() }
 func (n noTx) due(context.Context, *question) ([]string, error)   { return nil, n.deny() }
 func (n noTx) reserve(context.Context, *question, *holding) (outcome, error) {

@@ -172,9 +172,11 @@ func (m *memory) block(_ context.Context, q *question, forUs int64) error {
 	return err
 }
 
-func (m *memory) unblock(_ context.Context, q *question) error {
+func (m *memory) unblock(_ context.Context, q *question, until int64) error {
 	_, err := m.with(q, false, func(e *entry, _, _ int64) float64 {
-		e.blockedUntil = 0
+		if until == 0 || until == e.blockedUntil {
+			e.blockedUntil = 0
+		}
 		return 0
 	})
 	return err

@@ -162,9 +162,9 @@ func (p postgres) block(ctx context.Context, q *question, forUs int64) error {
 	})
 }
 
-func (p postgres) unblock(ctx context.Context, q *question) error {
+func (p postgres) unblock(ctx context.Context, q *question, until int64) error {
 	return p.exec(ctx, func(tx db.DBTX) error {
-		return tables[q.algorithm].unblock(ctx, tx, db.TokenBucketUnblockParams{Policy: q.policy, Key: q.key, Commit: q.commit})
+		return tables[q.algorithm].unblock(ctx, tx, db.TokenBucketUnblockParams{Policy: q.policy, Key: q.key, UntilUs: until, Commit: q.commit})
 	})
 }
 

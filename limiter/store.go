@@ -65,7 +65,8 @@ type store interface {
 	refund(ctx context.Context, q *question) (outcome, error)
 	get(ctx context.Context, q *question) (outcome, error)
 	block(ctx context.Context, q *question, forUs int64) error
-	unblock(ctx context.Context, q *question) error
+	// unblock lifts the block that ends at until; any if 0.
+	unblock(ctx context.Context, q *question, until int64) error
 	reset(ctx context.Context, q *question) error
 	// leave gives a queue's place back if nobody came after.
 	leave(ctx context.Context, q *question, ticket int64) error

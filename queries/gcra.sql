@@ -295,14 +295,16 @@ ON CONFLICT (policy, key) DO UPDATE SET
     expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
 -- name: GCRAUnblock :exec
--- GCRAUnblock lifts the key's block and nothing else; no row, no effect.
+-- GCRAUnblock lifts the key's block and nothing else: any, or the one that
+-- ends at until_us if that is not 0. No row, no effect.
 --
 -- Index: the primary key. Locks the key's row, if there is one, until the
 -- transaction ends.
 UPDATE pglimit_gcra AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
                   THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits) AS c
-WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.blocked_until_us > 0;
+WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.blocked_until_us > 0
+  AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
 -- name: GCRAReset :exec
 -- GCRAReset forgets the key: what it holds and its block. Open holds stay,
