@@ -3,8 +3,6 @@ package limiter
 import (
 	"errors"
 	"fmt"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Errors that the verbs return, to be told apart with errors.Is. Whatever the
@@ -88,10 +86,12 @@ const (
 	serverGoes           = "57P" // how those begin that say that the server, or the connection, goes or is not there yet
 )
 
+// sqlState is empty unless the server said it. pgx's and lib/pq's errors have
+// this method.
 func sqlState(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		return pg.Code
+	var answer interface{ SQLState() string }
+	if errors.As(err, &answer) {
+		return answer.SQLState()
 	}
 	return ""
 }
