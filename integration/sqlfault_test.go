@@ -1,0 +1,150 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func portOf(c *pgxpool.Config) string { return strconv.Itoa(int(c.ConnConfig.Port)) }
+
+// TestSQLSendsOnce: where only the answer is lost, the caller is told that
+// nothing is known, and what was sent is not sent again: units would be given
+// back twice.
+func TestSQLSendsOnce(t *testing.T) {
+	overDrivers(t, func(t *testing.T, driver string) {
+		address := newDatabase(t)
+		w := newWire(t, address)
+		l := newSQL(t, connectSQL(t, driver, w.url), nil)
+		direct := newLimiter(t, connect(t, address), nil)
+		for _, p := range variants(10, 1000*time.Hour) {
+			if p.Algorithm == limiter.LeakyBucketQueue {
+				continue
+			}
+			must(t)(l.AllowN(t.Context(), p, "k", 5))
+			w.loseAnswer("UPDATE 1")
+			if r, err := l.Refund(t.Context(), p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) {
+				t.Errorf("%s: the answer was lost: %+v, %v", variant(p), r, err)
+			}
+			if r := must(t)(direct.Check(t.Context(), p, "k", 0)); !near(r.Level, 4) {
+				t.Errorf("%s: after one refund of 1 of 5: %+v", variant(p), r)
+			}
+			must(t)(l.Allow(t.Context(), p, "k")) // and goes on
+		}
+	})
+}
+
+// TestSQLFindsClosedConnections: connections that the server closed while nobody
+// used them cost no caller its answer.
+func TestSQLFindsClosedConnections(t *testing.T) {
+	overDrivers(t, func(t *testing.T, driver string) {
+		address := newDatabase(t)
+		pool := connect(t, address)
+		db := connectSQL(t, driver, address)
+		db.SetMaxIdleConns(3)
+		p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
+		closeAll := func() {
+			idle(t, db, 3)
+			exec(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+			eventually(t, "all have ended", func(ctx context.Context) (bool, error) {
+				var n int
+				err := pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`).Scan(&n)
+				return n == 0, err
+			})
+		}
+		closeAll()
+		l := newSQL(t, db, nil)
+		must(t)(l.Allow(t.Context(), p, "k"))
+		closeAll()
+		// A moment ago all was well, so this one may find it out; no other does.
+		if _, err := l.Allow(t.Context(), p, "k"); err != nil && !errors.Is(err, limiter.ErrUnavailable) {
+			t.Errorf("got %v", err)
+		}
+		must(t)(l.Allow(t.Context(), p, "k"))
+		must(t)(l.Allow(t.Context(), p, "k"))
+	})
+}
+
+// TestSQLTimeoutHolds: Config.Timeout and the caller's deadline hold over
+// drivers that wait for the server's word, while a row is held.
+func TestSQLTimeoutHolds(t *testing.T) {
+	overDrivers(t, func(t *testing.T, driver string) {
+		ctx := t.Context()
+		db := connectSQL(t, driver, newDatabase(t))
+		l := newSQL(t, db, &limiter.Config{Timeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler), BreakAfter: -1})
+		p := limiter.Policy{Name: "held", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}
+		tx, err := db.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback()
+		must(t)(l.InSQLTx(tx).Allow(ctx, p, "k"))
+		if _, err = l.Allow(ctx, p, "k"); !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
+			t.Errorf("closed: got %v", err)
+		}
+		if _, err = l.Fill(ctx, p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
+			t.Errorf("a statement of its own: got %v", err)
+		}
+		p.OnError = limiter.FailOpen
+		if r := must(t)(l.Allow(ctx, p, "k")); !r.Allowed || r.Source != limiter.SourceDegraded {
+			t.Errorf("open: %+v", r)
+		}
+		unbounded := newSQL(t, db, &limiter.Config{Timeout: -1})
+		own, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		if _, err := unbounded.Fill(own, p, "k", 1); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, limiter.ErrUnavailable) {
+			t.Errorf("the caller's deadline: got %v", err)
+		}
+	})
+}
+
+// TestSQLServerHangs: a server that says nothing any more keeps no caller, and
+// opens the breaker; in a database of a stricter isolation too, where each
+// decision is a transaction.
+func TestSQLServerHangs(t *testing.T) {
+	overDrivers(t, func(t *testing.T, driver string) {
+		for _, isolation := range []string{"read committed", "repeatable read"} {
+			t.Run(isolation, func(t *testing.T) {
+				t.Parallel()
+				address := newDatabase(t)
+				exec(t, connect(t, address), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''`+isolation+`''', current_database()); END $$`)
+				w := newWire(t, address)
+				l := newSQL(t, connectSQL(t, driver, w.url), &limiter.Config{Timeout: time.Second, BreakAfter: 3, BreakFor: time.Hour})
+				p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
+				storm(t, []*limiter.Limiter{l, newLimiter(t, connect(t, address), nil)}, limiter.Policy{Name: "s", Algorithm: limiter.GCRA, Limit: 30, Period: 1000 * time.Hour}, "k") // now it knows of the isolation
+				w.stuck.Store(true)
+				asks := []func() (limiter.Result, error){
+					func() (limiter.Result, error) { return l.Allow(t.Context(), p, "k") },
+					func() (limiter.Result, error) { return l.Fill(t.Context(), p, "k", 1) },
+					func() (limiter.Result, error) { return l.Check(t.Context(), p, "k", 1) },
+				}
+				for i, ask := range asks {
+					answers := make(chan answer, 1)
+					go func() {
+						r, err := ask()
+						answers <- answer{Result: r, err: err}
+					}()
+					select {
+					case got := <-answers:
+						if !errors.Is(got.err, limiter.ErrUnavailable) || !errors.Is(got.err, context.DeadlineExceeded) {
+							t.Errorf("ask %d: %+v, %v", i, got.Result, got.err)
+						}
+					case <-time.After(30 * time.Second): // against hanging for ever
+						t.Fatalf("ask %d: no answer", i)
+					}
+				}
+				if _, err := l.Fill(t.Context(), p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) || !strings.Contains(err.Error(), "circuit breaker is open") {
+					t.Errorf("after %d timeouts: %v", len(asks), err)
+				}
+			})
+		}
+	})
+}
