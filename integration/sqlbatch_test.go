@@ -22,6 +22,7 @@ import (
 // which the test takes.
 type sqlDoorway struct {
 	*limiter.Limiter
+	t     testing.TB
 	db    *sql.DB
 	taken *sql.Conn
 	asked int // since the gate was closed
@@ -30,7 +31,7 @@ type sqlDoorway struct {
 
 func newSQLDoorway(t testing.TB, driver, address string, config limiter.Config) *sqlDoorway {
 	t.Helper()
-	g := &sqlDoorway{db: connectSQL(t, driver, address)}
+	g := &sqlDoorway{t: t, db: connectSQL(t, driver, address)}
 	g.db.SetMaxOpenConns(1)
 	config.BatchStatements, config.DenyCacheTTL, config.Timeout = 1, -1, time.Minute
 	g.Limiter = newSQL(t, g.db, &config)
@@ -61,14 +62,14 @@ func idle(t *testing.T, db *sql.DB, n int) {
 func (g *sqlDoorway) close() {
 	var err error
 	if g.taken, err = g.db.Conn(context.Background()); err != nil {
-		panic(err)
+		g.t.Fatal(err)
 	}
 	g.asked = 0
 }
 
 func (g *sqlDoorway) open() {
 	if err := g.taken.Close(); err != nil {
-		panic(err)
+		g.t.Fatal(err)
 	}
 }
 
@@ -215,7 +216,9 @@ func TestSQLOneBadAskFailsAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		u.Path = "/" + one[string](t, latin1(t), "SELECT current_database()")
-		u.RawQuery += "&client_encoding=UTF8"
+		q := u.Query()
+		q.Set("client_encoding", "UTF8")
+		u.RawQuery = q.Encode()
 		g := newSQLDoorway(t, driver, u.String(), limiter.Config{})
 		p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
 		g.close()

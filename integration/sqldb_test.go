@@ -34,6 +34,7 @@ func connectSQL(t testing.TB, driver, address string) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
+	db.SetMaxIdleConns(8) // else most of the time goes into connecting
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)
@@ -59,6 +60,9 @@ func withoutTLS(t testing.TB, address string) string {
 	}
 	return u.String()
 }
+
+// patient are the defaults but for time, of which a busy machine needs more.
+var patient = limiter.Config{Timeout: time.Minute}
 
 func newSQL(t testing.TB, db *sql.DB, config *limiter.Config) *limiter.Limiter {
 	t.Helper()
@@ -104,7 +108,7 @@ func TestSQLDecidesAsPgx(t *testing.T) {
 		t.Run(variant(base), func(t *testing.T) {
 			t.Parallel()
 			clock := new(conformance.Clock)
-			config := &limiter.Config{Now: clock.Now, DenyCacheTTL: -1}
+			config := &limiter.Config{Now: clock.Now, DenyCacheTTL: -1, Timeout: time.Minute}
 			overPgx := newLimiter(t, pool, config)
 			var overSQL []*limiter.Limiter
 			for _, db := range dbs {
@@ -140,7 +144,7 @@ func TestSQLNeverOverAdmits(t *testing.T) {
 		address := newDatabase(t)
 		var ls []*limiter.Limiter
 		for range pools {
-			ls = append(ls, newSQL(t, connectSQL(t, driver, address), &limiter.Config{Timeout: time.Minute}))
+			ls = append(ls, newSQL(t, connectSQL(t, driver, address), &patient))
 		}
 		for _, p := range variants(capUnit, 1000*time.Hour) {
 			for round := range 4 {
@@ -169,8 +173,8 @@ func TestSQLStricterDefaultIsolation(t *testing.T) {
 		address := newDatabase(t)
 		exec(t, connect(t, address), `DO $$ BEGIN EXECUTE format(
 			'ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database()); END $$`)
-		l := newSQL(t, connectSQL(t, driver, address), &limiter.Config{Timeout: time.Minute})
-		other := newSQL(t, connectSQL(t, driver, address), &limiter.Config{Timeout: time.Minute})
+		l := newSQL(t, connectSQL(t, driver, address), &patient)
+		other := newSQL(t, connectSQL(t, driver, address), &patient)
 		for _, p := range variants(capUnit, 1000*time.Hour) {
 			if got := storm(t, []*limiter.Limiter{l, other}, p, "k"); got != capUnit {
 				t.Errorf("%s: admitted %v of %v", variant(p), got, capUnit)
@@ -182,7 +186,7 @@ func TestSQLStricterDefaultIsolation(t *testing.T) {
 // TestSQLWait queues for a turn, and gives a cancelled place back.
 func TestSQLWait(t *testing.T) {
 	overDrivers(t, func(t *testing.T, driver string) {
-		l := newSQL(t, connectSQL(t, driver, newDatabase(t)), nil)
+		l := newSQL(t, connectSQL(t, driver, newDatabase(t)), &patient)
 		p := limiter.Policy{Name: "p", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 3}
 		if err := l.Wait(t.Context(), p, "k", 1); err != nil {
 			t.Fatal(err)
@@ -215,7 +219,7 @@ func TestMigrationsUpSQL(t *testing.T) {
 		address := emptyDatabase(t)
 		db := connectSQL(t, driver, address)
 		db.SetMaxOpenConns(1)
-		l := newSQL(t, db, nil)
+		l := newSQL(t, db, &patient)
 		p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
 		if _, err := l.Allow(t.Context(), p, "k"); !errors.Is(err, limiter.ErrNotMigrated) {
 			t.Errorf("before: %v", err)

@@ -23,8 +23,8 @@ func TestSQLSendsOnce(t *testing.T) {
 	overDrivers(t, func(t *testing.T, driver string) {
 		address := newDatabase(t)
 		w := newWire(t, address)
-		l := newSQL(t, connectSQL(t, driver, w.url), nil)
-		direct := newLimiter(t, connect(t, address), nil)
+		l := newSQL(t, connectSQL(t, driver, w.url), &patient)
+		direct := newLimiter(t, connect(t, address), &patient)
 		for _, p := range variants(10, 1000*time.Hour) {
 			if p.Algorithm == limiter.LeakyBucketQueue {
 				continue
@@ -38,6 +38,41 @@ func TestSQLSendsOnce(t *testing.T) {
 				t.Errorf("%s: after one refund of 1 of 5: %+v", variant(p), r)
 			}
 			must(t)(l.Allow(t.Context(), p, "k")) // and goes on
+		}
+	})
+}
+
+// TestSQLAnswersAreCommitted: an answer is none if its commit failed after the row
+// had come back, of a lone statement and of many in one.
+func TestSQLAnswersAreCommitted(t *testing.T) {
+	overDrivers(t, func(t *testing.T, driver string) {
+		address := newDatabase(t)
+		pool := connect(t, address)
+		exec(t, pool, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '57014'; END $$`)
+		exec(t, pool, `CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON pglimit_token_bucket
+			DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.key LIKE 'refused%') EXECUTE FUNCTION refuse()`)
+		g := newSQLDoorway(t, driver, address, limiter.Config{})
+		p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
+		refused := func(got answer) {
+			t.Helper()
+			if !errors.Is(got.err, limiter.ErrUnavailable) || got.Allowed {
+				t.Errorf("%+v, %v", got.Result, got.err)
+			}
+		}
+		r, err := g.Allow(t.Context(), p, "refused")
+		refused(answer{r, err})
+		r, err = g.Fill(t.Context(), p, "refused", 1)
+		refused(answer{r, err})
+		if err := g.Block(t.Context(), p, "refused", time.Hour); !errors.Is(err, limiter.ErrUnavailable) {
+			t.Errorf("a block: %v", err)
+		}
+		g.close()
+		first := g.ask(t.Context(), p.Ask("first", 1))
+		many := []<-chan answer{g.ask(t.Context(), p.Ask("refused", 1)), g.ask(t.Context(), p.Ask("refused too", 1))}
+		g.open()
+		soon(t, "the first", first)
+		for _, a := range many {
+			refused(<-a)
 		}
 	})
 }
@@ -61,7 +96,7 @@ func TestSQLFindsClosedConnections(t *testing.T) {
 			})
 		}
 		closeAll()
-		l := newSQL(t, db, nil)
+		l := newSQL(t, db, &patient)
 		must(t)(l.Allow(t.Context(), p, "k"))
 		closeAll()
 		// A moment ago all was well, so this one may find it out; no other does.
