@@ -26,7 +26,8 @@ var (
 	// ErrNotMigrated: the tables are not there, or not in the search_path.
 	ErrNotMigrated = errors.New("pglimit: the database has no pglimit tables of this version in its search_path: run `pglimit migrate up` or call migrations.Up")
 	// ErrRetryTx: the caller's transaction met a concurrent change, a deadlock
-	// or a lock timeout (40001, 40P01, 55P03). Roll it back and run it again.
+	// or a lock timeout (40001, 40P01, 55P03), of which the driver's error tells.
+	// Roll it back and run it again.
 	ErrRetryTx = errors.New("pglimit: transaction conflict: roll back and run the transaction again")
 )
 
