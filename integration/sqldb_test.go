@@ -171,8 +171,7 @@ func doubleStorm(t *testing.T, ls []*limiter.Limiter, p limiter.Policy, key stri
 func TestSQLStricterDefaultIsolation(t *testing.T) {
 	overDrivers(t, func(t *testing.T, driver string) {
 		address := newDatabase(t)
-		exec(t, connect(t, address), `DO $$ BEGIN EXECUTE format(
-			'ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database()); END $$`)
+		isolated(t, connect(t, address), "repeatable read")
 		l := newSQL(t, connectSQL(t, driver, address), &patient)
 		other := newSQL(t, connectSQL(t, driver, address), &patient)
 		for _, p := range variants(capUnit, 1000*time.Hour) {

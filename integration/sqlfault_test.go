@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/limiter"
@@ -142,44 +143,79 @@ func TestSQLTimeoutHolds(t *testing.T) {
 }
 
 // TestSQLServerHangs: a server that says nothing any more keeps no caller, and
-// opens the breaker; in a database of a stricter isolation too, where each
-// decision is a transaction.
+// opens the breaker; wherever it stops, in a database of a stricter isolation
+// too, where each decision is a transaction.
 func TestSQLServerHangs(t *testing.T) {
 	overDrivers(t, func(t *testing.T, driver string) {
-		for _, isolation := range []string{"read committed", "repeatable read"} {
-			t.Run(isolation, func(t *testing.T) {
+		for _, c := range []struct{ isolation, at string }{
+			{"read committed", ""}, {"read committed", "INSERT 0 1"},
+			{"repeatable read", ""}, {"repeatable read", "INSERT 0 1"}, {"repeatable read", "COMMIT"},
+		} {
+			t.Run(c.isolation+", "+c.at, func(t *testing.T) {
 				t.Parallel()
 				address := newDatabase(t)
-				exec(t, connect(t, address), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''`+isolation+`''', current_database()); END $$`)
+				pool := connect(t, address)
+				isolated(t, pool, c.isolation)
 				w := newWire(t, address)
-				l := newSQL(t, connectSQL(t, driver, w.url), &limiter.Config{Timeout: time.Second, BreakAfter: 3, BreakFor: time.Hour})
+				l := newSQL(t, connectSQL(t, driver, w.url), &limiter.Config{Timeout: 2 * time.Second, BreakAfter: 3, BreakFor: time.Hour})
 				p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
-				storm(t, []*limiter.Limiter{l, newLimiter(t, connect(t, address), nil)}, limiter.Policy{Name: "s", Algorithm: limiter.GCRA, Limit: 30, Period: 1000 * time.Hour}, "k") // now it knows of the isolation
-				w.stuck.Store(true)
+				meetsConflict(t, pool, l, p)
+				w.stall(c.at)
+				fill := func() (limiter.Result, error) { return l.Fill(t.Context(), p, "k", 1) }
 				asks := []func() (limiter.Result, error){
 					func() (limiter.Result, error) { return l.Allow(t.Context(), p, "k") },
-					func() (limiter.Result, error) { return l.Fill(t.Context(), p, "k", 1) },
-					func() (limiter.Result, error) { return l.Check(t.Context(), p, "k", 1) },
+					fill,
+					func() (limiter.Result, error) { return limiter.Result{}, l.Block(t.Context(), p, "k", time.Hour) },
 				}
 				for i, ask := range asks {
 					answers := make(chan answer, 1)
 					go func() {
 						r, err := ask()
-						answers <- answer{Result: r, err: err}
+						answers <- answer{r, err}
 					}()
+					late := time.NewTimer(30 * time.Second) // against hanging for ever
 					select {
 					case got := <-answers:
 						if !errors.Is(got.err, limiter.ErrUnavailable) || !errors.Is(got.err, context.DeadlineExceeded) {
 							t.Errorf("ask %d: %+v, %v", i, got.Result, got.err)
 						}
-					case <-time.After(30 * time.Second): // against hanging for ever
+					case <-late.C:
 						t.Fatalf("ask %d: no answer", i)
 					}
+					late.Stop()
 				}
-				if _, err := l.Fill(t.Context(), p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) || !strings.Contains(err.Error(), "circuit breaker is open") {
+				if _, err := fill(); !errors.Is(err, limiter.ErrUnavailable) || !strings.Contains(err.Error(), "circuit breaker is open") {
 					t.Errorf("after %d timeouts: %v", len(asks), err)
 				}
 			})
 		}
 	})
+}
+
+// isolated sets the isolation that a database's transactions have by default,
+// on connections that are opened from now on.
+func isolated(t *testing.T, pool *pgxpool.Pool, level string) {
+	t.Helper()
+	exec(t, pool, `DO $$ BEGIN EXECUTE format(
+		'ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+level+`'); END $$`)
+}
+
+// meetsConflict has l wait for a row that another transaction changes, which is
+// how it finds out about the database's isolation.
+func meetsConflict(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter, p limiter.Policy) {
+	t.Helper()
+	must(t)(l.Fill(t.Context(), p, "k", 1))
+	tx := begin(t, pool, pgx.TxOptions{})
+	must(t)(l.InTx(tx).Fill(t.Context(), p, "k", 1))
+	filled := make(chan answer, 1)
+	go func() {
+		r, err := l.Fill(t.Context(), p, "k", 1)
+		filled <- answer{r, err}
+	}()
+	eventually(t, "it waits for the row", func(ctx context.Context) (bool, error) {
+		n, err := blocked(ctx, pool)
+		return n == 1, err
+	})
+	commit(t, tx)
+	soon(t, "whom a conflict met", filled)
 }

@@ -17,7 +17,7 @@ import (
 // answer, or held up there.
 type wire struct {
 	url   string
-	stuck atomic.Bool            // answers do not come through
+	stuck atomic.Pointer[[]byte] // the answer that has this in it does not come through, nor what comes after
 	cut   atomic.Pointer[[]byte] // the answer that has this in it is lost, and its connection with it; once
 
 	mu    sync.Mutex
@@ -95,7 +95,7 @@ func (w *wire) answers(client, server net.Conn) {
 		if what := w.cut.Load(); what != nil && bytes.Contains(buffer[:n], *what) && w.cut.CompareAndSwap(what, nil) {
 			return
 		}
-		if w.stuck.Load() {
+		if what := w.stuck.Load(); what != nil && bytes.Contains(buffer[:n], *what) {
 			<-w.ended
 			return
 		}
@@ -107,3 +107,6 @@ func (w *wire) answers(client, server net.Conn) {
 
 // loseAnswer loses the next answer that has this in it.
 func (w *wire) loseAnswer(what string) { b := []byte(what); w.cut.Store(&b) }
+
+// stall holds up every answer that has this in it: all of them, if it is empty.
+func (w *wire) stall(what string) { b := []byte(what); w.stuck.Store(&b) }
