@@ -182,6 +182,21 @@ func TestSQLStricterDefaultIsolation(t *testing.T) {
 	})
 }
 
+// TestSQLRefundOfNothing: there is no row, and the clock is read all the same.
+func TestSQLRefundOfNothing(t *testing.T) {
+	overDrivers(t, func(t *testing.T, driver string) {
+		l := newSQL(t, connectSQL(t, driver, newDatabase(t)), &patient)
+		for _, p := range variants(10, time.Hour) {
+			if p.Algorithm == limiter.LeakyBucketQueue {
+				continue
+			}
+			if r := must(t)(l.Refund(t.Context(), p, "k", 1)); r.Granted != 0 || r.Remaining != 10 || r.At.Before(conformance.Epoch) {
+				t.Errorf("%s: %+v", variant(p), r)
+			}
+		}
+	})
+}
+
 // TestSQLWait queues for a turn, and gives a cancelled place back.
 func TestSQLWait(t *testing.T) {
 	overDrivers(t, func(t *testing.T, driver string) {

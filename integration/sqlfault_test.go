@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/sqldb"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -74,6 +76,41 @@ func TestSQLAnswersAreCommitted(t *testing.T) {
 		soon(t, "the first", first)
 		for _, a := range many {
 			refused(<-a)
+		}
+	})
+}
+
+// TestSQLOwnTransaction: what is sent as one commits if all went well, and else
+// rolls back.
+func TestSQLOwnTransaction(t *testing.T) {
+	overDrivers(t, func(t *testing.T, driver string) {
+		address := newDatabase(t)
+		pool := connect(t, address)
+		exec(t, pool, "CREATE TABLE notes (note text PRIMARY KEY)")
+		own := sqldb.NewPool(connectSQL(t, driver, address))
+		changed := errors.New("changed my mind")
+		ctx, cancel := context.WithCancel(t.Context())
+		for note, c := range map[string]struct {
+			ctx  context.Context
+			then func() error
+			want error
+		}{
+			"kept":      {t.Context(), func() error { return nil }, nil},
+			"undone":    {t.Context(), func() error { return changed }, changed},
+			"cancelled": {ctx, func() error { cancel(); return nil }, context.Canceled},
+		} {
+			err := own.InTx(c.ctx, func(tx db.DBTX) error {
+				if n, err := tx.Exec(c.ctx, "INSERT INTO notes VALUES ($1::text)", note); err != nil || n.RowsAffected() != 1 {
+					t.Errorf("%s: %v, %v", note, n, err)
+				}
+				return c.then()
+			})
+			if !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %v", note, err, c.want)
+			}
+		}
+		if notes := one[string](t, pool, "SELECT string_agg(note, ' ') FROM notes"); notes != "kept" {
+			t.Errorf("there are %s", notes)
 		}
 	})
 }
