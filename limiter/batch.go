@@ -28,7 +28,7 @@ type batches struct {
 }
 
 // newBatches is nil where each decision is a statement of its own.
-func newBatches(breaker *breaker, config *Config, connections int32) (*batches, error) {
+func newBatches(breaker *breaker, config *Config, connections int) (*batches, error) {
 	for name, n := range map[string]int{"BatchStatements": config.BatchStatements, "BatchWaiting": config.BatchWaiting} {
 		if n < 0 {
 			return nil, invalid("Config."+name, strconv.Itoa(n), "must not be negative; a negative BatchRows is off")

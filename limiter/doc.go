@@ -16,7 +16,8 @@
 // Allow, AllowN and Do ask for units, all or nothing. AllowUpTo takes what
 // fits. Check tells what they would answer and takes nothing. Fill records what
 // happened anyway. Refund gives back. Wait queues for its turn. Block, Unblock
-// and Reset are for operators. InTx gives the same inside a transaction.
+// and Reset are for operators. InTx and InSQLTx give the same inside a
+// transaction. NewSQL makes a Limiter over database/sql, with any driver.
 //
 //	                 leaky_  leaky_bucket_  token_  gcra  fixed_  sliding_window_  sliding_window_
 //	                 bucket  queue          bucket        window  counter          log

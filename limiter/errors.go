@@ -3,8 +3,6 @@ package limiter
 import (
 	"errors"
 	"fmt"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Errors that the verbs return, to be told apart with errors.Is. Whatever the
@@ -33,7 +31,8 @@ var (
 	// ErrNotMigrated: the tables are not there, or not in the search_path.
 	ErrNotMigrated = errors.New("pglimit: the database has no pglimit tables of this version in its search_path: run `pglimit migrate up` or call migrations.Up")
 	// ErrRetryTx: the caller's transaction met a concurrent change, a deadlock
-	// or a lock timeout (40001, 40P01, 55P03). Roll it back and run it again.
+	// or a lock timeout (40001, 40P01, 55P03), of which the driver's error tells.
+	// Roll it back and run it again.
 	ErrRetryTx = errors.New("pglimit: transaction conflict: roll back and run the transaction again")
 )
 
@@ -94,10 +93,12 @@ const (
 	serverGoes           = "57P" // how those begin that say that the server, or the connection, goes or is not there yet
 )
 
+// sqlState is empty unless the server said it. pgx's and lib/pq's errors have
+// this method.
 func sqlState(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		return pg.Code
+	var answer interface{ SQLState() string }
+	if errors.As(err, &answer) {
+		return answer.SQLState()
 	}
 	return ""
 }

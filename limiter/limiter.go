@@ -8,11 +8,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
 )
 
 // Limiter decides. It is safe for concurrent use, has no goroutine while nobody
 // asks, and one is enough for a program: callers that share it share statements.
-// Make one with New or NewMemory.
+// Make one with New, NewSQL or NewMemory.
 type Limiter struct {
 	engine engine
 }
@@ -25,8 +27,13 @@ func New(pgPool *pgxpool.Pool, config *Config) (*Limiter, error) {
 	if pgPool == nil {
 		return nil, invalid("pool", "nil", "open one with pgxpool.New")
 	}
+	return newPooled(pgxConnections{pgPool}, int(pgPool.Stat().MaxConns()), config)
+}
+
+// newPooled returns a Limiter over a pool with that many connections.
+func newPooled(c connections, most int, config *Config) (*Limiter, error) {
 	l := newLimiter(config, nil)
-	runner, err := newBreaker(&l.engine.config, &pool{Pool: pgPool})
+	runner, err := newBreaker(&l.engine.config, &pool{connections: c})
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +41,7 @@ func New(pgPool *pgxpool.Pool, config *Config) (*Limiter, error) {
 	if l.engine.denied, err = newDenyCache(&l.engine.config); err != nil {
 		return nil, err
 	}
-	if l.engine.batches, err = newBatches(runner, &l.engine.config, pgPool.Stat().MaxConns()); err != nil {
+	if l.engine.batches, err = newBatches(runner, &l.engine.config, most); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -42,8 +49,8 @@ func New(pgPool *pgxpool.Pool, config *Config) (*Limiter, error) {
 
 // NewMemory returns a Limiter that keeps its state in this process and forgets
 // it with it: for programs of one process, and for tests, with Config.Now as
-// their clock. Verbs, results and errors are the same but for InTx, whose verbs
-// give ErrUnsupported. Idle keys are forgotten.
+// their clock. Verbs, results and errors are the same but for InTx and InSQLTx,
+// whose verbs give ErrUnsupported. Idle keys are forgotten.
 func NewMemory(config *Config) *Limiter {
 	return newLimiter(config, newMemory())
 }
@@ -145,7 +152,9 @@ func (l *Limiter) Unblock(ctx context.Context, p Policy, key string) error {
 
 // InTx returns the same verbs, but for Wait and Close, inside the caller's
 // transaction: what they do commits or rolls back with it. See Tx.
-func (l *Limiter) InTx(tx pgx.Tx) *Tx {
+func (l *Limiter) InTx(tx pgx.Tx) *Tx { return l.inTx(tx) }
+
+func (l *Limiter) inTx(tx db.DBTX) *Tx {
 	e := l.engine
 	e.inTx = true
 	e.batches = nil
@@ -203,11 +212,11 @@ func (e *engine) command(ctx context.Context, p Policy, key string, f func(conte
 	return err
 }
 
-// noTx is the store of a memory limiter's InTx: memory cannot roll back.
+// noTx is the store of a memory limiter's Tx: memory cannot roll back.
 type noTx struct{ store }
 
 func (noTx) deny() error {
-	return fmt.Errorf("%w: InTx on a memory limiter: what it counts could not be rolled back", ErrUnsupported)
+	return fmt.Errorf("%w: a transaction on a memory limiter: what it counts could not be rolled back", ErrUnsupported)
 }
 func (n noTx) take(context.Context, *question) (outcome, error)   { return outcome{}, n.deny() }
 func (n noTx) fill(context.Context, *question) (outcome, error)   { return outcome{}, n.deny() }

@@ -38,11 +38,18 @@ var queries = db.New()
 
 // pool runs each statement on a connection of its own.
 type pool struct {
-	*pgxpool.Pool
+	connections
 	// explicit is set once a statement failed to serialize: the database's
 	// default isolation is stricter than read committed, under which a
 	// decision cannot, so from then on each asks for that by itself.
 	explicit atomic.Bool
+}
+
+// connections is pgx's pool or database/sql's.
+type connections interface {
+	db.DBTX
+	// once runs f in a transaction at read committed.
+	once(ctx context.Context, f func(db.DBTX) error) error
 }
 
 // maxTries bounds how often one decision is tried.
@@ -66,7 +73,7 @@ func (p *pool) do(ctx context.Context, f func(db.DBTX) error) (err error) {
 		if p.explicit.Load() {
 			err = p.once(ctx, f)
 		} else {
-			err = f(p.Pool)
+			err = f(p.connections)
 		}
 		if !conflict(err) {
 			return err
@@ -87,18 +94,20 @@ func (p *pool) within(ctx context.Context, f func(db.DBTX) error) (err error) {
 	return err
 }
 
-// once runs f in a transaction at read committed.
-func (p *pool) once(ctx context.Context, f func(db.DBTX) error) error {
+// pgxConnections are those of a pgx pool.
+type pgxConnections struct{ *pgxpool.Pool }
+
+func (c pgxConnections) once(ctx context.Context, f func(db.DBTX) error) error {
 	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
-	return pgx.BeginTxFunc(ctx, p.Pool, options, func(tx pgx.Tx) error { return f(tx) })
+	return pgx.BeginTxFunc(ctx, c.Pool, options, func(tx pgx.Tx) error { return f(tx) })
 }
 
 // inTx runs everything in the caller's transaction.
-type inTx struct{ pgx.Tx }
+type inTx struct{ db.DBTX }
 
-func (t inTx) do(_ context.Context, f func(db.DBTX) error) error { return f(t.Tx) }
+func (t inTx) do(_ context.Context, f func(db.DBTX) error) error { return f(t.DBTX) }
 
-func (t inTx) within(_ context.Context, f func(db.DBTX) error) error { return f(t.Tx) }
+func (t inTx) within(_ context.Context, f func(db.DBTX) error) error { return f(t.DBTX) }
 
 // postgres is the store in a database.
 type postgres struct {

@@ -5,21 +5,46 @@ import (
 	"time"
 )
 
-// Tx decides inside one transaction of the caller. Make it with Limiter.InTx,
-// use it as the transaction itself is used: by one goroutine at a time, until
-// the transaction ends.
+// Tx decides inside one transaction of the caller. Make it with Limiter.InTx
+// or, over database/sql, Limiter.InSQLTx; use it as the transaction itself is
+// used: by one goroutine at a time, until the transaction ends.
 //
 // What a Tx does is rolled back with the transaction, a block that a denial
 // started too. The key's row stays locked until the transaction ends: take
 // limits last, and several of them in one order everywhere, else transactions
 // wait for or deadlock each other.
 //
-// A denial leaves the transaction as it was: go on or roll back. An error from
-// the database, a cancelled context among them, leaves it failed: roll back.
-// ErrRetryTx says that running the whole transaction again may help. Policies
-// fail closed here, whatever their OnError, and Config.Timeout does not apply:
-// how long a lock may be waited for is the transaction's lock_timeout or the
-// context's deadline.
+// Each verb is one statement on the transaction's own connection. It changes
+// neither synchronous_commit nor any time-out, and is neither batched nor
+// answered from what was remembered. Policies fail closed here, whatever their
+// OnError, and Config.Timeout does not apply: how long a lock may be waited for
+// is the transaction's lock_timeout or the context's deadline.
+//
+// What is left of the transaction:
+//
+//   - After a denial, all of it, with the key's row locked: go on, or roll back.
+//   - After an ErrInvalid, ErrUnsupported or ErrClosed, all of it: nothing was
+//     sent. The exception is a key that the database's encoding cannot hold, of
+//     which the database says so.
+//   - After any other error, nothing but the duty to roll back: PostgreSQL
+//     refuses further statements, and a commit rolls back. ErrRetryTx says that
+//     running the whole transaction again may help, as below.
+//   - After the context ended while a statement was under way, nothing as well.
+//     pgx closes the connection, and so it does under database/sql; lib/pq asks
+//     the server to end the statement, returns when it has, and does not use the
+//     connection again. When the context that BeginTx was given ends,
+//     database/sql rolls back by itself.
+//
+// A transaction that meets a conflict is run again as a whole, its own
+// statements included; what these and the commit say, of the same SQLSTATEs, is
+// the driver's error and not an ErrRetryTx:
+//
+//	for range 5 {
+//		err = inTransaction(work) // begin, work, and commit or roll back
+//		if !errors.Is(err, limiter.ErrRetryTx) {
+//			break
+//		}
+//	}
 type Tx struct {
 	engine engine
 }

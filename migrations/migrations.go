@@ -4,7 +4,7 @@
 //
 // There are four ways to run it; choose one per schema and stay with it:
 //
-//   - [Up] at the start of an application, or `pglimit migrate up` in a
+//   - [Up], or [UpSQL], at the start of an application, or `pglimit migrate up` in a
 //     deployment. Which migrations ran is kept in [VersionTable], apart from an
 //     application's own goose table, and a lock makes it safe to call from many
 //     processes at once.
@@ -37,7 +37,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
@@ -109,6 +108,19 @@ type Step struct {
 func Up(ctx context.Context, pool *pgxpool.Pool) error {
 	_, err := UpTo(ctx, pool, Latest)
 	return err
+}
+
+// UpSQL is [Up] for users of database/sql, with any PostgreSQL driver. db stays
+// the caller's to close.
+func UpSQL(ctx context.Context, db *sql.DB) error {
+	p, err := provider(db)
+	if err != nil {
+		return unread(err)
+	}
+	if _, err := p.Up(ctx); err != nil { // p is not closed: that would close db
+		return explain(err)
+	}
+	return nil
 }
 
 // UpTo is [Up] until version to and no further; [Latest] is all there are. It
@@ -186,7 +198,7 @@ func run(pool *pgxpool.Pool, do func(*goose.Provider) ([]*goose.MigrationResult,
 	db := stdlib.OpenDBFromPool(pool)
 	p, err := provider(db)
 	if err != nil {
-		return nil, fmt.Errorf("pglimit: read the migrations: %w", errors.Join(err, db.Close()))
+		return nil, unread(errors.Join(err, db.Close()))
 	}
 	results, err := do(p)
 	var partial *goose.PartialError
@@ -204,6 +216,8 @@ func run(pool *pgxpool.Pool, do func(*goose.Provider) ([]*goose.MigrationResult,
 	return steps, nil
 }
 
+func unread(err error) error { return fmt.Errorf("pglimit: read the migrations: %w", err) }
+
 func provider(db *sql.DB) (*goose.Provider, error) {
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(lockID), lock.WithLockTimeout(lockPeriod, lockTries))
 	if err != nil {
@@ -218,12 +232,12 @@ func provider(db *sql.DB) (*goose.Provider, error) {
 
 // explain says what to do about an error, where that is known.
 func explain(err error) error {
-	var pg *pgconn.PgError
+	var answer interface{ SQLState() string } // of whatever driver
 	switch {
 	case errors.Is(err, goose.ErrVersionNotFound):
 		return fmt.Errorf("pglimit: %s names a migration that this release of pglimit does not know (last known: %d): use the release that ran it: %w",
 			VersionTable, slices.Max(versions()), err)
-	case !errors.As(err, &pg):
+	case !errors.As(err, &answer):
 		return fmt.Errorf("pglimit: migrate: %w", err)
 	}
 	next := map[string]string{
@@ -232,7 +246,7 @@ func explain(err error) error {
 		"42P07": "it was made by something else than " + VersionTable + " knows of, such as exported migrations in a goose folder or printed SQL: go on with that, not with this",
 		"2BP01": "something of yours depends on it: drop that first",
 		"25006": "this is a replica or a read-only session: connect to the primary",
-	}[pg.Code]
+	}[answer.SQLState()]
 	if next == "" {
 		return fmt.Errorf("pglimit: migrate: %w", err)
 	}

@@ -1,0 +1,135 @@
+// Command databasesql places orders against an account's budget: the order and
+// its spend are in one transaction of database/sql, over lib/pq.
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"time"
+
+	_ "github.com/lib/pq"
+
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// budget is 100.00 per account and 30 days, in cents.
+var budget = limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_00, Period: 30 * 24 * time.Hour}
+
+type shop struct {
+	db     *sql.DB
+	limits *limiter.Limiter
+}
+
+// order places an order that the account's budget has room for. Of one that it
+// has no room for nothing is left, and the error is a *limiter.DeniedError.
+func (s *shop) order(ctx context.Context, account string, cents int64) (left float64, err error) {
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO orders (account, cents) VALUES ($1, $2)", account, cents); err != nil {
+			return err
+		}
+		// Last, as the budget's row stays locked until the transaction ends.
+		r, err := s.limits.InSQLTx(tx).AllowN(ctx, budget, account, float64(cents))
+		if err != nil {
+			return err
+		}
+		if !r.Allowed {
+			return &limiter.DeniedError{Result: r}
+		}
+		left = r.Remaining
+		return nil
+	})
+	return left, err
+}
+
+// tries is how often a transaction is run at most.
+const tries = 5
+
+// inTx runs work in a transaction, and all of it again after a conflict with
+// another one. Serializable, as here, any two orders of one account may be one.
+func (s *shop) inTx(ctx context.Context, work func(*sql.Tx) error) (err error) {
+	for range tries {
+		err = s.once(ctx, work)
+		if !retryable(err) {
+			break
+		}
+	}
+	return err
+}
+
+func (s *shop) once(ctx context.Context, work func(*sql.Tx) error) error {
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // does nothing after the commit
+	if err := work(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// retryable tells a conflict: the limiter's, or that of a statement of ours or
+// of the commit.
+func retryable(err error) bool {
+	var answer interface{ SQLState() string }
+	if errors.Is(err, limiter.ErrRetryTx) {
+		return true
+	}
+	return errors.As(err, &answer) && (answer.SQLState() == "40001" || answer.SQLState() == "40P01")
+}
+
+func run(ctx context.Context, url string, out io.Writer) error {
+	db, err := sql.Open("postgres", url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := migrations.UpSQL(ctx, db); err != nil {
+		return err
+	}
+	if _, err := db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS orders (id bigserial PRIMARY KEY, account text NOT NULL, cents bigint NOT NULL)"); err != nil {
+		return err
+	}
+	limits, err := limiter.NewSQL(db, nil)
+	if err != nil {
+		return err
+	}
+	defer limits.Close()
+	s := &shop{db, limits}
+
+	account := limiter.Key("account", time.Now().Format(time.RFC3339Nano)) // a new one each time
+	for _, cents := range []int64{60_00, 30_00, 20_00, 10_00} {
+		left, err := s.order(ctx, account, cents)
+		var denied *limiter.DeniedError
+		switch {
+		case errors.As(err, &denied):
+			fmt.Fprintf(out, "%5.2f: over budget, %.2f are left\n", float64(cents)/100, denied.Result.Remaining/100)
+		case err != nil:
+			return err
+		default:
+			fmt.Fprintf(out, "%5.2f: ordered, %.2f are left\n", float64(cents)/100, left/100)
+		}
+	}
+	var count, cents int64
+	if err := db.QueryRowContext(ctx, "SELECT count(*), sum(cents) FROM orders WHERE account = $1", account).Scan(&count, &cents); err != nil {
+		return err
+	}
+	r, err := limits.Check(ctx, budget, account, 0)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%d orders of %.2f, and %.2f spent\n", count, float64(cents)/100, r.Level/100)
+	return nil
+}
+
+func main() {
+	if err := run(context.Background(), os.Getenv("DATABASE_URL"), os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/throwaway"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+var empty *throwaway.Template
+
+func TestMain(m *testing.M) {
+	log.SetFlags(0)
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	ctx := context.Background()
+	server, err := throwaway.Start(ctx, log.Printf)
+	if err != nil {
+		log.Print(err)
+		return 1
+	}
+	defer func() {
+		if err := server.Close(); err != nil {
+			log.Print(err)
+		}
+	}()
+	empty, err = server.Template(ctx, "databasesql", func(context.Context, *pgxpool.Pool) error { return nil })
+	if err != nil {
+		log.Print(err)
+		return 1
+	}
+	return m.Run()
+}
+
+// newDatabase makes an empty database and returns its URL as lib/pq needs it,
+// which asks for TLS unless told otherwise.
+func newDatabase(t *testing.T) string {
+	t.Helper()
+	u, err := url.Parse(empty.New(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q := u.Query(); !q.Has("sslmode") {
+		q.Set("sslmode", "disable")
+		u.RawQuery = q.Encode()
+	}
+	return u.String()
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	address := newDatabase(t)
+	const want = `60.00: ordered, 40.00 are left
+30.00: ordered, 10.00 are left
+20.00: over budget, 10.00 are left
+10.00: ordered, 0.00 are left
+3 orders of 100.00, and 100.00 spent
+`
+	for range 2 { // and once more on what it left
+		var out strings.Builder
+		if err := run(t.Context(), address, &out); err != nil || out.String() != want {
+			t.Fatalf("%v, printed:\n%s", err, &out)
+		}
+	}
+}
+
+// TestOrdersAndBudgetAgree: many at once order from one account, each until
+// its own are through or denied; what was ordered is what was spent, to the cent.
+func TestOrdersAndBudgetAgree(t *testing.T) {
+	t.Parallel()
+	db, err := sql.Open("postgres", newDatabase(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if err := migrations.UpSQL(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec("CREATE TABLE orders (account text, cents bigint)"); err != nil {
+		t.Fatal(err)
+	}
+	limits, err := limiter.NewSQL(db, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &shop{db, limits}
+	var conflicts atomic.Int64
+	var running sync.WaitGroup
+	for range 8 {
+		running.Go(func() {
+			for range 10 {
+				_, err := s.order(t.Context(), "account", 7_77)
+				var denied *limiter.DeniedError
+				for retryable(err) { // five tries were too few here
+					conflicts.Add(1)
+					_, err = s.order(t.Context(), "account", 7_77)
+				}
+				if err != nil && !errors.As(err, &denied) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	var cents float64
+	if err := db.QueryRow("SELECT sum(cents) FROM orders").Scan(&cents); err != nil {
+		t.Fatal(err)
+	}
+	r, err := limits.Check(t.Context(), budget, "account", 0)
+	if err != nil || r.Level != cents || cents != 12*7_77 {
+		t.Errorf("%v cents ordered, %v spent (%v), %d times more than five tries", cents, r.Level, err, conflicts.Load())
+	}
+}

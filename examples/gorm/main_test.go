@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/pglimit/pglimit/internal/throwaway"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+var empty *throwaway.Template
+
+func TestMain(m *testing.M) {
+	log.SetFlags(0)
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	ctx := context.Background()
+	server, err := throwaway.Start(ctx, log.Printf)
+	if err != nil {
+		log.Print(err)
+		return 1
+	}
+	defer func() {
+		if err := server.Close(); err != nil {
+			log.Print(err)
+		}
+	}()
+	empty, err = server.Template(ctx, "gorm", func(context.Context, *pgxpool.Pool) error { return nil })
+	if err != nil {
+		log.Print(err)
+		return 1
+	}
+	return m.Run()
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	address := empty.New(t)
+	const want = `60.00: ordered, 40.00 are left
+30.00: ordered, 10.00 are left
+20.00: over budget, 10.00 are left
+10.00: ordered, 0.00 are left
+in the table: 60.00
+in the table: 30.00
+in the table: 10.00
+100.00 spent
+`
+	for range 2 { // and once more on what it left
+		var out strings.Builder
+		if err := run(t.Context(), address, &out); err != nil || out.String() != want {
+			t.Fatalf("%v, printed:\n%s", err, &out)
+		}
+	}
+}
+
+// TestEveryKindOfGORM: with prepared statements too, and inside a transaction
+// that is rolled back after all.
+func TestEveryKindOfGORM(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*gorm.Config{"plain": {}, "prepared": {PrepareStmt: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			config.Logger = logger.Discard
+			db, err := gorm.Open(postgres.Open(empty.New(t)), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sqlDB, err := db.DB()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = sqlDB.Close() })
+			if err := errors.Join(migrations.UpSQL(t.Context(), sqlDB), db.AutoMigrate(&Order{})); err != nil {
+				t.Fatal(err)
+			}
+			limits, err := limiter.NewSQL(sqlDB, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &shop{db, limits}
+			if left, err := s.order(t.Context(), &Order{Account: "a", Cents: 99_00}); err != nil || left != 1_00 {
+				t.Errorf("%v left, %v", left, err)
+			}
+			var denied *limiter.DeniedError
+			if _, err := s.order(t.Context(), &Order{Account: "a", Cents: 1_01}); !errors.As(err, &denied) {
+				t.Errorf("over budget: %v", err)
+			}
+			changed := errors.New("changed my mind")
+			err = db.Transaction(func(tx *gorm.DB) error {
+				if _, err := limits.InSQLTx(sqlTx(tx)).AllowN(t.Context(), budget, "a", 1_00); err != nil {
+					return err
+				}
+				return changed
+			})
+			if !errors.Is(err, changed) {
+				t.Error(err)
+			}
+			var orders []Order
+			if err := db.Find(&orders).Error; err != nil || len(orders) != 1 {
+				t.Errorf("%d orders, %v", len(orders), err)
+			}
+			if r, err := limits.Check(t.Context(), budget, "a", 0); err != nil || r.Level != 99_00 {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,124 @@
+package sqldb
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// rows are all rows of an answer. Of pgx.Rows they have what db/ uses.
+type rows struct {
+	pgx.Rows // nil
+
+	columns []string
+	all     [][]any
+	next    int // the row after the one that Scan reads
+}
+
+func (r *rows) Close()     {}
+func (r *rows) Err() error { return nil } // it came instead of them
+
+func (r *rows) Next() bool {
+	r.next++
+	return r.next <= len(r.all)
+}
+
+func (r *rows) Scan(dest ...any) error {
+	values := r.all[r.next-1]
+	if len(dest) != len(values) {
+		return fmt.Errorf("%d columns came back for %d variables", len(values), len(dest))
+	}
+	for i, d := range dest {
+		if err := assign(d, values[i]); err != nil {
+			return fmt.Errorf("column %s: %w", r.columns[i], err)
+		}
+	}
+	return nil
+}
+
+// row is the first of rows, or why there are none.
+type row struct {
+	pgx.Rows
+	err error
+}
+
+func (r row) Scan(dest ...any) error {
+	switch {
+	case r.err != nil:
+		return r.err
+	case !r.Next():
+		return pgx.ErrNoRows
+	}
+	return r.Rows.Scan(dest...)
+}
+
+// readAll reads to the end of the statement, where a failed commit shows too.
+func readAll(from *sql.Rows) (r *rows, err error) {
+	defer func() { err = errors.Join(err, from.Close()) }()
+	columns, err := from.Columns()
+	if err != nil {
+		return nil, err
+	}
+	r = &rows{columns: columns}
+	for from.Next() {
+		values, into := make([]any, len(columns)), make([]any, len(columns))
+		for i := range values {
+			into[i] = &values[i]
+		}
+		if err := from.Scan(into...); err != nil {
+			return nil, err
+		}
+		r.all = append(r.all, values)
+	}
+	return r, from.Err()
+}
+
+// assign stores what a driver returned.
+func assign(dest, v any) error {
+	switch d := dest.(type) {
+	case *string:
+		return assignTo(d, v)
+	case *float64:
+		return assignTo(d, v)
+	case *int64:
+		return assignTo(d, v)
+	case *bool:
+		return assignTo(d, v)
+	case **string:
+		return assignNullable(d, v)
+	case **float64:
+		return assignNullable(d, v)
+	case **int64:
+		return assignNullable(d, v)
+	case **bool:
+		return assignNullable(d, v)
+	}
+	return fmt.Errorf("no conversion to a %T", dest)
+}
+
+func assignTo[T any](dest *T, v any) error {
+	if same, ok := v.(T); ok {
+		*dest = same
+		return nil
+	}
+	var converted sql.Null[T] // drivers may return text
+	if err := converted.Scan(v); err != nil {
+		return err
+	}
+	if !converted.Valid {
+		return fmt.Errorf("NULL for a %T", *dest)
+	}
+	*dest = converted.V
+	return nil
+}
+
+func assignNullable[T any](dest **T, v any) error {
+	*dest = nil
+	if v == nil {
+		return nil
+	}
+	*dest = new(T)
+	return assignTo(*dest, v)
+}

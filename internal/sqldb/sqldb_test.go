@@ -1,0 +1,161 @@
+package sqldb
+
+import (
+	"context"
+	"errors"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pglimit/pglimit/db"
+)
+
+// TestEveryStatementsTypes: what the statements of db/ take can be sent, and what
+// they return can be read, all of them.
+func TestEveryStatementsTypes(t *testing.T) {
+	t.Parallel()
+	queries := reflect.TypeFor[*db.Queries]()
+	ctx, tx := reflect.TypeFor[context.Context](), reflect.TypeFor[db.DBTX]()
+	fields := func(of reflect.Type, check func(reflect.Value) error, method string) {
+		if of.Kind() == reflect.Slice && of.Elem().Kind() == reflect.Struct {
+			of = of.Elem()
+		}
+		v := reflect.New(of)
+		if of.Kind() != reflect.Struct {
+			if err := check(v); err != nil {
+				t.Errorf("%s: %v", method, err)
+			}
+			return
+		}
+		for i := range of.NumField() {
+			if err := check(v.Elem().Field(i).Addr()); err != nil {
+				t.Errorf("%s, %s: %v", method, of.Field(i).Name, err)
+			}
+		}
+	}
+	sendable := func(v reflect.Value) error { _, err := encodeOne(v.Elem().Interface()); return err }
+	readable := func(v reflect.Value) error {
+		if err := assign(v.Interface(), nil); err != nil && strings.HasPrefix(err.Error(), "no conversion") {
+			return err
+		}
+		return nil
+	}
+	if queries.NumMethod() < 50 {
+		t.Fatalf("%d statements", queries.NumMethod())
+	}
+	for i := range queries.NumMethod() {
+		m := queries.Method(i)
+		for j := 1; j < m.Type.NumIn(); j++ {
+			if in := m.Type.In(j); in != ctx && in != tx {
+				fields(in, sendable, m.Name)
+			}
+		}
+		if m.Type.NumOut() == 2 {
+			fields(m.Type.Out(0), readable, m.Name)
+		}
+	}
+}
+
+func TestEncode(t *testing.T) {
+	t.Parallel()
+	seven := int64(7)
+	for _, c := range []struct{ in, want any }{
+		{"it's", "it's"},
+		{true, true},
+		{1e-9, 1e-9},
+		{int64(math.MaxInt64), int64(math.MaxInt64)},
+		{&seven, int64(7)},
+		{(*int64)(nil), nil},
+		{nil, nil},
+		{[]string(nil), nil},
+		{[]string{}, `{}`},
+		{[]string{"", "NULL", `a"b`, `c\d`, "{e,f}", " g ", "ü\n漢", "'"}, `{"","NULL","a\"b","c\\d","{e,f}"," g ","ü` + "\n" + `漢","'"}`},
+		{[]bool{true, false}, `{true,false}`},
+		{[]int64{math.MinInt64, 0, math.MaxInt64}, `{-9223372036854775808,0,9223372036854775807}`},
+		{[]float64{0, 1e-9, 0.1, 1 << 53, math.MaxFloat64, math.SmallestNonzeroFloat64}, `{0,1e-09,0.1,9.007199254740992e+15,1.7976931348623157e+308,5e-324}`},
+	} {
+		if got, err := encodeOne(c.in); got != c.want || err != nil {
+			t.Errorf("%#v: %#v, %v, want %#v", c.in, got, err, c.want)
+		}
+	}
+	if _, err := encode([]any{"a", 7}); err == nil || !strings.Contains(err.Error(), "parameter $2: a int") {
+		t.Errorf("an int: %v", err)
+	}
+}
+
+// TestFloatsReadBackTheSame takes floats of every size.
+func TestFloatsReadBackTheSame(t *testing.T) {
+	t.Parallel()
+	for bits := uint64(1); bits < math.Float64bits(math.Inf(1)); bits += bits/3 + 12345 {
+		want := math.Float64frombits(bits)
+		text, _ := encodeOne([]float64{want})
+		got, err := strconv.ParseFloat(strings.Trim(text.(string), "{}"), 64)
+		if got != want || err != nil {
+			t.Fatalf("%v: %v, %v", want, got, err)
+		}
+	}
+}
+
+func TestAssign(t *testing.T) {
+	t.Parallel()
+	var f float64
+	var n int64
+	var b bool
+	var s string
+	var p *int64
+	for _, c := range []struct {
+		dest, from, want any
+	}{
+		{&f, 0.1, 0.1}, {&f, []byte("1e-09"), 1e-9}, {&f, "9007199254740992", 9007199254740992.0}, {&f, int64(3), 3.0},
+		{&n, int64(1 << 62), int64(1 << 62)}, {&n, []byte("-7"), int64(-7)},
+		{&b, true, true}, {&b, []byte("f"), false},
+		{&s, "x", "x"}, {&s, []byte("y"), "y"},
+	} {
+		if err := assign(c.dest, c.from); err != nil || reflect.ValueOf(c.dest).Elem().Interface() != c.want {
+			t.Errorf("%#v: %v, %v", c.from, reflect.ValueOf(c.dest).Elem(), err)
+		}
+	}
+	if err := assign(&p, int64(5)); err != nil || *p != 5 {
+		t.Errorf("nullable: %v", err)
+	}
+	if err := assign(&p, nil); err != nil || p != nil {
+		t.Errorf("NULL: %v, %v", p, err)
+	}
+	if err := assign(&n, nil); err == nil || !strings.Contains(err.Error(), "NULL for a int64") {
+		t.Errorf("NULL for a number: %v", err)
+	}
+	if err := assign(&n, "x"); err == nil {
+		t.Error("a word for a number")
+	}
+	if err := assign(new(int), int64(1)); err == nil {
+		t.Error("an int")
+	}
+}
+
+// TestApart: a caller has its answer when its context ends, whatever is still
+// going on, and the context's error whatever it ended with.
+func TestApart(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	time := make(chan struct{})
+	go func() { <-time; cancel() }()
+	_, err := apart(ctx, func() (int, error) { close(time); <-release; return 1, nil })
+	close(release)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("abandoned: %v", err)
+	}
+	if _, err := apart(unnoticed{t.Context()}, func() (int, error) { return 1, errors.New("the driver's own") }); !errors.Is(err, context.Canceled) {
+		t.Errorf("afterwards: %v", err)
+	}
+	if v, err := apart(context.Background(), func() (int, error) { return 1, nil }); v != 1 || err != nil {
+		t.Errorf("without an end: %v, %v", v, err)
+	}
+}
+
+// unnoticed has ended, but what it ended is noticed first.
+type unnoticed struct{ context.Context }
+
+func (unnoticed) Err() error { return context.Canceled }
