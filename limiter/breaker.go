@@ -107,10 +107,10 @@ func (b *breaker) refusal(wait int64) error {
 	return fmt.Errorf("not asked: the circuit breaker is open (Config.BreakAfter) and tries again in %v; the last failure: %w", duration(wait), *b.last.Load())
 }
 
-// answered reports whether the server did, be it with an error or that a row is
-// held.
+// answered reports whether the server did, be it with an error, that a row is
+// held, or with what had to be rolled back.
 func answered(err error) bool {
-	if err == nil || err == errHeld {
+	if err == nil || err == errHeld || err == errRolledBack {
 		return true
 	}
 	code := sqlState(err)

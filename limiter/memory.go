@@ -45,8 +45,11 @@ func newMemory() *memory {
 func (m *memory) source() Source { return SourceMemory }
 
 func (m *memory) shard(q *question) (*shard, entryKey) {
-	k := entryKey{q.algorithm, q.policy, q.key}
-	return &m.shards[maphash.Comparable(m.seed, k)%uint64(len(m.shards))], k
+	return &m.shards[m.shardOf(q)], entryKey{q.algorithm, q.policy, q.key}
+}
+
+func (m *memory) shardOf(q *question) uint64 {
+	return maphash.Comparable(m.seed, entryKey{q.algorithm, q.policy, q.key}) % uint64(len(m.shards))
 }
 
 // with runs f on the key's entry, with the clock as read and the one that

@@ -80,7 +80,7 @@ func (p *pool) do(ctx context.Context, f func(db.DBTX) error) (err error) {
 
 func (p *pool) within(ctx context.Context, f func(db.DBTX) error) (err error) {
 	for range maxTries {
-		if err = p.once(ctx, f); !conflict(err) {
+		if err = p.transaction(ctx, f); !conflict(err) {
 			return err
 		}
 	}

@@ -2,8 +2,6 @@
 
 
 
-
-
 -- name: FixedWindowTake :one
 -- FixedWindowTake decides count asks of cost units each and grants as many as fit
 -- into the window. A window starts at its first hit or, aligned, at a whole
@@ -14,13 +12,15 @@
 -- and the count is never started anew for it.
 --   used    = 0 once the clock has reached the end, else the count, never above capacity
 --   granted = LEAST(count, floor((capacity - used) / cost)), never below 0
+-- A count of 0 locks the row and reads it: it begins no window.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 -- Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+       CASE WHEN a.granted = 0 THEN 0
+            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
@@ -67,7 +67,8 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+       CASE WHEN a.granted = 0 THEN 0
+            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT c.now_us, r.*, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
@@ -102,7 +103,8 @@ RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, a.granted, a.capacity,
-       CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+       CASE WHEN a.granted = 0 THEN 0
+            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, 0, a.now_us + a.hold_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
