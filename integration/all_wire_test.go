@@ -1,0 +1,236 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// tripConn counts round trips: what is sent after something was received.
+type tripConn struct {
+	net.Conn
+	trips   *atomic.Int64
+	sending atomic.Bool
+}
+
+func (c *tripConn) Write(b []byte) (int, error) {
+	if !c.sending.Swap(true) {
+		c.trips.Add(1)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *tripConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.sending.Store(false)
+	}
+	return n, err
+}
+
+// countTrips makes a pool count in trips.
+func countTrips(trips *atomic.Int64) func(*pgxpool.Config) {
+	return func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return &tripConn{Conn: conn, trips: trips}, err
+		}
+	}
+}
+
+// TestAllowAllRoundTrips: two, whatever the answer and what it takes to give it.
+func TestAllowAllRoundTrips(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	var trips atomic.Int64
+	pool := connect(t, newDatabase(t), single, countTrips(&trips))
+	l := newLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
+	logs := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: 1000 * time.Hour}
+	blocks := limiter.Policy{Name: "blocks", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour, BlockFor: time.Hour}
+	plain := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
+	for _, c := range []struct {
+		what            string
+		asks            []limiter.Ask
+		allowed         bool
+		outside, inside int64
+	}{
+		{"allowed", []limiter.Ask{logs.Ask("a", 1), blocks.Ask("a", 1), plain.Ask("a", 1), plain.Ask("b", 1)}, true, 2, 2},
+		{"denied", []limiter.Ask{plain.Ask("a", 1), plain.Ask("full", 1)}, false, 2, 1},
+		{"denied, with logs and a block", []limiter.Ask{logs.Ask("full", 1), logs.Ask("full", 1), logs.Ask("a", 1), blocks.Ask("full", 1)}, false, 2, 2},
+		{"one ask", []limiter.Ask{plain.Ask("a", 1)}, true, 1, 1},
+		{"above the burst", []limiter.Ask{plain.Ask("a", 1), logs.Ask("b", 11)}, false, 1, 1},
+	} {
+		for round := range 2 { // in the first one statements are prepared
+			for _, p := range []limiter.Policy{logs, blocks, plain} {
+				if err := l.Reset(ctx, p, "a"); err != nil {
+					t.Fatal(err)
+				}
+				if err := l.Unblock(ctx, p, "full"); err != nil {
+					t.Fatal(err)
+				}
+				must(t)(l.Fill(ctx, p, "full", 10))
+			}
+			before := trips.Load()
+			all := mustAll(t)(l.AllowAll(ctx, c.asks...))
+			outside := trips.Load() - before
+			if err := l.Unblock(ctx, blocks, "full"); err != nil {
+				t.Fatal(err)
+			}
+			tx := begin(t, pool, pgx.TxOptions{})
+			before = trips.Load()
+			in := mustAll(t)(l.InTx(tx).AllowAll(ctx, c.asks...))
+			inside := trips.Load() - before
+			commit(t, tx)
+			if all.Allowed != c.allowed || in.Allowed != c.allowed {
+				t.Fatalf("%s: %+v, %+v", c.what, all, in)
+			}
+			if round == 1 && (outside != c.outside || inside != c.inside) {
+				t.Errorf("%s: %d round trips outside, %d inside, want %d and %d", c.what, outside, inside, c.outside, c.inside)
+			}
+		}
+	}
+}
+
+// atCommit calls f once, before the next COMMIT is sent.
+type atCommit struct {
+	f    func()
+	next atomic.Bool
+}
+
+func (a *atCommit) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.EqualFold(data.SQL, "commit") && a.next.Swap(false) {
+		a.f()
+	}
+	return ctx
+}
+
+func (a *atCommit) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestAllowAllCrash: a connection that ends between the decisions and the COMMIT
+// leaves nothing, and it is not tried again: a COMMIT may have been done.
+func TestAllowAllCrash(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := newDatabase(t)
+	other := connect(t, url)
+	crash := &atCommit{}
+	pool := connect(t, url, single, func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.Tracer = crash
+		cfg.ConnConfig.RuntimeParams["application_name"] = "crash"
+	})
+	crash.f = func() {
+		var ended bool
+		err := other.QueryRow(ctx, `SELECT bool_and(pg_terminate_backend(pid)) FROM pg_stat_activity
+			WHERE application_name = 'crash' AND datname = current_database()`).Scan(&ended)
+		if err != nil || !ended {
+			t.Errorf("end the session: %v, %v", ended, err)
+		}
+	}
+	l := newLimiter(t, pool, nil)
+	var asks []limiter.Ask
+	for _, p := range variants(10, 1000*time.Hour) {
+		asks = append(asks, p.Ask("k", 4))
+	}
+	for _, want := range []float64{0, 4} {
+		crash.next.Store(want == 0)
+		all, err := l.AllowAll(ctx, asks...)
+		if crashed := errors.Is(err, limiter.ErrUnavailable); crashed != (want == 0) || all.Allowed != (want != 0) {
+			t.Errorf("got %+v, %v", all, err)
+		}
+		for _, ask := range asks {
+			if r := must(t)(l.Check(ctx, ask.Policy, "k", 0)); !near(r.Level, want) {
+				t.Errorf("%s: level %v, want %v", variant(ask.Policy), r.Level, want)
+			}
+		}
+	}
+}
+
+// TestAllowAllDenialsAreAnswers: the circuit breaker stays closed, and sessions
+// go back to the pool as they were.
+func TestAllowAllDenialsAreAnswers(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := connect(t, newDatabase(t), single)
+	l := newLimiter(t, pool, &limiter.Config{BreakAfter: 1})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: 1000 * time.Hour}
+	must(t)(l.Allow(ctx, p, "full"))
+	for range 5 {
+		if all := mustAll(t)(l.AllowAll(ctx, p.Ask("a", 1), p.Ask("full", 1))); all.Allowed {
+			t.Errorf("got %+v", all)
+		}
+	}
+	must(t)(l.Allow(ctx, p, "a"))
+	if n := pool.Stat().NewConnsCount(); n != 1 {
+		t.Errorf("%d connections were opened, want 1", n)
+	}
+}
+
+// keysSent notes the keys of the statements that are sent in batches.
+type keysSent struct {
+	mu   sync.Mutex
+	keys []string
+}
+
+func (k *keysSent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (k *keysSent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (k *keysSent) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, q := range data.Batch.QueuedQueries {
+		for _, arg := range q.Arguments {
+			if s, ok := arg.(string); ok && len(s) > 30 {
+				k.keys = append(k.keys, s)
+			}
+		}
+	}
+	return ctx
+}
+func (k *keysSent) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (k *keysSent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+
+// TestAllowAllLocksInTheOrderOfStoredKeys, which with Config.KeySecret is not
+// that of the keys.
+func TestAllowAllLocksInTheOrderOfStoredKeys(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	var sent keysSent
+	pool := connect(t, newDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &sent })
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}
+	for _, secret := range []string{"", "secret"} {
+		l := newLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
+		var asks []limiter.Ask
+		for i := range 20 {
+			asks = append(asks, p.Ask(fmt.Sprintf("a key as long as its HMAC in the end %02d", (i*7)%20), 1))
+		}
+		for _, inside := range []bool{false, true} {
+			sent.keys = nil
+			if inside {
+				tx := begin(t, pool, pgx.TxOptions{})
+				mustAll(t)(l.InTx(tx).AllowAll(ctx, asks...))
+				commit(t, tx)
+			} else {
+				mustAll(t)(l.AllowAll(ctx, asks...))
+			}
+			if first := sent.keys[:20]; !slices.IsSorted(first) {
+				t.Errorf("with the secret %q rows are locked in the order %q", secret, first)
+			}
+			if secret != "" && strings.HasPrefix(sent.keys[0], "a key") {
+				t.Error("the keys are not their HMAC")
+			}
+		}
+	}
+}
