@@ -234,3 +234,58 @@ func TestAllowAllLocksInTheOrderOfStoredKeys(t *testing.T) {
 		}
 	}
 }
+
+// atBatch calls f once, before the n-th batch from now is sent.
+type atBatch struct {
+	f    func()
+	next atomic.Int64
+}
+
+func (a *atBatch) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (a *atBatch) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (a *atBatch) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	if a.next.Add(-1) == 0 {
+		a.f()
+	}
+	return ctx
+}
+func (a *atBatch) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (a *atBatch) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+
+// TestAllowAllTriesAgain after a conflict, so often and no more; and what was
+// taken before the conflict is taken once.
+func TestAllowAllTriesAgain(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := newDatabase(t)
+	trace := &atBatch{}
+	pool := connect(t, url, single, setting("lock_timeout", "10ms"), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = trace })
+	l, other := newLimiter(t, pool, &limiter.Config{Timeout: time.Minute}), connect(t, url)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour}
+	for _, c := range []struct {
+		released int64 // before that try
+		allowed  bool
+	}{{5, true}, {6, false}} {
+		key := fmt.Sprint("held", c.released)
+		tx := begin(t, other, pgx.TxOptions{})
+		must(t)(l.InTx(tx).Allow(ctx, p, key))
+		trace.f = func() { commit(t, tx) }
+		trace.next.Store(c.released)
+		all, err := l.AllowAll(ctx, p.Ask("a"+key, 1), p.Ask(key, 1))
+		if all.Allowed != c.allowed || errors.Is(err, limiter.ErrUnavailable) == c.allowed {
+			t.Errorf("released before try %d: %+v, %v", c.released, all, err)
+		}
+		trace.next.Store(0)
+		want := 0.0
+		if c.allowed {
+			want = 1
+		} else {
+			commit(t, tx)
+		}
+		if r := must(t)(l.Check(ctx, p, "a"+key, 0)); !near(r.Level, want) {
+			t.Errorf("released before try %d: level %v, want %v", c.released, r.Level, want)
+		}
+	}
+}
