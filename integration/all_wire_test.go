@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -177,47 +177,49 @@ func TestAllowAllDenialsAreAnswers(t *testing.T) {
 	}
 }
 
-// keysSent notes the keys of the statements that are sent in batches.
-type keysSent struct {
-	mu   sync.Mutex
-	keys []string
-}
+// rowsSent notes which rows the statements of a batch are about: the place of
+// their table among the algorithms, and their key.
+type rowsSent struct{ rows []string }
 
-func (k *keysSent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+func (s *rowsSent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
 }
-func (k *keysSent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-func (k *keysSent) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (s *rowsSent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (s *rowsSent) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
 	for _, q := range data.Batch.QueuedQueries {
 		for _, arg := range q.Arguments {
-			if s, ok := arg.(string); ok && len(s) > 30 {
-				k.keys = append(k.keys, s)
+			if key, ok := arg.(string); ok && len(key) > 30 {
+				place := slices.IndexFunc(limiter.Algorithms(), func(a limiter.Algorithm) bool {
+					return strings.Contains(q.SQL, "pglimit_"+string(a)+" ")
+				})
+				s.rows = append(s.rows, fmt.Sprint(place, " ", key))
 			}
 		}
 	}
 	return ctx
 }
-func (k *keysSent) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-func (k *keysSent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+func (s *rowsSent) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (s *rowsSent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
-// TestAllowAllLocksInTheOrderOfStoredKeys, which with Config.KeySecret is not
-// that of the keys.
-func TestAllowAllLocksInTheOrderOfStoredKeys(t *testing.T) {
+// TestAllowAllLocksInOneOrder: that of the tables, then of the stored keys, which
+// with Config.KeySecret is not that of the keys.
+func TestAllowAllLocksInOneOrder(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	var sent keysSent
+	var sent rowsSent
 	pool := connect(t, newDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &sent })
-	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}
 	for _, secret := range []string{"", "secret"} {
 		l := newLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
 		var asks []limiter.Ask
-		for i := range 20 {
-			asks = append(asks, p.Ask(fmt.Sprintf("a key as long as its HMAC in the end %02d", (i*7)%20), 1))
+		for i, a := range limiter.Algorithms() {
+			p := limiter.Policy{Name: fmt.Sprint(9 - i), Algorithm: a, Limit: 10, Period: time.Hour}
+			for j := range 10 {
+				asks = append(asks, p.Ask(fmt.Sprintf("a key as long as its HMAC in the end %02d", (j*7)%10), 1))
+			}
 		}
 		for _, inside := range []bool{false, true} {
-			sent.keys = nil
+			rand.Shuffle(len(asks), func(i, j int) { asks[i], asks[j] = asks[j], asks[i] })
+			sent.rows = nil
 			if inside {
 				tx := begin(t, pool, pgx.TxOptions{})
 				mustAll(t)(l.InTx(tx).AllowAll(ctx, asks...))
@@ -225,10 +227,10 @@ func TestAllowAllLocksInTheOrderOfStoredKeys(t *testing.T) {
 			} else {
 				mustAll(t)(l.AllowAll(ctx, asks...))
 			}
-			if first := sent.keys[:20]; !slices.IsSorted(first) {
-				t.Errorf("with the secret %q rows are locked in the order %q", secret, first)
+			if rows := sent.rows[:len(asks)]; !slices.IsSorted(rows) {
+				t.Errorf("with the secret %q, inside: %v, rows are locked in the order %q", secret, inside, rows)
 			}
-			if secret != "" && strings.HasPrefix(sent.keys[0], "a key") {
+			if secret != "" && strings.Contains(sent.rows[0], "a key") {
 				t.Error("the keys are not their HMAC")
 			}
 		}
