@@ -118,11 +118,11 @@ func (e *engine) all(ctx context.Context, asks []Ask) (all Results, err error) {
 		allowed, err = e.takeAll(ctx, joints)
 		return outcome{}, err
 	})
-	closed := func(in Ask) bool { return in.Policy.OnError != FailOpen }
+	failsClosed := func(in Ask) bool { return in.Policy.OnError != FailOpen }
 	switch {
 	case err == nil:
 		return e.results(asks, joints, allowed), nil
-	case e.inTx || ctx.Err() != nil || errors.Is(err, ErrInvalid) || slices.ContainsFunc(asks, closed):
+	case e.inTx || ctx.Err() != nil || errors.Is(err, ErrInvalid) || slices.ContainsFunc(asks, failsClosed):
 		return Results{Binding: -1}, err
 	}
 	all = Results{Allowed: true, Binding: -1, Each: make([]Result, len(asks))}
@@ -168,13 +168,14 @@ func (e *engine) joints(asks []Ask) ([]*joint, error) {
 		return cmp.Or(cmp.Compare(a.q.algorithm.index(), b.q.algorithm.index()),
 			strings.Compare(a.q.policy, b.q.policy), strings.Compare(a.q.key, b.q.key))
 	})
-	first := &joints[0].q
-	relaxed := func(j *joint) bool { return j.q.commit == commitRelaxed }
+	now, commit := joints[0].q.now, joints[0].q.commit
 	for _, j := range joints {
-		j.q.now = first.now // one reading of the clock for all
-		if j.q.commit == commitRelaxed && !every(joints, relaxed) {
-			j.q.commit = commitDurable
+		if j.q.commit == commitDurable {
+			commit = commitDurable
 		}
+	}
+	for _, j := range joints { // one transaction, and one reading of Config.Now
+		j.q.now, j.q.commit = now, commit
 	}
 	return joints, nil
 }

@@ -11,8 +11,8 @@ import (
 //
 // What a Tx does is rolled back with the transaction, a block that a denial
 // started too. The key's row stays locked until the transaction ends: take
-// limits last, and several of them in one order everywhere, else transactions
-// wait for or deadlock each other.
+// limits last, and several of them by one AllowAll, or in one order everywhere, else
+// transactions deadlock each other.
 //
 // A denial leaves the transaction as it was: go on or roll back. An error from
 // the database, a cancelled context among them, leaves it failed: roll back.
