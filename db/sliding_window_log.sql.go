@@ -9,34 +9,6 @@ import (
 	"context"
 )
 
-const slidingWindowLogBefore = `-- name: SlidingWindowLogBefore :one
-SELECT (t.totals[cardinality(t.totals)] - t.base)::float8 AS level,
-       coalesce(t.entries[cardinality(t.entries) - 1], 0)::bigint AS newest_at_us
-FROM pglimit_sliding_window_log AS t
-WHERE t.policy = $1::text AND t.key = $2::text
-`
-
-type SlidingWindowLogBeforeParams struct {
-	Policy string
-	Key    string
-}
-
-type SlidingWindowLogBeforeRow struct {
-	Level      float64
-	NewestAtUs int64
-}
-
-// SlidingWindowLogBefore reads what the key's window held before its last entry: in the
-// transaction that put it there, to tell what stays when that is rolled back.
-//
-// Index: the primary key. Locks nothing.
-func (q *Queries) SlidingWindowLogBefore(ctx context.Context, db DBTX, arg SlidingWindowLogBeforeParams) (SlidingWindowLogBeforeRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogBefore, arg.Policy, arg.Key)
-	var i SlidingWindowLogBeforeRow
-	err := row.Scan(&i.Level, &i.NewestAtUs)
-	return i, err
-}
-
 const slidingWindowLogBlock = `-- name: SlidingWindowLogBlock :exec
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, entries, totals, base, total, capacity, period_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)

@@ -23,9 +23,9 @@ func (p postgres) takeAll(ctx context.Context, joints []*joint, possible bool) (
 }
 
 // takeOrRollBack takes all in a transaction of its own, which is rolled back
-// unless all were granted. Blocks that a denial starts come after that.
+// unless all were granted. What a denial starts and tells comes after that.
 func (p postgres) takeOrRollBack(ctx context.Context, joints []*joint) (allowed bool, err error) {
-	var blocks []call
+	var blocks, reads []call
 	err = p.runner.within(ctx, func(tx db.DBTX) error {
 		takes := make([]call, len(joints))
 		for i, j := range joints {
@@ -37,14 +37,10 @@ func (p postgres) takeOrRollBack(ctx context.Context, joints []*joint) (allowed 
 		if allowed = every(joints, granted); allowed {
 			return nil
 		}
-		var reads []call
-		reads, blocks = undone(ctx, joints), begunBlocks(ctx, joints)
-		if tx, ok := tx.(unwinder); ok {
-			after := blocks
-			blocks = nil
-			return tx.unwind(ctx, reads, after)
-		}
-		if err := together(ctx, tx, reads); err != nil {
+		blocks, reads = begunBlocks(ctx, joints), leftBehind(ctx, joints)
+		if u, ok := tx.(unwinder); ok {
+			err := u.unwind(ctx, blocks, reads)
+			blocks, reads = nil, nil
 			return err
 		}
 		return errRolledBack
@@ -53,28 +49,34 @@ func (p postgres) takeOrRollBack(ctx context.Context, joints []*joint) (allowed 
 		return allowed, err
 	}
 	if len(blocks) > 0 {
-		return false, p.runner.within(ctx, func(tx db.DBTX) error { return together(ctx, tx, blocks) })
+		err := p.runner.within(ctx, func(tx db.DBTX) error { return together(ctx, tx, blocks) })
+		if err != nil {
+			return false, err
+		}
+	}
+	if len(reads) > 0 {
+		return false, p.runner.do(ctx, func(tx db.DBTX) error { return together(ctx, tx, reads) })
 	}
 	return false, nil
 }
 
-// undone turns the joints' outcomes into what they are once all that was taken
-// is rolled back. The calls that it returns do so for logs: they are for before
-// that.
-func undone(ctx context.Context, joints []*joint) (reads []call) {
+// leftBehind are the calls that find how what was rolled back stands: of a
+// level that was added to and given back the last digit could be another.
+func leftBehind(ctx context.Context, joints []*joint) (reads []call) {
 	for _, j := range joints {
-		isLog := j.q.algorithm == SlidingWindowLog
+		j.seen(func(float64) view { return j.outcome.view })
+		q, at := j.q, j.outcome.updatedAt
+		if q.now == nil {
+			q.now = &at
+		}
 		switch {
-		case isLog && granted(j):
-			reads = append(reads, j.before(ctx))
-		case isLog && len(j.parts) > 1:
-			reads = append(reads, j.frees(ctx)...)
-		default:
-			o := j.outcome
-			if granted(j) {
-				o.view = o.view.less(j.q.units)
-			}
-			j.seen(func(float64) view { return o.view })
+		case granted(j):
+			reads = append(reads, j.get(ctx, q, func(o outcome) {
+				o.granted, j.outcome = j.outcome.granted, o
+				j.seen(func(float64) view { return o.view })
+			}))
+		case j.q.algorithm == SlidingWindowLog: // the Take told of the sum
+			reads = append(reads, j.frees(ctx, q, len(j.parts)-1)...)
 		}
 	}
 	return reads
@@ -128,10 +130,11 @@ func lockThenTake(ctx context.Context, tx db.DBTX, joints []*joint) (allowed boo
 	}
 	var reads []call
 	for _, j := range joints {
-		if j.q.algorithm == SlidingWindowLog && !granted(j) {
-			reads = append(reads, j.frees(ctx)...)
-		} else {
-			j.seen(func(float64) view { return j.outcome.view })
+		j.seen(func(float64) view { return j.outcome.view })
+		if j.q.algorithm == SlidingWindowLog && !granted(j) { // it was asked about no units
+			q := j.q
+			q.now = &j.outcome.updatedAt
+			reads = append(reads, j.frees(ctx, q, len(j.parts))...)
 		}
 	}
 	return false, together(ctx, tx, reads)
@@ -141,13 +144,12 @@ func lockThenTake(ctx context.Context, tx db.DBTX, joints []*joint) (allowed boo
 func readAll(ctx context.Context, tx db.DBTX, joints []*joint) error {
 	var reads []call
 	for _, j := range joints {
+		reads = append(reads, j.get(ctx, j.q, func(o outcome) {
+			j.outcome = o
+			j.seen(func(float64) view { return o.view })
+		}))
 		if j.q.algorithm == SlidingWindowLog {
-			reads = append(reads, j.frees(ctx)...)
-		} else {
-			reads = append(reads, j.get(ctx, j.q, func(o outcome) {
-				j.outcome = o
-				j.seen(func(float64) view { return o.view })
-			}))
+			reads = append(reads, j.frees(ctx, j.q, len(j.parts)-1)...)
 		}
 	}
 	if err := together(ctx, tx, reads); err != nil {
@@ -197,35 +199,13 @@ func (j *joint) named(err error) error {
 	return err
 }
 
-// frees are the calls that find, for each part of a log's joint, the entry that
-// has to leave before it fits. Without an answer yet, they read that as well.
-func (j *joint) frees(ctx context.Context) []call {
-	j.views = make([]view, len(j.parts))
-	calls := make([]call, len(j.parts))
-	answered := j.outcome.view != nil
-	for i, part := range j.parts {
-		q, at := j.q, j.outcome.updatedAt
+// frees are the calls that find, for each of the first n parts of a log's joint,
+// the entry that has to leave before it fits.
+func (j *joint) frees(ctx context.Context, q question, n int) []call {
+	calls := make([]call, n)
+	for i, part := range j.parts[:n] {
 		q.units, q.unit = part.upTo, part.upTo
-		if answered {
-			q.now = &at
-		}
-		calls[i] = j.get(ctx, q, func(o outcome) {
-			j.views[i] = o.view
-			if !answered {
-				j.outcome = o
-			}
-		})
+		calls[i] = j.get(ctx, q, func(o outcome) { j.views[i] = o.view })
 	}
 	return calls
-}
-
-// before is the call that finds what a log holds without what was just granted.
-func (j *joint) before(ctx context.Context) call {
-	return func(tx db.DBTX) error {
-		row, err := queries.SlidingWindowLogBefore(ctx, tx, db.SlidingWindowLogBeforeParams{Policy: j.q.policy, Key: j.q.key})
-		if err == nil {
-			j.seen(func(float64) view { return logView{units: row.Level, newest: row.NewestAtUs} })
-		}
-		return err
-	}
 }

@@ -171,8 +171,8 @@ func TestAllowAllOneByOne(t *testing.T) {
 		want    string
 	}{
 		{false, map[string]float64{"a": 1, "b": 1, "c": 1}, "begin GCRATake a GCRATake b SlidingWindowLogTake c commit"},
-		{false, map[string]float64{"a": 1, "b": 0, "c": 1}, "begin GCRATake a GCRATake b SlidingWindowLogTake c SlidingWindowLogBefore c rollback begin GCRABlock b commit"},
-		{false, map[string]float64{"a": 1, "b": -1, "c": 0}, "begin GCRATake a GCRATake b SlidingWindowLogTake c rollback"},
+		{false, map[string]float64{"a": 1, "b": 0, "c": 1}, "begin GCRATake a GCRATake b SlidingWindowLogTake c rollback begin GCRABlock b commit GCRAGet a SlidingWindowLogGet c"},
+		{false, map[string]float64{"a": 1, "b": -1, "c": 0}, "begin GCRATake a GCRATake b SlidingWindowLogTake c rollback GCRAGet a"},
 		{true, map[string]float64{"a": -1, "b": 0, "c": 0}, "begin GCRATake a GCRATake b SlidingWindowLogTake c commit"},
 	} {
 		s := &script{granted: c.granted}

@@ -3,7 +3,6 @@ package limiter
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -97,17 +96,17 @@ var errRolledBack = errors.New("pglimit: rolled back")
 
 // unwinder is a transaction whose end can travel with other statements.
 type unwinder interface {
-	// unwind makes the calls before, rolls back, and makes the calls after in a
-	// transaction of their own, all in one round trip. Then it returns
-	// errRolledBack.
-	unwind(ctx context.Context, before, after []call) error
+	// unwind rolls back, makes the writes in a transaction of their own and then
+	// the reads, all in one round trip. Then it returns errRolledBack.
+	unwind(ctx context.Context, writes, reads []call) error
 }
 
-func (t poolTx) unwind(ctx context.Context, before, after []call) error {
-	calls := append(slices.Clone(before), command(ctx, "rollback"))
-	if len(after) > 0 {
-		calls = append(append(append(calls, command(ctx, beginning)), after...), command(ctx, "commit"))
+func (t poolTx) unwind(ctx context.Context, writes, reads []call) error {
+	calls := []call{command(ctx, "rollback")}
+	if len(writes) > 0 {
+		calls = append(append(append(calls, command(ctx, beginning)), writes...), command(ctx, "commit"))
 	}
+	calls = append(calls, reads...)
 	if err := together(ctx, t.Conn, calls); err != nil {
 		return err
 	}

@@ -196,16 +196,6 @@ SELECT c.us AS now_us,
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
--- name: SlidingWindowLogBefore :one
--- SlidingWindowLogBefore reads what the key's window held before its last entry: in the
--- transaction that put it there, to tell what stays when that is rolled back.
---
--- Index: the primary key. Locks nothing.
-SELECT (t.totals[cardinality(t.totals)] - t.base)::float8 AS level,
-       coalesce(t.entries[cardinality(t.entries) - 1], 0)::bigint AS newest_at_us
-FROM pglimit_sliding_window_log AS t
-WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
-
 -- name: SlidingWindowLogHeld :many
 -- SlidingWindowLogHeld tells which of the keys have a row that another transaction
 -- holds at this moment.
