@@ -2,17 +2,17 @@
 
 # Further arguments: make test ARGS='-race -run TestWait'
 ARGS ?=
-# QUICK=1: make bench, growth and bench-held within a minute each
+# QUICK=1: make bench, growth, bench-held and bench-spend within a minute each
 QUICK ?=
 
 # Directories of modules of their own, which ./... leaves out.
 nested = $$(find . -mindepth 2 -name go.mod | xargs -n 1 dirname)
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo bench growth bench-held generate verify
+.PHONY: help test demo bench growth bench-held bench-spend generate verify
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
@@ -37,6 +37,10 @@ growth: ## Measure large tables, an attacker and Zipf traffic (QUICK=1: under a 
 bench-held: ## Measure the other keys while a transaction holds a row (QUICK=1: half a minute; ARGS: its flags)
 	@PGLIMIT_TEST_BACKEND=local scripts/setup
 	@cd bench && go run ./held $(if $(QUICK),-quick) $(ARGS)
+
+bench-spend: ## Measure a spend in a transaction, and two limits at once (QUICK=1: under a minute; ARGS: its flags)
+	@PGLIMIT_TEST_BACKEND=local scripts/setup
+	@cd bench && go run ./spend $(if $(QUICK),-quick) $(ARGS)
 
 generate: ## Make queries/*.sql from their templates, and db/ from queries/ and migrations/
 	go run ./queries/template

@@ -76,7 +76,8 @@ const fixedWindowFill = `-- name: FixedWindowFill :one
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity,
-       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+       CASE WHEN a.granted = 0 THEN 0
+            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, 0, a.now_us + a.hold_us
@@ -304,7 +305,8 @@ WITH taken AS (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+       CASE WHEN a.granted = 0 THEN 0
+            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
@@ -596,7 +598,8 @@ const fixedWindowTake = `-- name: FixedWindowTake :one
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+       CASE WHEN a.granted = 0 THEN 0
+            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
@@ -670,6 +673,8 @@ type FixedWindowTakeRow struct {
 //	used    = 0 once the clock has reached the end, else the count, never above capacity
 //	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 //
+// A count of 0 locks the row and reads it: it begins no window.
+//
 // Index: the primary key. Locks the key's row until the transaction ends.
 // Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowTakeParams) (FixedWindowTakeRow, error) {
@@ -711,7 +716,8 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+       CASE WHEN a.granted = 0 THEN 0
+            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us

@@ -108,9 +108,9 @@ func (b *breaker) refusal(wait int64) error {
 }
 
 // answered reports whether the server did, be it with an error, that a row is
-// held or that its clock is in another period.
+// held, that its clock is in another period, or with what had to be rolled back.
 func answered(err error) bool {
-	if err == nil || err == errHeld || err == errOtherPeriod {
+	if err == nil || err == errHeld || err == errOtherPeriod || err == errRolledBack {
 		return true
 	}
 	code := sqlState(err)

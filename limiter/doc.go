@@ -13,8 +13,9 @@
 //
 // # Which verb
 //
-// Allow, AllowN and Do ask for units, all or nothing. AllowUpTo takes what
-// fits. Check tells what they would answer and takes nothing. Fill records what
+// Allow, AllowN and Do ask for units, all or nothing. AllowAll asks for several
+// things at once, of any policies and keys: all or none. AllowUpTo takes what fits.
+// Check tells what they would answer and takes nothing. Fill records what
 // happened anyway. Refund gives back. Wait queues for its turn. Block, Unblock
 // and Reset are for operators. InTx and InSQLTx give the same inside a
 // transaction. NewSQL makes a Limiter over database/sql, with any driver.
@@ -22,6 +23,7 @@
 //	                 leaky_  leaky_bucket_  token_  gcra  fixed_  sliding_window_  sliding_window_
 //	                 bucket  queue          bucket        window  counter          log
 //	Do, Allow(N)     yes     yes            yes     yes   yes     yes              yes
+//	AllowAll         yes     yes            yes     yes   yes     yes              yes
 //	AllowUpTo        yes     yes            yes     yes   yes     yes              yes
 //	Check            yes     yes            yes     yes   yes     yes              yes
 //	Fill             yes     yes            yes     yes   yes     yes              yes

@@ -101,9 +101,6 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 func (e *engine) askOnce(ctx context.Context, v verb, q *question, h *holding) (outcome, error) {
 	return e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
 		if h != nil && (q.possible() || h.idempotency != nil) {
-			if !q.possible() { // now, but it may have been admitted before
-				q.blockFor = 0
-			}
 			return e.store.reserve(ctx, q, h)
 		}
 		return e.ask(ctx, v, q)

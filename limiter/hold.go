@@ -296,11 +296,11 @@ func (q *question) lacks(v verb, o outcome) bool {
 // reap gives back what expired holds of the key still count, and tells whether
 // there was any.
 func (e *engine) reap(ctx context.Context, q *question) (freed bool, err error) {
-	if q.now == nil && !e.inTx && e.holds.quiet() {
+	if q.now == nil && e.holds.quiet() {
 		return false, nil
 	}
 	_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
-		if q.now == nil && !e.inTx {
+		if q.now == nil {
 			if err := e.holds.look(ctx, e.store); err != nil || e.holds.quiet() {
 				return outcome{}, err
 			}

@@ -34,6 +34,10 @@ type entry struct {
 	updatedAt, blockedUntil, expiresAt int64
 }
 
+func newEntry(a Algorithm, now int64) entry {
+	return entry{state: newState(a, now), rules: rules{leak: 1, tick: 1, period: 1}, updatedAt: now}
+}
+
 const minSweep = 64 // entries in a shard before it looks for idle ones
 
 func newMemory() *memory {
@@ -47,8 +51,11 @@ func newMemory() *memory {
 func (m *memory) source() Source { return SourceMemory }
 
 func (m *memory) shard(q *question) (*shard, entryKey) {
-	k := entryKey{q.algorithm, q.policy, q.key}
-	return &m.shards[maphash.Comparable(m.seed, k)%uint64(len(m.shards))], k
+	return &m.shards[m.shardOf(q)], entryKey{q.algorithm, q.policy, q.key}
+}
+
+func (m *memory) shardOf(q *question) uint64 {
+	return maphash.Comparable(m.seed, entryKey{q.algorithm, q.policy, q.key}) % uint64(len(m.shards))
 }
 
 // with runs f on the key's entry, with the clock as read and the one that
@@ -61,7 +68,8 @@ func (m *memory) with(q *question, keep bool, f func(e *entry, now, at int64) fl
 	now := memoryClock(q.now)
 	e := s.entries[k]
 	if e == nil {
-		e = &entry{state: newState(q.algorithm, now), rules: rules{leak: 1, tick: 1, period: 1}, updatedAt: now}
+		n := newEntry(q.algorithm, now)
+		e = &n
 		if keep {
 			s.sweep(now)
 			s.entries[k] = e

@@ -47,6 +47,9 @@ func (m *memory) reserve(ctx context.Context, q *question, h *holding) (outcome,
 			m.drop(before, now)
 		}
 	}
+	if !q.possible() {
+		return m.get(ctx, q)
+	}
 	o, err := m.take(ctx, q)
 	if err != nil || o.granted <= 0 {
 		return o, err

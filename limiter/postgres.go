@@ -97,11 +97,6 @@ func (p *pool) within(ctx context.Context, f func(db.DBTX) error) (err error) {
 // pgxConnections are those of a pgx pool.
 type pgxConnections struct{ *pgxpool.Pool }
 
-func (c pgxConnections) once(ctx context.Context, f func(db.DBTX) error) error {
-	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
-	return pgx.BeginTxFunc(ctx, c.Pool, options, func(tx pgx.Tx) error { return f(tx) })
-}
-
 // inTx runs everything in the caller's transaction.
 type inTx struct{ db.DBTX }
 

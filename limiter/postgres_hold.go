@@ -118,6 +118,13 @@ func bucketReserve(q *question, h *holding) db.TokenBucketReserveParams {
 // reserve is one statement. Only where it met an admission under the same
 // idempotency key it looks that up; if that is to be forgotten, it goes first.
 func (p postgres) reserve(ctx context.Context, q *question, h *holding) (outcome, error) {
+	if !q.possible() { // now, but it may have been admitted before
+		before, forgotten, err := p.readBefore(ctx, q, h)
+		if err != nil || before != nil && !forgotten {
+			return outcome{before: before}, err
+		}
+		return p.get(ctx, q)
+	}
 	if h.idempotency != nil && p.tx {
 		if o, err := p.prepare(ctx, q, h); err != nil || o.before != nil {
 			return o, err

@@ -58,9 +58,14 @@ type outcome struct {
 // blocked is outcome.granted when the key was blocked.
 const blocked = -1
 
-// store keeps what keys hold. Each method is atomic for its key.
+// store keeps what keys hold. Each method is atomic for its key, takeAll for all
+// of its keys.
 type store interface {
 	take(ctx context.Context, q *question) (outcome, error)
+	// takeAll takes all joints, which are in lock order, or none, and leaves
+	// the answers in them; if not possible, one of them never fits, and it only
+	// reads. It tells whether all were taken.
+	takeAll(ctx context.Context, joints []*joint, possible bool) (bool, error)
 	fill(ctx context.Context, q *question) (outcome, error)
 	refund(ctx context.Context, q *question) (outcome, error)
 	get(ctx context.Context, q *question) (outcome, error)

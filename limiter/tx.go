@@ -11,8 +11,8 @@ import (
 //
 // What a Tx does is rolled back with the transaction, a block that a denial
 // started too. The key's row stays locked until the transaction ends: take
-// limits last, and several of them in one order everywhere, else transactions
-// wait for or deadlock each other.
+// limits last, and several of them by one AllowAll, or in one order everywhere, else
+// transactions deadlock each other.
 //
 // Each verb is one statement on the transaction's own connection. It changes
 // neither synchronous_commit nor any time-out, and is neither batched nor

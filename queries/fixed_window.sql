@@ -22,13 +22,15 @@
 -- and the count is never started anew for it.
 --   used    = 0 once the clock has reached the end, else the count, never above capacity
 --   granted = LEAST(count, floor((capacity - used) / cost)), never below 0
+-- A count of 0 locks the row and reads it: it begins no window.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 -- Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+       CASE WHEN a.granted = 0 THEN 0
+            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
@@ -80,7 +82,8 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+       CASE WHEN a.granted = 0 THEN 0
+            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
@@ -128,7 +131,8 @@ WITH taken AS (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+       CASE WHEN a.granted = 0 THEN 0
+            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
@@ -243,7 +247,8 @@ FROM hold AS h LEFT JOIN counted AS t ON true;
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, a.granted, a.capacity,
-       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+       CASE WHEN a.granted = 0 THEN 0
+            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, 0, a.now_us + a.hold_us

@@ -1,0 +1,78 @@
+package limiter_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func ExampleLimiter_AllowAll() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	perUser := limiter.Policy{Name: "user", Algorithm: limiter.TokenBucket, Limit: 2, Period: time.Minute}
+	perTenant := limiter.Policy{Name: "tenant", Algorithm: limiter.FixedWindow, Limit: 1000, Period: time.Hour}
+	for range 3 {
+		all, err := l.AllowAll(ctx, perTenant.Ask("acme", 1), perUser.Ask("alice", 1))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		if all.Allowed {
+			fmt.Println("allowed; the tenant has left", all.Each[0].Remaining)
+			continue
+		}
+		binding := all.Each[all.Binding]
+		fmt.Println("denied by ask", all.Binding, "for", binding.RetryAfter, "- the tenant has left", all.Each[0].Remaining)
+	}
+	// Output:
+	// allowed; the tenant has left 999
+	// allowed; the tenant has left 998
+	// denied by ask 1 for 30s - the tenant has left 998
+}
+
+// Asks of one policy and key are decided on their sum, and told apart.
+func ExampleLimiter_AllowAll_sameKey() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_00, Period: 24 * time.Hour}
+	for _, fee := range []float64{1_50, 30_00} {
+		all, _ := l.AllowAll(ctx, budget.Ask("account-1", 50_00), budget.Ask("account-1", fee)) // cents
+		fmt.Println(all.Allowed, all.Each[0].Allowed, all.Each[1].Allowed, all.Each[1].Remaining)
+	}
+	// Output:
+	// true true true 4850
+	// false false false 4850
+}
+
+// An order, and what it spends of two budgets: all or nothing.
+func ExampleTx_AllowAll() {
+	placeOrder := func(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, account, department limiter.Ask) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "INSERT INTO orders (account, cents) VALUES ($1, $2)", account.Key, account.Cost); err != nil {
+				return err
+			}
+			all, err := l.InTx(tx).AllowAll(ctx, account, department)
+			if err != nil {
+				return err
+			}
+			if !all.Allowed {
+				return &limiter.DeniedError{Result: all.Each[all.Binding]} // rolls the order back
+			}
+			return nil
+		})
+	}
+	_ = placeOrder
+}
+
+func ExampleResults_MarshalJSON() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}
+	all, _ := l.AllowAll(ctx, p.Ask("k", 2))
+	text, _ := json.Marshal(all)
+	fmt.Println(string(text))
+	// Output: {"allowed":false,"binding":0,"each":[{"allowed":false,"granted":0,"limit":1,"burst":1,"level":0,"remaining":1,"retry_after_s":null,"reset_after_s":0,"delay_s":0,"full":false,"reason":"limit","source":"memory"}]}
+}
