@@ -3,6 +3,7 @@ package limiter
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -29,6 +30,22 @@ type Hold struct {
 	ID string
 	// Expires is from when the hold, if it is still open, is given back.
 	Expires time.Time
+}
+
+// holdJSON is a Hold in JSON.
+type holdJSON struct {
+	ID      *string    `json:"id"`
+	Expires *time.Time `json:"expires"`
+	Result  Result     `json:"result"`
+}
+
+// MarshalJSON writes id and expires as null where there is no hold.
+func (h Hold) MarshalJSON() ([]byte, error) {
+	t := holdJSON{Result: h.Result}
+	if h.ID != "" {
+		t.ID, t.Expires = &h.ID, &h.Expires
+	}
+	return json.Marshal(t)
 }
 
 // The states of a hold; spent is what was admitted under an idempotency key and
@@ -180,7 +197,7 @@ func (q *question) replay(h *held, ask Ask, v verb, source Source) (Result, outc
 	}
 	if h.reserved != ask.Cost {
 		return Result{}, outcome{}, invalid("IdempotencyKey", quote(ask.IdempotencyKey),
-			fmt.Sprintf("was used with cost %v, now with %v", h.reserved, ask.Cost))
+			"was used with cost "+amount(h.reserved)+", now with "+amount(ask.Cost))
 	}
 	before := *q
 	before.rules = h.rules
@@ -220,7 +237,7 @@ func (e *engine) settleHold(ctx context.Context, id string, units float64) (Resu
 	}
 	again := s.state == stateSettled && s.units == units
 	if !s.changed && !again {
-		return Result{}, fmt.Errorf("%w: it was %s, with %v of its %v units", ErrHoldEnded, s.state, s.units, s.reserved)
+		return Result{}, fmt.Errorf("%w: it was %s, with %s of its %s units", ErrHoldEnded, s.state, amount(s.units), amount(s.reserved))
 	}
 	q := question{rules: s.rules, policy: s.policy, key: s.key, room: s.capacity, now: e.now()}
 	if !s.known {
@@ -234,10 +251,13 @@ func (e *engine) settleHold(ctx context.Context, id string, units float64) (Resu
 	return r, nil
 }
 
+// amount shows units in full, as money is read.
+func amount(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
 func (e *engine) cancelHold(ctx context.Context, id string) error {
 	s, err := e.end(ctx, id, stateCancelled, 0)
 	if err == nil && s.state == stateSettled {
-		return fmt.Errorf("%w: it was settled, with %v of its %v units", ErrHoldEnded, s.units, s.reserved)
+		return fmt.Errorf("%w: it was settled, with %s of its %s units", ErrHoldEnded, amount(s.units), amount(s.reserved))
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 )
 
@@ -23,6 +24,27 @@ type Statement struct {
 	// Ends is when the present window ends, for FixedWindow; zero if the key has
 	// none and for the other algorithms.
 	Ends time.Time
+}
+
+// statementJSON is a Statement in JSON.
+type statementJSON struct {
+	Spent float64    `json:"spent"`
+	Held  float64    `json:"held"`
+	Holds int        `json:"holds"`
+	Left  float64    `json:"left"`
+	Limit float64    `json:"limit"`
+	Burst float64    `json:"burst"`
+	Ends  *time.Time `json:"ends"`
+}
+
+// MarshalJSON writes the names that the command shows too; ends is null where
+// there is no window.
+func (s Statement) MarshalJSON() ([]byte, error) {
+	t := statementJSON{Spent: s.Spent, Held: s.Held, Holds: s.Holds, Left: s.Left, Limit: s.Result.Limit, Burst: s.Result.Burst}
+	if !s.Ends.IsZero() {
+		t.Ends = &s.Ends
+	}
+	return json.Marshal(t)
 }
 
 // Statement tells how the key stands. It consumes nothing. The holds and the

@@ -175,8 +175,10 @@ func shown(key string) string {
 
 // decisionError marks what the database is to blame for; the rest is usage.
 func decisionError(err error) error {
-	if errors.Is(err, limiter.ErrInvalid) || errors.Is(err, limiter.ErrUnsupported) {
-		return err
+	for _, theirs := range []error{limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrNoHold, limiter.ErrHoldEnded} {
+		if errors.Is(err, theirs) {
+			return err
+		}
 	}
 	return database(err)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -39,6 +38,12 @@ func (f *policyFlags) register(cmd *cobra.Command, algorithm limiter.Algorithm) 
 
 // registerNumbers adds the flags that decide: who is counted, and by which numbers.
 func (f *policyFlags) registerNumbers(cmd *cobra.Command, algorithm limiter.Algorithm) {
+	f.registerPolicy(cmd, algorithm)
+	cmd.Flags().Float64Var(&f.cost, "cost", 1, "`units` that one ask takes")
+}
+
+// registerPolicy adds the flags that are a policy's.
+func (f *policyFlags) registerPolicy(cmd *cobra.Command, algorithm limiter.Algorithm) {
 	f.registerRow(cmd, algorithm)
 	flags := cmd.Flags()
 	flags.Float64Var(&f.policy.Limit, "limit", 0, "`units` that pass per period (needed)")
@@ -55,7 +60,6 @@ func (f *policyFlags) registerNumbers(cmd *cobra.Command, algorithm limiter.Algo
 	_ = cmd.RegisterFlagCompletionFunc("calendar", cobra.FixedCompletions(calendars, cobra.ShellCompDirectiveNoFileComp))
 	f.flags = flags
 	flags.DurationVar(&f.policy.BlockFor, "block-for", 0, "deny a key for that long once it was denied")
-	flags.Float64Var(&f.cost, "cost", 1, "`units` that one ask takes")
 	_ = cmd.MarkFlagRequired("limit")
 }
 
@@ -128,5 +132,5 @@ func sentence(r limiter.Result) string {
 
 // units shows up to six digits behind the point.
 func units(v float64) string {
-	return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64)
+	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(v, 'f', 6, 64), "0"), ".")
 }

@@ -96,6 +96,7 @@ after Ctrl-C. Results go to stdout, everything else to stderr.`,
 	root.AddCommand( // one file per subcommand
 		newMigrate(a),
 		newAllow(a), newCheck(a), newFill(a), newRefund(a), newWait(a),
+		newReserve(a), newSettle(a), newCancel(a), newStatement(a),
 		newReset(a), newBlock(a), newUnblock(a),
 		newJanitor(a), newReplay(a), newProve(a), newDemo(a), newVersion(a), newKeepEmbedded(),
 	)

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func newReserve(a *app) *cobra.Command {
+	var flags policyFlags
+	var ttl time.Duration
+	var idempotencyKey string
+	cmd := &cobra.Command{
+		Use:   "reserve KEY",
+		Short: "Set units aside, to be settled or cancelled later",
+		Long: `Set --cost units of KEY aside for --ttl, all or nothing. The answer has the hold's
+ID, for settle and cancel; a hold that is neither comes back once it has
+expired. With --idempotency-key the same ask gives the same hold again.
+
+Exit code 0: held; 1: denied.`,
+		Example: `  pglimit reserve --limit 100000 --calendar month --cost 250 --ttl 10m alice
+  id=$(pglimit reserve --limit 100000 --calendar month --cost 250 alice --json | jq -r .id)
+  pglimit settle "$id" 180`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := flags.read()
+			if err != nil {
+				return err
+			}
+			ask := p.Ask(args[0], flags.cost)
+			ask.IdempotencyKey = idempotencyKey
+			return a.withLimiter(cmd, func(l *limiter.Limiter) error {
+				h, err := l.Reserve(cmd.Context(), ask, ttl)
+				if err != nil {
+					return decisionError(err)
+				}
+				text := sentence(h.Result)
+				if h.Result.Allowed {
+					text = fmt.Sprintf("held %s until %s as %s: %s of %s remaining", units(h.Result.Granted),
+						h.Expires.Format(time.RFC3339), h.ID, units(h.Result.Remaining), units(h.Result.Burst))
+				}
+				if err := a.print(cmd, h, text+"\n"); err != nil {
+					return err
+				}
+				if !h.Result.Allowed {
+					return errDenied
+				}
+				return nil
+			})
+		},
+	}
+	flags.register(cmd, limiter.FixedWindow)
+	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "how `long` the hold lasts, from 1s")
+	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "count the ask once, however often it is made under this `text`")
+	return cmd
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func newStatement(a *app) *cobra.Command {
+	var flags policyFlags
+	cmd := &cobra.Command{
+		Use:   "statement KEY",
+		Short: "Show what was spent, is held and is left",
+		Long: `Show what KEY has spent in the present period, what open holds have set aside,
+and what is left. It counts nothing. Of a bucket, spent is what has not leaked
+yet.`,
+		Example: `  pglimit statement --limit 100000 --calendar month --time-zone Europe/Vienna alice
+  pglimit statement --limit 100000 --calendar month alice --json | jq .left`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := flags.read()
+			if err != nil {
+				return err
+			}
+			return a.withLimiter(cmd, func(l *limiter.Limiter) error {
+				s, err := l.Statement(cmd.Context(), p, args[0])
+				if err != nil {
+					return decisionError(err)
+				}
+				return a.print(cmd, s, statementText(s))
+			})
+		},
+	}
+	flags.registerPolicy(cmd, limiter.FixedWindow)
+	return cmd
+}
+
+func statementText(s limiter.Statement) string {
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(table, "spent\t%s\n", units(s.Spent))
+	fmt.Fprintf(table, "held\t%s in %d open %s\n", units(s.Held), s.Holds, plural(s.Holds, "hold"))
+	fmt.Fprintf(table, "left\t%s of %s\n", units(s.Left), units(s.Result.Burst))
+	if !s.Ends.IsZero() {
+		fmt.Fprintf(table, "until\t%s\n", s.Ends.Format(time.RFC3339))
+	}
+	_ = table.Flush() // to a Builder
+	return text.String()
+}
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return word
+	}
+	return word + "s"
+}
