@@ -16,7 +16,9 @@
 // Allow, AllowN and Do ask for units, all or nothing. AllowAll asks for several
 // things at once, of any policies and keys: all or none. AllowUpTo takes what fits.
 // Check tells what they would answer and takes nothing. Fill records what
-// happened anyway. Refund gives back. Wait queues for its turn. Block, Unblock
+// happened anyway. Refund gives back. Reserve sets units aside until Settle tells
+// what was really spent, or Cancel that nothing was. Statement tells what was spent,
+// is held and is left. Wait queues for its turn. Block, Unblock
 // and Reset are for operators. InTx and InSQLTx give the same inside a
 // transaction. NewSQL makes a Limiter over database/sql, with any driver.
 //
@@ -28,6 +30,7 @@
 //	Check            yes     yes            yes     yes   yes     yes              yes
 //	Fill             yes     yes            yes     yes   yes     yes              yes
 //	Refund           yes     no             yes     yes   yes     yes              yes
+//	Reserve          yes     no             yes     yes   yes     yes              yes
 //	Wait             no      yes            no      no    no      no               no
 //	Reset, (Un)Block yes     yes            yes     yes   yes     yes              yes
 //

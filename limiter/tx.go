@@ -14,7 +14,9 @@ import (
 // limits last, and several of them by one AllowAll, or in one order everywhere, else
 // transactions deadlock each other.
 //
-// Each verb is one statement on the transaction's own connection. It changes
+// Each verb is one statement on the transaction's own connection, or a few: for
+// AllowAll, for an ask with an IdempotencyKey, and after a denial now and then, to
+// look for holds that have expired. It changes
 // neither synchronous_commit nor any time-out, and is neither batched nor
 // answered from what was remembered. Policies fail closed here, whatever their
 // OnError, and Config.Timeout does not apply: how long a lock may be waited for
