@@ -29,7 +29,11 @@ func holdable() (policies []limiter.Policy) {
 // settable makes a limiter whose clock is set by the test.
 func settable(t *testing.T) (l, other *limiter.Limiter, at func(time.Duration)) {
 	t.Helper()
-	pool := newPool(t)
+	return settableOn(t, newPool(t))
+}
+
+func settableOn(t *testing.T, pool *pgxpool.Pool) (l, other *limiter.Limiter, at func(time.Duration)) {
+	t.Helper()
 	clock := new(conformance.Clock)
 	config := &limiter.Config{Now: clock.Now, DenyCacheTTL: -1, IdempotencyTTL: time.Minute}
 	return newLimiter(t, pool, config), newLimiter(t, pool, config), func(d time.Duration) { clock.Set(1_000_000_000 + d.Microseconds()) }

@@ -1,0 +1,112 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// inTxOf runs f in a transaction that is committed.
+func inTxOf[R any](t *testing.T, pool interface {
+	BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error)
+}, l *limiter.Limiter, f func(*limiter.Tx) (R, error)) (R, error) {
+	t.Helper()
+	tx := begin(t, pool, pgx.TxOptions{})
+	r, err := f(l.InTx(tx))
+	return r, errors.Join(err, tx.Commit(context.Background()))
+}
+
+// TestSpendsFollowTheDatabasesCalendar: several asks at once, holds and idempotency
+// keys are counted in the period of the database's clock as well.
+func TestSpendsFollowTheDatabasesCalendar(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for _, ahead := range []time.Duration{-400 * 24 * time.Hour, -3 * time.Hour, 0, 50 * 24 * time.Hour} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			t.Parallel()
+			address, _ := otherClock(t, fmt.Sprintf("real + interval '%d s'", int(ahead.Seconds())))
+			pool := connect(t, address)
+			plain := limiter.Policy{Name: "plain", Algorithm: limiter.GCRA, Limit: 1000, Period: time.Hour}
+			all := func(r limiter.Results, err error) (limiter.Result, error) {
+				if err != nil {
+					return limiter.Result{}, err
+				}
+				return r.Each[1], nil
+			}
+			held := func(h limiter.Hold, err error) (limiter.Result, error) { return h.Result, err }
+			once := func(ask limiter.Ask) limiter.Ask { ask.IdempotencyKey = "1"; return ask }
+			ways := map[string]func(*limiter.Limiter, limiter.Ask) (limiter.Result, error){
+				"AllowAll": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
+					return all(l.AllowAll(ctx, plain.Ask("k", 1), ask))
+				},
+				"AllowAll in a transaction": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
+					return all(inTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Results, error) { return tx.AllowAll(ctx, plain.Ask("k", 1), ask) }))
+				},
+				"Reserve": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
+					return held(l.Reserve(ctx, ask, time.Hour))
+				},
+				"Reserve in a transaction": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
+					return held(inTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Hold, error) { return tx.Reserve(ctx, ask, time.Hour) }))
+				},
+				"once": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) { return l.Do(ctx, once(ask)) },
+				"once in a transaction": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
+					return inTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Result, error) { return tx.Do(ctx, once(ask)) })
+				},
+			}
+			for way, ask := range ways {
+				for _, calendar := range limiter.Calendars() {
+					p := limiter.Policy{Name: string(calendar), Algorithm: limiter.FixedWindow, Limit: 10, Calendar: calendar, TimeZone: "America/Havana"}
+					l := newLimiter(t, pool, nil)
+					r, err := ask(l, p.Ask(way, 1))
+					if err != nil || !r.Allowed || !near(level(t, l, p, way), 1) {
+						t.Fatalf("%s, %s: %+v, %v", way, calendar, r, err)
+					}
+					byTheDatabase(t, ahead, p, r)
+				}
+			}
+		})
+	}
+}
+
+// TestAllowAllGivesExpiredHoldsBack before it denies, and a block that it has started
+// for want of them is lifted.
+func TestAllowAllGivesExpiredHoldsBack(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t)
+	l, other, at := settableOn(t, pool)
+	for _, p := range holdable() {
+		p.BlockFor = time.Minute
+		p.Period = 1000 * time.Hour
+		q := p
+		q.Name += "-q"
+		at(0)
+		for _, key := range []string{"a", "b"} {
+			reserve(t, l, p.Ask(key, 8), time.Second)
+			reserve(t, l, q.Ask(key, 8), time.Second)
+		}
+		at(time.Second)
+		for key, ask := range map[string]func(...limiter.Ask) (limiter.Results, error){
+			"a": func(asks ...limiter.Ask) (limiter.Results, error) { return other.AllowAll(ctx, asks...) },
+			"b": func(asks ...limiter.Ask) (limiter.Results, error) {
+				return inTxOf(t, pool, other, func(tx *limiter.Tx) (limiter.Results, error) { return tx.AllowAll(ctx, asks...) })
+			},
+		} {
+			all, err := ask(p.Ask(key, 5), q.Ask(key, 5))
+			if err != nil || !all.Allowed || !near(level(t, l, p, key), 5) || !near(level(t, l, q, key), 5) {
+				t.Errorf("%s, key %s: %+v, %v", variant(p), key, all, err)
+			}
+		}
+	}
+	ask := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}.Ask("k", 1)
+	ask.IdempotencyKey = "1"
+	if _, err := l.AllowAll(ctx, ask); !errors.Is(err, limiter.ErrUnsupported) {
+		t.Errorf("with an idempotency key: %v", err)
+	}
+}
