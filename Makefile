@@ -42,8 +42,9 @@ bench-spend: ## Measure a spend in a transaction, and two limits at once (QUICK=
 	@PGLIMIT_TEST_BACKEND=local scripts/setup
 	@cd bench && go run ./spend $(if $(QUICK),-quick) $(ARGS)
 
-generate: ## Make queries/*.sql from their templates, and db/ from queries/ and migrations/
+generate: ## Make queries/*.sql from their templates; from those db/, and the SQL functions' migration
 	go run ./queries/template
+	go run ./queries/functions
 	rm -f db/*.go
 	CGO_ENABLED=0 go tool -modfile=tools.mod sqlc generate
 

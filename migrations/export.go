@@ -29,11 +29,12 @@ const timestamp = "20060102150405"
 //
 // It returns the paths of the files that it wrote, in order; no file is ever
 // overwritten. If one cannot be written, those before it are returned and stay.
-func Export(dir string) ([]string, error) {
-	return export(dir, time.Now())
-}
+func Export(dir string) ([]string, error) { return Tables.Export(dir) }
 
-func export(dir string, now time.Time) ([]string, error) {
+// Export is the package's [Export] for this set.
+func (s *Set) Export(dir string) ([]string, error) { return s.export(dir, time.Now()) }
+
+func (s *Set) export(dir string, now time.Time) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("pglimit: export into %s: %w: name the existing folder of your goose migrations", dir, err)
@@ -54,16 +55,16 @@ func export(dir string, now time.Time) ([]string, error) {
 			highest, version = number, v
 		}
 	}
-	if version > math.MaxInt64-int64(len(files())) {
+	if version > math.MaxInt64-int64(len(s.list())) {
 		return nil, fmt.Errorf("pglimit: export into %s: no numbers are left after %d: give that migration a smaller one", dir, version)
 	}
 	next := numbering(highest, version, now)
 	var written []string
-	for _, f := range files() {
+	for _, f := range s.list() {
 		if there[f.name] {
 			continue
 		}
-		sql, err := FS.ReadFile(f.path)
+		sql, err := s.files.ReadFile(f.path)
 		if err != nil {
 			return written, fmt.Errorf("pglimit: export %s: %w", f.path, err)
 		}

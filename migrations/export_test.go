@@ -47,7 +47,7 @@ func TestExportNumbering(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir := folder(t, c.there...)
-			got, err := export(dir, now)
+			got, err := Tables.export(dir, now)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -58,14 +58,14 @@ func TestExportNumbering(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("got %q, want %q", got, want)
 			}
-			for i, f := range files() {
+			for i, f := range Tables.list() {
 				ours, _ := FS.ReadFile(f.path)
 				theirs, err := os.ReadFile(want[i])
 				if err != nil || string(ours) != string(theirs) {
 					t.Errorf("%s is not a copy: %v", want[i], err)
 				}
 			}
-			if again, err := export(dir, now); err != nil || len(again) != 0 {
+			if again, err := Tables.export(dir, now); err != nil || len(again) != 0 {
 				t.Errorf("the second export: %q, %v", again, err)
 			}
 		})

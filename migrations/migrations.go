@@ -18,25 +18,25 @@
 // exists; a connection string that ends in ?search_path=limits keeps them in a
 // schema of their own, which has to exist.
 //
+// The same limiter as SQL functions, for programs in other languages, is a second
+// and optional sequence, [Functions], with a record of its own: [UpFunctions].
+//
 // Running migrations takes the right to create tables. Deciding limits takes
 // SELECT, INSERT, UPDATE and DELETE on them, and nothing else.
 package migrations
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"path"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
@@ -105,32 +105,17 @@ type Step struct {
 // The lock belongs to a session, so pool has to reach the server itself or
 // through a pooler in session mode. One connection is enough. A cancelled ctx
 // undoes the migration that is running and leaves those before it.
-func Up(ctx context.Context, pool *pgxpool.Pool) error {
-	_, err := UpTo(ctx, pool, Latest)
-	return err
-}
+func Up(ctx context.Context, pool *pgxpool.Pool) error { return Tables.Up(ctx, pool) }
 
 // UpSQL is [Up] for users of database/sql, with any PostgreSQL driver. db stays
 // the caller's to close.
-func UpSQL(ctx context.Context, db *sql.DB) error {
-	p, err := provider(db)
-	if err != nil {
-		return unread(err)
-	}
-	if _, err := p.Up(ctx); err != nil { // p is not closed: that would close db
-		return explain(err)
-	}
-	return nil
-}
+func UpSQL(ctx context.Context, db *sql.DB) error { return Tables.UpSQL(ctx, db) }
 
 // UpTo is [Up] until version to and no further; [Latest] is all there are. It
 // returns what it ran, in order, and empty if there was nothing to do. On an
 // error, what ran before it is returned, and stays.
 func UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
-	if to != Latest && !slices.Contains(versions(), to) {
-		return nil, fmt.Errorf("%w: to is %d: take one of %v", ErrNoSuchVersion, to, versions())
-	}
-	return run(pool, func(p *goose.Provider) ([]*goose.MigrationResult, error) { return p.UpTo(ctx, to) })
+	return Tables.UpTo(ctx, pool, to)
 }
 
 // Down undoes migrations, the last first, until version to is the last that
@@ -138,65 +123,19 @@ func UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 // It returns what it undid, in order, and empty if there was nothing to undo.
 // Locks and errors are as with [UpTo].
 func Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
-	if to != Previous && to != 0 && !slices.Contains(versions(), to) {
-		return nil, fmt.Errorf("%w: to is %d: take 0 or one of %v", ErrNoSuchVersion, to, versions())
-	}
-	return run(pool, func(p *goose.Provider) ([]*goose.MigrationResult, error) {
-		if to != Previous {
-			return p.DownTo(ctx, to)
-		}
-		one, err := p.Down(ctx)
-		if err != nil {
-			if errors.Is(err, goose.ErrNoNextVersion) {
-				err = nil // nothing to undo
-			}
-			return nil, err
-		}
-		return []*goose.MigrationResult{one}, nil
-	})
+	return Tables.Down(ctx, pool, to)
 }
 
 // Status tells of every migration whether it has been run, in order. It only
 // reads, and takes no lock.
 func Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
-	applied, err := appliedAt(ctx, pool)
-	if err != nil {
-		return nil, explain(err)
-	}
-	var all []Migration
-	for _, f := range files() {
-		at, ok := applied[f.version]
-		all = append(all, Migration{Version: f.version, Name: f.name, Applied: ok, AppliedAt: at})
-	}
-	return all, nil
-}
-
-// appliedAt reads VersionTable: empty if there is none.
-func appliedAt(ctx context.Context, pool *pgxpool.Pool) (map[int64]time.Time, error) {
-	var exists bool
-	err := pool.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = current_schema() AND tablename = $1)`,
-		VersionTable).Scan(&exists)
-	if err != nil || !exists {
-		return nil, err
-	}
-	rows, err := pool.Query(ctx, `SELECT version_id, tstamp::timestamptz FROM `+VersionTable+` WHERE is_applied`)
-	if err != nil {
-		return nil, err
-	}
-	applied := map[int64]time.Time{}
-	var version int64
-	var at time.Time
-	_, err = pgx.ForEachRow(rows, []any{&version, &at}, func() error {
-		applied[version] = at
-		return nil
-	})
-	return applied, err
+	return Tables.Status(ctx, pool)
 }
 
 // run does one thing with a goose provider over pool.
-func run(pool *pgxpool.Pool, do func(*goose.Provider) ([]*goose.MigrationResult, error)) ([]Step, error) {
+func (s *Set) run(pool *pgxpool.Pool, do func(*goose.Provider) ([]*goose.MigrationResult, error)) ([]Step, error) {
 	db := stdlib.OpenDBFromPool(pool)
-	p, err := provider(db)
+	p, err := s.provider(db)
 	if err != nil {
 		return nil, unread(errors.Join(err, db.Close()))
 	}
@@ -211,39 +150,39 @@ func run(pool *pgxpool.Pool, do func(*goose.Provider) ([]*goose.MigrationResult,
 		steps = append(steps, Step{Version: r.Source.Version, Name: nameOf(r.Source.Path), Took: r.Duration})
 	}
 	if err != nil {
-		return steps, explain(err)
+		return steps, s.explain(err)
 	}
 	return steps, nil
 }
 
 func unread(err error) error { return fmt.Errorf("pglimit: read the migrations: %w", err) }
 
-func provider(db *sql.DB) (*goose.Provider, error) {
+func (s *Set) provider(db *sql.DB) (*goose.Provider, error) {
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(lockID), lock.WithLockTimeout(lockPeriod, lockTries))
 	if err != nil {
 		return nil, err
 	}
-	return goose.NewProvider(goose.DialectPostgres, db, FS,
-		goose.WithTableName(VersionTable),
+	return goose.NewProvider(goose.DialectPostgres, db, s.FS(),
+		goose.WithTableName(s.table),
 		goose.WithSessionLocker(locker),
 		goose.WithDisableGlobalRegistry(true), // an application's Go migrations are not ours
 		goose.WithLogger(goose.NopLogger()))
 }
 
 // explain says what to do about an error, where that is known.
-func explain(err error) error {
+func (s *Set) explain(err error) error {
 	var answer interface{ SQLState() string } // of whatever driver
 	switch {
 	case errors.Is(err, goose.ErrVersionNotFound):
 		return fmt.Errorf("pglimit: %s names a migration that this release of pglimit does not know (last known: %d): use the release that ran it: %w",
-			VersionTable, slices.Max(versions()), err)
+			s.table, slices.Max(s.versions()), err)
 	case !errors.As(err, &answer):
 		return fmt.Errorf("pglimit: migrate: %w", err)
 	}
 	next := map[string]string{
 		"3F000": "no schema of the search_path exists: run CREATE SCHEMA first, or change search_path in the connection string",
-		"42501": "the role lacks the right to do this: migrate as the owner of the schema, or GRANT CREATE ON SCHEMA to the role",
-		"42P07": "it was made by something else than " + VersionTable + " knows of, such as exported migrations in a goose folder or printed SQL: go on with that, not with this",
+		"42501": s.right,
+		"42P07": "it was made by something else than " + s.table + " knows of, such as exported migrations in a goose folder or printed SQL: go on with that, not with this",
 		"2BP01": "something of yours depends on it: drop that first",
 		"25006": "this is a replica or a read-only session: connect to the primary",
 	}[answer.SQLState()]
@@ -251,34 +190,6 @@ func explain(err error) error {
 		return fmt.Errorf("pglimit: migrate: %w", err)
 	}
 	return fmt.Errorf("pglimit: migrate: %w: %s", err, next)
-}
-
-// file is one of the migrations in FS.
-type file struct {
-	version int64
-	name    string // after the number, without .sql
-	path    string // in FS
-}
-
-// files lists FS in the order of its versions.
-func files() []file {
-	names, _ := fs.Glob(FS, "*.sql") // fails on a malformed pattern only
-	var all []file
-	for _, n := range names {
-		if version, err := goose.NumericComponent(n); err == nil {
-			all = append(all, file{version: version, name: nameOf(n), path: n})
-		}
-	}
-	slices.SortFunc(all, func(a, b file) int { return cmp.Compare(a.version, b.version) })
-	return all
-}
-
-func versions() []int64 {
-	var all []int64
-	for _, f := range files() {
-		all = append(all, f.version)
-	}
-	return all
 }
 
 // nameOf makes "tables" of "00001_tables.sql".

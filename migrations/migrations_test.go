@@ -17,7 +17,7 @@ import (
 
 func TestNumbersAreAnUnbrokenSequence(t *testing.T) {
 	t.Parallel()
-	for i, f := range files() {
+	for i, f := range Tables.list() {
 		if f.version != int64(i+1) || f.name == "" {
 			t.Errorf("%s: version %d, name %q; want version %d", f.path, f.version, f.name, i+1)
 		}
@@ -33,7 +33,7 @@ func TestGlobalGoMigrations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := provider(stdlib.OpenDB(*cfg)) // never connects
+	p, err := Tables.provider(stdlib.OpenDB(*cfg)) // never connects
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestGlobalGoMigrations(t *testing.T) {
 		got = append(got, s.Path)
 	}
 	var want []string
-	for _, f := range files() {
+	for _, f := range Tables.list() {
 		want = append(want, f.path)
 	}
 	if !slices.Equal(got, want) {

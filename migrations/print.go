@@ -3,6 +3,7 @@ package migrations
 import (
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
 )
@@ -15,13 +16,16 @@ import (
 //
 // There is no BEGIN and no COMMIT in it, so that it can be part of a
 // transaction. Errors are w's.
-func Print(w io.Writer, down bool) error {
-	all := files()
+func Print(w io.Writer, down bool) error { return Tables.Print(w, down) }
+
+// Print is the package's [Print] for this set.
+func (s *Set) Print(w io.Writer, down bool) error {
+	all := s.list()
 	if down {
 		slices.Reverse(all)
 	}
 	for i, f := range all {
-		text, err := FS.ReadFile(f.path)
+		text, err := s.files.ReadFile(f.path)
 		if err != nil {
 			return fmt.Errorf("pglimit: print %s: %w", f.path, err)
 		}
@@ -29,7 +33,7 @@ func Print(w io.Writer, down bool) error {
 		if i > 0 {
 			separator = "\n"
 		}
-		if _, err := fmt.Fprintf(w, "%s-- pglimit %s\n%s", separator, strings.TrimSuffix(f.path, ".sql"), plain(string(text), down)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s-- pglimit %s\n%s", separator, strings.TrimSuffix(path.Base(f.path), ".sql"), plain(string(text), down)); err != nil {
 			return fmt.Errorf("pglimit: print %s: %w", f.path, err)
 		}
 	}

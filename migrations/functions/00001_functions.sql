@@ -1,0 +1,2997 @@
+-- The limiter as SQL functions, for programs in any language: the statements of
+-- queries/ with the arguments checked before them and the answer worked out after
+-- them, in schema pglimit. docs/sql.md tells how to use them.
+--
+-- Optional, and apart from the tables: they have to be there, and the functions find
+-- them whatever the search_path of who calls. Not SECURITY DEFINER: a caller needs
+-- USAGE on schema pglimit and the rights to read and write the tables.
+--
+-- Made by make generate from queries/*.sql and queries/functions/*.tmpl: edit those.
+
+-- +goose Up
+-- +goose StatementBegin
+DO $pglimit$
+DECLARE
+    home name := (SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('pglimit_token_bucket'));
+    bound text[] := (SELECT p.proconfig FROM pg_proc AS p WHERE p.oid = to_regproc('pglimit.token_bucket'));
+BEGIN
+    IF home IS NULL THEN
+        RAISE undefined_table USING MESSAGE = 'pglimit: the tables that the functions work on are not in the search_path',
+            HINT = 'Make the tables first: pglimit migrate up.';
+    END IF;
+    IF NOT format('search_path=%I, pg_temp', home) = ANY (bound) THEN
+        RAISE duplicate_function USING MESSAGE = format('pglimit: the functions of schema pglimit work on tables in another schema than %I: %s', home, bound[1]),
+            HINT = 'A database has one set of them: undo them there first, with pglimit migrate down --functions.';
+    END IF;
+    IF to_regnamespace('pglimit') IS NULL THEN
+        CREATE SCHEMA pglimit;
+    END IF;
+    IF to_regtype('pglimit.result') IS NULL THEN
+        CREATE TYPE pglimit.result AS (
+            allowed       bool,
+            granted       float8,
+            remaining     float8,
+            level         float8,
+            retry_after_s float8,
+            reset_after_s float8,
+            delay_s       float8,
+            reason        text
+        );
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- Refuses an argument, naming it and its value.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._refuse(parameter text, value text, reason text, next text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $pglimit$
+BEGIN
+    RAISE invalid_parameter_value USING HINT = next,
+        MESSAGE = 'pglimit: ' || parameter || ' is ' || coalesce(value, 'NULL') || ': ' || reason;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- A moment as seconds from another, at least 0; NULL is never: from 292 years on.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._seconds(until_us bigint, from_us bigint) RETURNS float8
+LANGUAGE sql IMMUTABLE AS $pglimit$
+    SELECT CASE WHEN until_us - from_us < 9223372036854775 THEN GREATEST(0, until_us - from_us) / 1e6::float8 END
+$pglimit$;
+-- +goose StatementEnd
+
+-- The first moment, not before at_us, when need units fit into a bucket, or when
+-- it is empty if need is NULL; 9223372036854775807 is never. A search with the
+-- arithmetic that decides rather than a division: it is exact. It starts where a
+-- division points.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._bucket_at(level float8, leak float8, tick_us bigint, leaked_at_us bigint, at_us bigint, capacity float8, need float8) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE AS $pglimit$
+DECLARE
+    rest float8 := LEAST(capacity, GREATEST(0, level - (at_us - leaked_at_us) / tick_us * leak));
+    low bigint := 0; -- ticks after leaked_at_us
+    high bigint;
+    probe bigint;
+    step bigint := 1;
+BEGIN
+    IF floor(capacity / need) < 1 THEN
+        RETURN 9223372036854775807;
+    END IF;
+    IF (CASE WHEN need IS NULL THEN rest = 0 ELSE floor((capacity - rest) / need) >= 1 END) THEN
+        RETURN at_us;
+    END IF;
+    IF ceil(level / leak) + 1 >= (9223372036854775807 / 2 / tick_us)::float8 THEN
+        RETURN 9223372036854775807;
+    END IF;
+    high := ceil(level / leak) + 1;
+    probe := GREATEST(0, trunc((level - CASE WHEN need IS NULL THEN 0 ELSE capacity - need END) / leak));
+    -- Not enough has leaked before low, enough at high.
+    WHILE low < high LOOP
+        IF probe < low OR probe >= high THEN
+            probe := low + (high - low) / 2;
+        END IF;
+        rest := LEAST(capacity, GREATEST(0, level - probe * leak));
+        IF (CASE WHEN need IS NULL THEN rest = 0 ELSE floor((capacity - rest) / need) >= 1 END) THEN
+            high := probe;
+            probe := high - step;
+        ELSE
+            low := probe + 1;
+            probe := low + step - 1;
+        END IF;
+        step := LEAST(4 * step, 1152921504606846976);
+    END LOOP;
+    RETURN GREATEST(at_us, leaked_at_us + low * tick_us);
+END $pglimit$;
+-- +goose StatementEnd
+
+-- The first moment, not before at_us, when need units fit into a sliding counter's
+-- windows; 9223372036854775807 is never. Found as in _bucket_at.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._counter_at(current float8, previous float8, ends_at_us bigint, period_us bigint, at_us bigint, capacity float8, need float8) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE AS $pglimit$
+#variable_conflict use_variable
+DECLARE
+    before float8 := previous;
+    running float8 := current;
+    ends bigint := ends_at_us; -- of the window that is searched
+    low bigint := at_us;
+    high bigint := ends_at_us - 1;
+    probe bigint;
+    step bigint := 1;
+BEGIN
+    IF floor(capacity / need) < 1 THEN
+        RETURN 9223372036854775807;
+    END IF;
+    -- At the running window's last microsecond, or else in the next one.
+    IF floor((capacity - (before * LEAST(period_us, 1) / period_us + running)) / need) < 1 THEN
+        before := current;
+        running := 0;
+        ends := ends_at_us + period_us;
+        low := ends_at_us;
+        high := ends;
+    END IF;
+    probe := CASE WHEN before > 0
+        THEN LEAST(GREATEST(ends - trunc((capacity - need - running) * period_us / before), low::float8), high::float8)::bigint ELSE low END;
+    WHILE low < high LOOP
+        IF probe < low OR probe >= high THEN
+            probe := low + (high - low) / 2;
+        END IF;
+        IF floor((capacity - (before * LEAST(period_us, ends - probe) / period_us + running)) / need) >= 1 THEN
+            high := probe;
+            probe := high - step;
+        ELSE
+            low := probe + 1;
+            probe := low + step - 1;
+        END IF;
+        step := LEAST(4 * step, 1152921504606846976);
+    END LOOP;
+    RETURN low;
+END $pglimit$;
+-- +goose StatementEnd
+
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.leaky_bucket(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $1;
+    key text := $2;
+    units float8 := $3;
+    cost float8 := $3;
+    count float8 := 1;
+    unit float8 := $3;
+    burst float8 := coalesce($6, $4);
+    capacity float8;
+    tick_us bigint := 1;
+    leak float8;
+    period_us bigint;
+    block_for_us bigint;
+    hold_us bigint;
+    now_us bigint;
+    granted float8 := 0;
+    level float8;
+    leaked_at_us bigint;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    steps bigint;
+    rest float8;
+    fits_at_us bigint;
+    empty_at_us bigint;
+    answer pglimit.result;
+BEGIN
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be from 1e-9 to 2^53', 'It is how many units pass per period_s, such as 5.');
+    END IF;
+    IF (burst IS NULL OR burst BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('burst', burst::text, 'must be from 1e-9 to 2^53, or NULL for limit_units', 'It is how many units pass at once when nothing was used before.');
+    END IF;
+    IF (period_s BETWEEN 1e-6 AND 3155760000 AND abs(period_s * 1e6 - round(period_s * 1e6)) <= period_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the time that limit_units is for, such as 60.');
+    END IF;
+    ask.period_us := round(period_s * 1e6);
+    IF tick_s <> 0 THEN
+        IF (tick_s BETWEEN 1e-6 AND 3155760000 AND abs(tick_s * 1e6 - round(tick_s * 1e6)) <= tick_s * 1e-9) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('tick_s', tick_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'A bucket that leaks in whole steps has one every tick_s; 0 is continuous.');
+        END IF;
+        ask.tick_us := round(tick_s * 1e6);
+    END IF;
+    IF (coalesce(block_for_s, 0) = 0 OR block_for_s BETWEEN 1e-6 AND 3155760000 AND abs(block_for_s * 1e6 - round(block_for_s * 1e6)) <= block_for_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'It is for how long a denial blocks the key; 0 is not at all.');
+    END IF;
+    ask.block_for_us := round(coalesce(block_for_s, 0) * 1e6);
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    IF (cost > 0 AND cost <= 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be positive and at most 2^53', 'pglimit.check at cost 0 reads without consuming.');
+    ELSIF cost < LEAST(1, 1e-9 * ask.burst) THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be at least ' || LEAST(1, 1e-9 * ask.burst) || ', a billionth of the burst', 'Count in larger units.');
+    END IF;
+    ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+    ask.leak := limit_units * ask.tick_us / ask.period_us;
+    ask.hold_us := CASE WHEN ceil(ask.capacity / ask.leak) + 1 >= (3155760000000000 / ask.tick_us)::float8 THEN 3155760000000000
+                        ELSE (ceil(ask.capacity / ask.leak) + 1)::bigint * ask.tick_us END;
+    ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
+    IF floor(ask.capacity / ask.cost) < 1 THEN
+        -- What can never fit is not tried: reading tells how the key stands.
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+        ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+    ELSE
+        INSERT INTO pglimit_leaky_bucket AS t
+               (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                     ask.policy::text AS policy, ask.key::text AS key,
+                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                     ask.leak::float8 AS leak,
+                     ask.tick_us::bigint AS tick_us,
+                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
+            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+            level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
+                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+            leaked_at_us = CASE WHEN LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+                                THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                    ELSE t.blocked_until_us END,
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+    END IF;
+    ask.answer.allowed := ask.granted > 0;
+    ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
+    ask.answer.level := LEAST(ask.level, ask.burst);
+    ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
+    ask.answer.retry_after_s := 0;
+    ask.answer.delay_s := 0;
+    IF NOT ask.answer.allowed THEN
+        -- A block that begins with this very denial is its consequence.
+        ask.answer.reason := CASE WHEN ask.granted = -1 THEN 'blocked' ELSE 'limit' END;
+    END IF;
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.rest := LEAST(ask.unit, ask.units - ask.answer.granted);
+    END IF;
+    ask.empty_at_us := ask.updated_at_us;
+    ask.fits_at_us := ask.updated_at_us;
+    IF ask.level > 0 THEN
+        ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+    END IF;
+    IF ask.rest > 0 THEN
+        ask.fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, ask.rest);
+    END IF;
+    ask.answer.reset_after_s := pglimit._seconds(GREATEST(ask.empty_at_us, ask.blocked_until_us), ask.now_us);
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.answer.retry_after_s := pglimit._seconds(GREATEST(ask.fits_at_us, ask.blocked_until_us), ask.now_us);
+    END IF;
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.leaky_bucket IS 'Asks a leaky bucket for cost units, all or nothing; with tick_s it leaks in whole steps.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.leaky_bucket_queue(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $1;
+    key text := $2;
+    units float8 := $3;
+    cost float8 := $3;
+    count float8 := 1;
+    unit float8 := $3;
+    burst float8 := coalesce($6, $4);
+    capacity float8;
+    room float8;
+    tick_us bigint := 1;
+    leak float8;
+    period_us bigint;
+    block_for_us bigint;
+    hold_us bigint;
+    now_us bigint;
+    granted float8 := 0;
+    level float8;
+    leaked_at_us bigint;
+    ticket bigint;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    steps bigint;
+    rest float8;
+    fits_at_us bigint;
+    empty_at_us bigint;
+    ahead_us float8;
+    answer pglimit.result;
+BEGIN
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be from 1e-9 to 2^53', 'It is how many units pass per period_s, such as 5.');
+    END IF;
+    IF (burst IS NULL OR burst BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('burst', burst::text, 'must be from 1e-9 to 2^53, or NULL for limit_units', 'It is how many units pass at once when nothing was used before.');
+    END IF;
+    IF (period_s BETWEEN 1e-6 AND 3155760000 AND abs(period_s * 1e6 - round(period_s * 1e6)) <= period_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the time that limit_units is for, such as 60.');
+    END IF;
+    ask.period_us := round(period_s * 1e6);
+    IF (coalesce(block_for_s, 0) = 0 OR block_for_s BETWEEN 1e-6 AND 3155760000 AND abs(block_for_s * 1e6 - round(block_for_s * 1e6)) <= block_for_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'It is for how long a denial blocks the key; 0 is not at all.');
+    END IF;
+    ask.block_for_us := round(coalesce(block_for_s, 0) * 1e6);
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    IF (cost > 0 AND cost <= 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be positive and at most 2^53', 'pglimit.check at cost 0 reads without consuming.');
+    ELSIF cost < LEAST(1, 1e-9 * ask.burst) THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be at least ' || LEAST(1, 1e-9 * ask.burst) || ', a billionth of the burst', 'Count in larger units.');
+    END IF;
+    ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+    ask.leak := limit_units * ask.tick_us / ask.period_us;
+    ask.hold_us := CASE WHEN ceil(ask.capacity / ask.leak) + 1 >= (3155760000000000 / ask.tick_us)::float8 THEN 3155760000000000
+                        ELSE (ceil(ask.capacity / ask.leak) + 1)::bigint * ask.tick_us END;
+    ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
+    IF floor(ask.capacity / ask.cost) < 1 THEN
+        -- What can never fit is not tried: reading tells how the key stands.
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        ask.leaked_at_us := ask.updated_at_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+        ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+    ELSE
+        ask.room := ask.capacity;
+        INSERT INTO pglimit_leaky_bucket_queue AS t
+               (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                     ask.policy::text AS policy, ask.key::text AS key,
+                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                     ask.leak::float8 AS leak,
+                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     LEAST(ask.count::float8, floor(ask.room::float8 / ask.cost::float8)) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+            level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+            ticket = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END = 0
+                          THEN t.ticket ELSE GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) END,
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                    ELSE t.blocked_until_us END,
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.ticket, ask.updated_at_us, ask.blocked_until_us;
+        ask.leaked_at_us := ask.updated_at_us;
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+    END IF;
+    ask.answer.allowed := ask.granted > 0;
+    ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
+    ask.answer.level := LEAST(ask.level, ask.burst);
+    ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
+    ask.answer.retry_after_s := 0;
+    ask.answer.delay_s := 0;
+    IF NOT ask.answer.allowed THEN
+        -- A block that begins with this very denial is its consequence.
+        ask.answer.reason := CASE WHEN ask.granted = -1 THEN 'blocked' ELSE 'limit' END;
+    END IF;
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.rest := LEAST(ask.unit, ask.units - ask.answer.granted);
+    END IF;
+    ask.empty_at_us := ask.updated_at_us;
+    ask.fits_at_us := ask.updated_at_us;
+    IF ask.level > 0 THEN
+        ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+    END IF;
+    IF ask.rest > 0 THEN
+        ask.fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, ask.rest);
+    END IF;
+    IF ask.answer.allowed THEN
+        ask.ahead_us := GREATEST(0, ask.level - ask.answer.granted) / ask.leak;
+        -- Half a microsecond is rounded up, as in Go; round() goes to the even one.
+        ask.answer.delay_s := CASE WHEN ask.ahead_us < 9223372036854774784::float8
+            THEN pglimit._seconds((floor(ask.ahead_us) + CASE WHEN ask.ahead_us - floor(ask.ahead_us) >= 0.5 THEN 1 ELSE 0 END)::bigint, 0) END;
+    END IF;
+    ask.answer.reset_after_s := pglimit._seconds(GREATEST(ask.empty_at_us, ask.blocked_until_us), ask.now_us);
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.answer.retry_after_s := pglimit._seconds(GREATEST(ask.fits_at_us, ask.blocked_until_us), ask.now_us);
+    END IF;
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.leaky_bucket_queue IS 'Asks for a place in a queue; delay_s is how long until its turn.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.token_bucket(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $1;
+    key text := $2;
+    units float8 := $3;
+    cost float8 := $3;
+    count float8 := 1;
+    unit float8 := $3;
+    burst float8 := coalesce($6, $4);
+    capacity float8;
+    tick_us bigint := 1;
+    leak float8;
+    period_us bigint;
+    block_for_us bigint;
+    hold_us bigint;
+    now_us bigint;
+    granted float8 := 0;
+    level float8;
+    leaked_at_us bigint;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    steps bigint;
+    rest float8;
+    fits_at_us bigint;
+    empty_at_us bigint;
+    answer pglimit.result;
+BEGIN
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be from 1e-9 to 2^53', 'It is how many units pass per period_s, such as 5.');
+    END IF;
+    IF (burst IS NULL OR burst BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('burst', burst::text, 'must be from 1e-9 to 2^53, or NULL for limit_units', 'It is how many units pass at once when nothing was used before.');
+    END IF;
+    IF (period_s BETWEEN 1e-6 AND 3155760000 AND abs(period_s * 1e6 - round(period_s * 1e6)) <= period_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the time that limit_units is for, such as 60.');
+    END IF;
+    ask.period_us := round(period_s * 1e6);
+    IF (coalesce(block_for_s, 0) = 0 OR block_for_s BETWEEN 1e-6 AND 3155760000 AND abs(block_for_s * 1e6 - round(block_for_s * 1e6)) <= block_for_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'It is for how long a denial blocks the key; 0 is not at all.');
+    END IF;
+    ask.block_for_us := round(coalesce(block_for_s, 0) * 1e6);
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    IF (cost > 0 AND cost <= 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be positive and at most 2^53', 'pglimit.check at cost 0 reads without consuming.');
+    ELSIF cost < LEAST(1, 1e-9 * ask.burst) THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be at least ' || LEAST(1, 1e-9 * ask.burst) || ', a billionth of the burst', 'Count in larger units.');
+    END IF;
+    ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+    ask.leak := limit_units * ask.tick_us / ask.period_us;
+    ask.hold_us := CASE WHEN ceil(ask.capacity / ask.leak) + 1 >= (3155760000000000 / ask.tick_us)::float8 THEN 3155760000000000
+                        ELSE (ceil(ask.capacity / ask.leak) + 1)::bigint * ask.tick_us END;
+    ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
+    IF floor(ask.capacity / ask.cost) < 1 THEN
+        -- What can never fit is not tried: reading tells how the key stands.
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_token_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        ask.leaked_at_us := ask.updated_at_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+        ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+    ELSE
+        INSERT INTO pglimit_token_bucket AS t
+               (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                     ask.policy::text AS policy, ask.key::text AS key,
+                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                     ask.leak::float8 AS leak,
+                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+            level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                    ELSE t.blocked_until_us END,
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        ask.leaked_at_us := ask.updated_at_us;
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+    END IF;
+    ask.answer.allowed := ask.granted > 0;
+    ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
+    ask.answer.level := LEAST(ask.level, ask.burst);
+    ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
+    ask.answer.retry_after_s := 0;
+    ask.answer.delay_s := 0;
+    IF NOT ask.answer.allowed THEN
+        -- A block that begins with this very denial is its consequence.
+        ask.answer.reason := CASE WHEN ask.granted = -1 THEN 'blocked' ELSE 'limit' END;
+    END IF;
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.rest := LEAST(ask.unit, ask.units - ask.answer.granted);
+    END IF;
+    ask.empty_at_us := ask.updated_at_us;
+    ask.fits_at_us := ask.updated_at_us;
+    IF ask.level > 0 THEN
+        ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+    END IF;
+    IF ask.rest > 0 THEN
+        ask.fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, ask.rest);
+    END IF;
+    ask.answer.reset_after_s := pglimit._seconds(GREATEST(ask.empty_at_us, ask.blocked_until_us), ask.now_us);
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.answer.retry_after_s := pglimit._seconds(GREATEST(ask.fits_at_us, ask.blocked_until_us), ask.now_us);
+    END IF;
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.token_bucket IS 'Asks a token bucket for cost tokens, all or nothing.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.gcra(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $1;
+    key text := $2;
+    units float8 := $3;
+    cost float8 := $3;
+    count float8 := 1;
+    unit float8 := $3;
+    burst float8 := coalesce($6, $4);
+    capacity float8;
+    tick_us bigint := 1;
+    leak float8;
+    period_us bigint;
+    block_for_us bigint;
+    hold_us bigint;
+    now_us bigint;
+    granted float8 := 0;
+    level float8;
+    leaked_at_us bigint;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    steps bigint;
+    rest float8;
+    fits_at_us bigint;
+    empty_at_us bigint;
+    answer pglimit.result;
+BEGIN
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be from 1e-9 to 2^53', 'It is how many units pass per period_s, such as 5.');
+    END IF;
+    IF (burst IS NULL OR burst BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('burst', burst::text, 'must be from 1e-9 to 2^53, or NULL for limit_units', 'It is how many units pass at once when nothing was used before.');
+    END IF;
+    IF (period_s BETWEEN 1e-6 AND 3155760000 AND abs(period_s * 1e6 - round(period_s * 1e6)) <= period_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the time that limit_units is for, such as 60.');
+    END IF;
+    ask.period_us := round(period_s * 1e6);
+    IF (coalesce(block_for_s, 0) = 0 OR block_for_s BETWEEN 1e-6 AND 3155760000 AND abs(block_for_s * 1e6 - round(block_for_s * 1e6)) <= block_for_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'It is for how long a denial blocks the key; 0 is not at all.');
+    END IF;
+    ask.block_for_us := round(coalesce(block_for_s, 0) * 1e6);
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    IF (cost > 0 AND cost <= 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be positive and at most 2^53', 'pglimit.check at cost 0 reads without consuming.');
+    ELSIF cost < LEAST(1, 1e-9 * ask.burst) THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be at least ' || LEAST(1, 1e-9 * ask.burst) || ', a billionth of the burst', 'Count in larger units.');
+    END IF;
+    ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+    ask.leak := limit_units * ask.tick_us / ask.period_us;
+    ask.hold_us := CASE WHEN ceil(ask.capacity / ask.leak) + 1 >= (3155760000000000 / ask.tick_us)::float8 THEN 3155760000000000
+                        ELSE (ceil(ask.capacity / ask.leak) + 1)::bigint * ask.tick_us END;
+    ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
+    IF floor(ask.capacity / ask.cost) < 1 THEN
+        -- What can never fit is not tried: reading tells how the key stands.
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_gcra AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        ask.leaked_at_us := ask.updated_at_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+        ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+    ELSE
+        INSERT INTO pglimit_gcra AS t
+               (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                     ask.policy::text AS policy, ask.key::text AS key,
+                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                     ask.leak::float8 AS leak,
+                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+            level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                    ELSE t.blocked_until_us END,
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        ask.leaked_at_us := ask.updated_at_us;
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+    END IF;
+    ask.answer.allowed := ask.granted > 0;
+    ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
+    ask.answer.level := LEAST(ask.level, ask.burst);
+    ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
+    ask.answer.retry_after_s := 0;
+    ask.answer.delay_s := 0;
+    IF NOT ask.answer.allowed THEN
+        -- A block that begins with this very denial is its consequence.
+        ask.answer.reason := CASE WHEN ask.granted = -1 THEN 'blocked' ELSE 'limit' END;
+    END IF;
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.rest := LEAST(ask.unit, ask.units - ask.answer.granted);
+    END IF;
+    ask.empty_at_us := ask.updated_at_us;
+    ask.fits_at_us := ask.updated_at_us;
+    IF ask.level > 0 THEN
+        ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+    END IF;
+    IF ask.rest > 0 THEN
+        ask.fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, ask.rest);
+    END IF;
+    ask.answer.reset_after_s := pglimit._seconds(GREATEST(ask.empty_at_us, ask.blocked_until_us), ask.now_us);
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.answer.retry_after_s := pglimit._seconds(GREATEST(ask.fits_at_us, ask.blocked_until_us), ask.now_us);
+    END IF;
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.gcra IS 'Asks the generic cell rate algorithm for cost units, all or nothing.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.fixed_window(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $1;
+    key text := $2;
+    units float8 := $3;
+    cost float8 := $3;
+    count float8 := 1;
+    unit float8 := $3;
+    burst float8 := coalesce(NULL, $4);
+    capacity float8;
+    period_us bigint;
+    aligned bool := coalesce($6, false);
+    block_for_us bigint;
+    hold_us bigint;
+    now_us bigint;
+    granted float8 := 0;
+    level float8;
+    ends_at_us bigint;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    rest float8;
+    fits_at_us bigint;
+    empty_at_us bigint;
+    answer pglimit.result;
+BEGIN
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be from 1e-9 to 2^53', 'It is how many units pass per period_s, such as 5.');
+    END IF;
+    IF ends_at IS NULL THEN
+        IF (period_s BETWEEN 1e-6 AND 3155760000 AND abs(period_s * 1e6 - round(period_s * 1e6)) <= period_s * 1e-9) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the time that limit_units is for, such as 60; a fixed_window takes ends_at instead.');
+        END IF;
+        ask.period_us := round(period_s * 1e6);
+    ELSIF period_s IS NOT NULL THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'excludes ends_at', 'Leave out one of the two.');
+    ELSIF aligned THEN
+        PERFORM pglimit._refuse('aligned', aligned::text, 'excludes ends_at', 'Leave out one of the two.');
+    END IF;
+    IF (coalesce(block_for_s, 0) = 0 OR block_for_s BETWEEN 1e-6 AND 3155760000 AND abs(block_for_s * 1e6 - round(block_for_s * 1e6)) <= block_for_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'It is for how long a denial blocks the key; 0 is not at all.');
+    END IF;
+    ask.block_for_us := round(coalesce(block_for_s, 0) * 1e6);
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    IF (cost > 0 AND cost <= 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be positive and at most 2^53', 'pglimit.check at cost 0 reads without consuming.');
+    ELSIF cost < LEAST(1, 1e-9 * ask.burst) THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be at least ' || LEAST(1, 1e-9 * ask.burst) || ', a billionth of the burst', 'Count in larger units.');
+    END IF;
+    ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+    IF ends_at IS NOT NULL THEN
+        -- A window that ends then is one that begins now and lasts until then.
+        ask.now_us := coalesce(ask.now_us, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+        IF (ends_at >= '1970-01-01+00' AND ends_at < '10000-01-01+00' AND (extract(epoch FROM ends_at) * 1000000)::bigint - ask.now_us BETWEEN 1 AND 3155760000000000) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('ends_at', quote_literal(ends_at), 'must be after the clock, ' || to_timestamp(ask.now_us / 1000000) || ', by at most a hundred years', 'It is the end of the period that clock_timestamp() is in.');
+        END IF;
+        ask.period_us := (extract(epoch FROM ends_at) * 1000000)::bigint - ask.now_us;
+    END IF;
+    ask.hold_us := ask.period_us;
+    ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
+    IF floor(ask.capacity / ask.cost) < 1 THEN
+        -- What can never fit is not tried: reading tells how the key stands.
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_fixed_window AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        IF ask.now_us >= ask.ends_at_us THEN
+            ask.level := 0;
+            ask.ends_at_us := CASE WHEN ask.aligned THEN (ask.now_us / ask.period_us + 1) * ask.period_us ELSE ask.now_us + ask.period_us END;
+        END IF;
+        ask.level := LEAST(ask.capacity, ask.level);
+    ELSE
+        INSERT INTO pglimit_fixed_window AS t
+               (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
+               CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+                    ELSE a.now_us + a.period_us END,
+               a.now_us, -a.block_for_us, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                     ask.policy::text AS policy, ask.key::text AS key,
+                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                     ask.period_us::bigint AS period_us,
+                     ask.aligned::bool AS aligned,
+                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+            level = LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+            ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
+                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                    ELSE t.blocked_until_us END,
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+    END IF;
+    ask.answer.allowed := ask.granted > 0;
+    ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
+    ask.answer.level := LEAST(ask.level, ask.burst);
+    ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
+    ask.answer.retry_after_s := 0;
+    ask.answer.delay_s := 0;
+    IF NOT ask.answer.allowed THEN
+        -- A block that begins with this very denial is its consequence.
+        ask.answer.reason := CASE WHEN ask.granted = -1 THEN 'blocked' ELSE 'limit' END;
+    END IF;
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.rest := LEAST(ask.unit, ask.units - ask.answer.granted);
+    END IF;
+    ask.empty_at_us := ask.updated_at_us;
+    ask.fits_at_us := ask.updated_at_us;
+    IF ask.level > 0 THEN
+        ask.empty_at_us := GREATEST(ask.updated_at_us, ask.ends_at_us);
+    END IF;
+    IF ask.rest > 0 THEN
+        ask.fits_at_us := CASE WHEN floor(ask.capacity / ask.rest) < 1 THEN 9223372036854775807
+                               WHEN ask.updated_at_us >= ask.ends_at_us OR floor((ask.capacity - ask.level) / ask.rest) >= 1 THEN ask.updated_at_us
+                               ELSE ask.ends_at_us END;
+    END IF;
+    ask.answer.reset_after_s := pglimit._seconds(GREATEST(ask.empty_at_us, ask.blocked_until_us), ask.now_us);
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.answer.retry_after_s := pglimit._seconds(GREATEST(ask.fits_at_us, ask.blocked_until_us), ask.now_us);
+    END IF;
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.fixed_window IS 'Asks for cost units of the running window, all or nothing: of period_s from the first hit, aligned to the clock, or until ends_at.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.sliding_window_counter(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $1;
+    key text := $2;
+    units float8 := $3;
+    cost float8 := $3;
+    count float8 := 1;
+    unit float8 := $3;
+    burst float8 := coalesce(NULL, $4);
+    capacity float8;
+    period_us bigint;
+    block_for_us bigint;
+    hold_us bigint;
+    now_us bigint;
+    granted float8 := 0;
+    level float8;
+    ends_at_us bigint;
+    current float8;
+    previous float8;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    rest float8;
+    fits_at_us bigint;
+    empty_at_us bigint;
+    answer pglimit.result;
+BEGIN
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be from 1e-9 to 2^53', 'It is how many units pass per period_s, such as 5.');
+    END IF;
+    IF (period_s BETWEEN 1e-6 AND 3155760000 AND abs(period_s * 1e6 - round(period_s * 1e6)) <= period_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the time that limit_units is for, such as 60.');
+    END IF;
+    ask.period_us := round(period_s * 1e6);
+    IF (coalesce(block_for_s, 0) = 0 OR block_for_s BETWEEN 1e-6 AND 3155760000 AND abs(block_for_s * 1e6 - round(block_for_s * 1e6)) <= block_for_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'It is for how long a denial blocks the key; 0 is not at all.');
+    END IF;
+    ask.block_for_us := round(coalesce(block_for_s, 0) * 1e6);
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    IF (cost > 0 AND cost <= 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be positive and at most 2^53', 'pglimit.check at cost 0 reads without consuming.');
+    ELSIF cost < LEAST(1, 1e-9 * ask.burst) THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be at least ' || LEAST(1, 1e-9 * ask.burst) || ', a billionth of the burst', 'Count in larger units.');
+    END IF;
+    ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+    ask.hold_us := 2 * ask.period_us;
+    ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
+    IF floor(ask.capacity / ask.cost) < 1 THEN
+        -- What can never fit is not tried: reading tells how the key stands.
+        SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+               coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        IF ask.updated_at_us >= ask.ends_at_us THEN
+            ask.previous := CASE WHEN ask.updated_at_us >= ask.ends_at_us + ask.period_us THEN 0 ELSE ask.current END;
+            ask.current := 0;
+            ask.ends_at_us := (ask.updated_at_us / ask.period_us + 1) * ask.period_us;
+        END IF;
+        ask.previous := LEAST(ask.capacity, ask.previous);
+        ask.current := LEAST(ask.capacity, ask.current);
+    ELSE
+        INSERT INTO pglimit_sliding_window_counter AS t
+               (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
+               (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                     ask.policy::text AS policy, ask.key::text AS key,
+                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                     ask.period_us::bigint AS period_us,
+                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                             * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                             + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+            current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+                      + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                             * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                             + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+            previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
+            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                             * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                             + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
+                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                    ELSE t.blocked_until_us END,
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+    END IF;
+    ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
+    ask.answer.allowed := ask.granted > 0;
+    ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
+    ask.answer.level := LEAST(ask.level, ask.burst);
+    ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
+    ask.answer.retry_after_s := 0;
+    ask.answer.delay_s := 0;
+    IF NOT ask.answer.allowed THEN
+        -- A block that begins with this very denial is its consequence.
+        ask.answer.reason := CASE WHEN ask.granted = -1 THEN 'blocked' ELSE 'limit' END;
+    END IF;
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.rest := LEAST(ask.unit, ask.units - ask.answer.granted);
+    END IF;
+    ask.empty_at_us := ask.updated_at_us;
+    ask.fits_at_us := ask.updated_at_us;
+    ask.empty_at_us := CASE WHEN ask.current > 0 THEN ask.ends_at_us + ask.period_us
+                            WHEN ask.previous > 0 THEN GREATEST(ask.updated_at_us, ask.ends_at_us)
+                            ELSE ask.updated_at_us END;
+    IF ask.rest > 0 THEN
+        ask.fits_at_us := pglimit._counter_at(ask.current, ask.previous, ask.ends_at_us, ask.period_us, ask.updated_at_us, ask.capacity, ask.rest);
+    END IF;
+    ask.answer.reset_after_s := pglimit._seconds(GREATEST(ask.empty_at_us, ask.blocked_until_us), ask.now_us);
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.answer.retry_after_s := pglimit._seconds(GREATEST(ask.fits_at_us, ask.blocked_until_us), ask.now_us);
+    END IF;
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.sliding_window_counter IS 'Asks for cost units of the last period_s, which two counters approximate, all or nothing.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.sliding_window_log(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $1;
+    key text := $2;
+    units float8 := $3;
+    cost float8 := $3;
+    count float8 := 1;
+    unit float8 := $3;
+    burst float8 := coalesce(NULL, $4);
+    capacity float8;
+    period_us bigint;
+    block_for_us bigint;
+    hold_us bigint;
+    now_us bigint;
+    granted float8 := 0;
+    level float8;
+    newest_at_us bigint;
+    frees_at_us bigint;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    rest float8;
+    fits_at_us bigint;
+    empty_at_us bigint;
+    answer pglimit.result;
+BEGIN
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be from 1e-9 to 2^53', 'It is how many units pass per period_s, such as 5.');
+    END IF;
+    IF (period_s BETWEEN 1e-6 AND 3155760000 AND abs(period_s * 1e6 - round(period_s * 1e6)) <= period_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the time that limit_units is for, such as 60.');
+    END IF;
+    ask.period_us := round(period_s * 1e6);
+    IF (coalesce(block_for_s, 0) = 0 OR block_for_s BETWEEN 1e-6 AND 3155760000 AND abs(block_for_s * 1e6 - round(block_for_s * 1e6)) <= block_for_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'It is for how long a denial blocks the key; 0 is not at all.');
+    END IF;
+    ask.block_for_us := round(coalesce(block_for_s, 0) * 1e6);
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    IF (cost > 0 AND cost <= 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be positive and at most 2^53', 'pglimit.check at cost 0 reads without consuming.');
+    ELSIF cost < LEAST(1, 1e-9 * ask.burst) THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be at least ' || LEAST(1, 1e-9 * ask.burst) || ', a billionth of the burst', 'Count in larger units.');
+    END IF;
+    ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+    ask.hold_us := ask.period_us;
+    ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
+    IF floor(ask.capacity / ask.cost) < 1 THEN
+        -- What can never fit is not tried: reading tells how the key stands.
+        SELECT c.us AS now_us,
+               coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)), 0)::float8 AS level,
+               coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+               coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)) >= ask.unit::float8 THEN 0
+                             WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) - 1]
+                             WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]
+                             WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 2]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1]
+                             ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+    ELSE
+        INSERT INTO pglimit_sliding_window_log AS t
+               (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT a.policy, a.key, a.cost, a.granted,
+               CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
+               CASE WHEN a.granted > 0 THEN ARRAY[0] ELSE '{}' END,
+               0, a.cost * a.granted, a.capacity, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                     ask.policy::text AS policy, ask.key::text AS key,
+                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                     ask.period_us::bigint AS period_us,
+                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
+        entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
+            totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))
+                          WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+                          ELSE t.totals END,
+            base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity) END,
+            total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost) < 1
+                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                    ELSE t.blocked_until_us END,
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+               coalesce(CASE WHEN t.capacity - (t.total - t.base) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN 0
+                             WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) - 1]
+                             WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]
+                             WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 2]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1]
+                             ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
+               t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+    END IF;
+    ask.answer.allowed := ask.granted > 0;
+    ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
+    ask.answer.level := LEAST(ask.level, ask.burst);
+    ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
+    ask.answer.retry_after_s := 0;
+    ask.answer.delay_s := 0;
+    IF NOT ask.answer.allowed THEN
+        -- A block that begins with this very denial is its consequence.
+        ask.answer.reason := CASE WHEN ask.granted = -1 THEN 'blocked' ELSE 'limit' END;
+    END IF;
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.rest := LEAST(ask.unit, ask.units - ask.answer.granted);
+    END IF;
+    ask.empty_at_us := ask.updated_at_us;
+    ask.fits_at_us := ask.updated_at_us;
+    IF ask.level > 0 THEN
+        ask.empty_at_us := GREATEST(ask.updated_at_us, ask.newest_at_us + ask.period_us);
+    END IF;
+    IF ask.rest > 0 THEN
+        ask.fits_at_us := CASE WHEN floor(ask.capacity / ask.rest) < 1 THEN 9223372036854775807
+                               WHEN floor((ask.capacity - ask.level) / ask.rest) >= 1 THEN ask.updated_at_us
+                               ELSE GREATEST(ask.updated_at_us, ask.frees_at_us + ask.period_us) END;
+    END IF;
+    ask.answer.reset_after_s := pglimit._seconds(GREATEST(ask.empty_at_us, ask.blocked_until_us), ask.now_us);
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.answer.retry_after_s := pglimit._seconds(GREATEST(ask.fits_at_us, ask.blocked_until_us), ask.now_us);
+    END IF;
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.sliding_window_log IS 'Asks for cost units of the last period_s, exactly, all or nothing.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.allow_up_to(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $2;
+    key text := $3;
+    units float8 := $4;
+    cost float8 := $4;
+    count float8 := 1;
+    unit float8 := $4;
+    burst float8 := coalesce($7, $5);
+    capacity float8;
+    room float8;
+    tick_us bigint := 1;
+    leak float8;
+    period_us bigint;
+    aligned bool := coalesce($9, false);
+    block_for_us bigint;
+    hold_us bigint;
+    now_us bigint;
+    granted float8 := 0;
+    level float8;
+    leaked_at_us bigint;
+    ticket bigint;
+    ends_at_us bigint;
+    current float8;
+    previous float8;
+    newest_at_us bigint;
+    frees_at_us bigint;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    steps bigint;
+    rest float8;
+    fits_at_us bigint;
+    empty_at_us bigint;
+    ahead_us float8;
+    answer pglimit.result;
+BEGIN
+    IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm), 'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
+    END IF;
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be from 1e-9 to 2^53', 'It is how many units pass per period_s, such as 5.');
+    END IF;
+    IF (burst IS NULL OR burst BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('burst', burst::text, 'must be from 1e-9 to 2^53, or NULL for limit_units', 'It is how many units pass at once when nothing was used before.');
+    END IF;
+    IF NOT algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') AND ask.burst <> limit_units THEN
+        PERFORM pglimit._refuse('burst', burst::text, algorithm || ' has no burst apart from limit_units', 'Leave it out.');
+    END IF;
+    IF ends_at IS NULL THEN
+        IF (period_s BETWEEN 1e-6 AND 3155760000 AND abs(period_s * 1e6 - round(period_s * 1e6)) <= period_s * 1e-9) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the time that limit_units is for, such as 60; a fixed_window takes ends_at instead.');
+        END IF;
+        ask.period_us := round(period_s * 1e6);
+    ELSIF algorithm <> 'fixed_window' THEN
+        PERFORM pglimit._refuse('ends_at', ends_at::text, 'is for fixed_window only', 'Give period_s instead.');
+    ELSIF period_s IS NOT NULL THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'excludes ends_at', 'Leave out one of the two.');
+    ELSIF aligned THEN
+        PERFORM pglimit._refuse('aligned', aligned::text, 'excludes ends_at', 'Leave out one of the two.');
+    END IF;
+    IF tick_s <> 0 THEN
+        IF (tick_s BETWEEN 1e-6 AND 3155760000 AND abs(tick_s * 1e6 - round(tick_s * 1e6)) <= tick_s * 1e-9) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('tick_s', tick_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'A bucket that leaks in whole steps has one every tick_s; 0 is continuous.');
+        END IF;
+        IF algorithm <> 'leaky_bucket' THEN
+            PERFORM pglimit._refuse('tick_s', tick_s::text, 'is for leaky_bucket only', 'Leave it out.');
+        END IF;
+        ask.tick_us := round(tick_s * 1e6);
+    END IF;
+    IF (coalesce(block_for_s, 0) = 0 OR block_for_s BETWEEN 1e-6 AND 3155760000 AND abs(block_for_s * 1e6 - round(block_for_s * 1e6)) <= block_for_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'It is for how long a denial blocks the key; 0 is not at all.');
+    END IF;
+    ask.block_for_us := round(coalesce(block_for_s, 0) * 1e6);
+    IF aligned AND algorithm <> 'fixed_window' THEN
+        PERFORM pglimit._refuse('aligned', aligned::text, 'is for fixed_window only', 'Leave it out.');
+    END IF;
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    IF (cost > 0 AND cost <= 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be positive and at most 2^53', 'pglimit.check at cost 0 reads without consuming.');
+    ELSIF cost < LEAST(1, 1e-9 * ask.burst) THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be at least ' || LEAST(1, 1e-9 * ask.burst) || ', a billionth of the burst', 'Count in larger units.');
+    END IF;
+    ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+    IF ends_at IS NOT NULL THEN
+        -- A window that ends then is one that begins now and lasts until then.
+        ask.now_us := coalesce(ask.now_us, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+        IF (ends_at >= '1970-01-01+00' AND ends_at < '10000-01-01+00' AND (extract(epoch FROM ends_at) * 1000000)::bigint - ask.now_us BETWEEN 1 AND 3155760000000000) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('ends_at', quote_literal(ends_at), 'must be after the clock, ' || to_timestamp(ask.now_us / 1000000) || ', by at most a hundred years', 'It is the end of the period that clock_timestamp() is in.');
+        END IF;
+        ask.period_us := (extract(epoch FROM ends_at) * 1000000)::bigint - ask.now_us;
+    END IF;
+    IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+        ask.leak := limit_units * ask.tick_us / ask.period_us;
+        ask.hold_us := CASE WHEN ceil(ask.capacity / ask.leak) + 1 >= (3155760000000000 / ask.tick_us)::float8 THEN 3155760000000000
+                            ELSE (ceil(ask.capacity / ask.leak) + 1)::bigint * ask.tick_us END;
+    ELSE
+        ask.hold_us := CASE WHEN algorithm = 'sliding_window_counter' THEN 2 ELSE 1 END * ask.period_us;
+    END IF;
+    ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
+    -- Whole units of a whole ask; a fractional one is granted whole or in steps
+    -- of a millionth of the burst. A unit more may be less than a step, which is
+    -- then what has to fit.
+    ask.cost := CASE WHEN ask.units = trunc(ask.units) THEN 1 ELSE LEAST(1e-6 * ask.burst, ask.units) END;
+    ask.count := ask.units / ask.cost;
+    ask.unit := LEAST(GREATEST(1, ask.cost), ask.units);
+    IF algorithm = 'leaky_bucket' THEN
+        IF floor(ask.capacity / ask.cost) < 1 THEN
+            -- What can never fit is not tried: reading tells how the key stands.
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        ELSE
+            INSERT INTO pglimit_leaky_bucket AS t
+                   (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                         ask.policy::text AS policy, ask.key::text AS key,
+                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                         ask.leak::float8 AS leak,
+                         ask.tick_us::bigint AS tick_us,
+                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                leaked_at_us = CASE WHEN LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                    ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                        ELSE t.blocked_until_us END,
+                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                     THEN t.expires_at_us
+                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+            RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+            INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        IF floor(ask.capacity / ask.cost) < 1 THEN
+            -- What can never fit is not tried: reading tells how the key stands.
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        ELSE
+            ask.room := ask.capacity;
+            INSERT INTO pglimit_leaky_bucket_queue AS t
+                   (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                         ask.policy::text AS policy, ask.key::text AS key,
+                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                         ask.leak::float8 AS leak,
+                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                         LEAST(ask.count::float8, floor(ask.room::float8 / ask.cost::float8)) AS granted) AS a
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                ticket = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END = 0
+                              THEN t.ticket ELSE GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) END,
+                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                        ELSE t.blocked_until_us END,
+                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                     THEN t.expires_at_us
+                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+            RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
+            INTO ask.granted, ask.level, ask.ticket, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    ELSIF algorithm = 'token_bucket' THEN
+        IF floor(ask.capacity / ask.cost) < 1 THEN
+            -- What can never fit is not tried: reading tells how the key stands.
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_token_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        ELSE
+            INSERT INTO pglimit_token_bucket AS t
+                   (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                         ask.policy::text AS policy, ask.key::text AS key,
+                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                         ask.leak::float8 AS leak,
+                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                        ELSE t.blocked_until_us END,
+                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                     THEN t.expires_at_us
+                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+            RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+            INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    ELSIF algorithm = 'gcra' THEN
+        IF floor(ask.capacity / ask.cost) < 1 THEN
+            -- What can never fit is not tried: reading tells how the key stands.
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_gcra AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        ELSE
+            INSERT INTO pglimit_gcra AS t
+                   (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                         ask.policy::text AS policy, ask.key::text AS key,
+                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                         ask.leak::float8 AS leak,
+                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                        ELSE t.blocked_until_us END,
+                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                     THEN t.expires_at_us
+                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+            RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+            INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    ELSIF algorithm = 'fixed_window' THEN
+        IF floor(ask.capacity / ask.cost) < 1 THEN
+            -- What can never fit is not tried: reading tells how the key stands.
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_fixed_window AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            IF ask.now_us >= ask.ends_at_us THEN
+                ask.level := 0;
+                ask.ends_at_us := CASE WHEN ask.aligned THEN (ask.now_us / ask.period_us + 1) * ask.period_us ELSE ask.now_us + ask.period_us END;
+            END IF;
+            ask.level := LEAST(ask.capacity, ask.level);
+        ELSE
+            INSERT INTO pglimit_fixed_window AS t
+                   (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
+                   CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+                        ELSE a.now_us + a.period_us END,
+                   a.now_us, -a.block_for_us, a.now_us + a.hold_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                         ask.policy::text AS policy, ask.key::text AS key,
+                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                         ask.period_us::bigint AS period_us,
+                         ask.aligned::bool AS aligned,
+                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+                level = LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+                ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                        ELSE t.blocked_until_us END,
+                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                     THEN t.expires_at_us
+                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+            RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+            INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        IF floor(ask.capacity / ask.cost) < 1 THEN
+            -- What can never fit is not tried: reading tells how the key stands.
+            SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+                   coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            IF ask.updated_at_us >= ask.ends_at_us THEN
+                ask.previous := CASE WHEN ask.updated_at_us >= ask.ends_at_us + ask.period_us THEN 0 ELSE ask.current END;
+                ask.current := 0;
+                ask.ends_at_us := (ask.updated_at_us / ask.period_us + 1) * ask.period_us;
+            END IF;
+            ask.previous := LEAST(ask.capacity, ask.previous);
+            ask.current := LEAST(ask.capacity, ask.current);
+        ELSE
+            INSERT INTO pglimit_sliding_window_counter AS t
+                   (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
+                   (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                         ask.policy::text AS policy, ask.key::text AS key,
+                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                         ask.period_us::bigint AS period_us,
+                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                                 * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                  ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                                 + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+                current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+                          + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                                 * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                  ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                                 + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+                previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
+                ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                  ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
+                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                                 * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                  ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                                 + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                        ELSE t.blocked_until_us END,
+                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                     THEN t.expires_at_us
+                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+            RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+            INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+        ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
+    ELSIF algorithm = 'sliding_window_log' THEN
+        IF floor(ask.capacity / ask.cost) < 1 THEN
+            -- What can never fit is not tried: reading tells how the key stands.
+            SELECT c.us AS now_us,
+                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)), 0)::float8 AS level,
+                   coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)) >= ask.unit::float8 THEN 0
+                                 WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) - 1]
+                                 WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]
+                                 WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 2]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1]
+                                 ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        ELSE
+            INSERT INTO pglimit_sliding_window_log AS t
+                   (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT a.policy, a.key, a.cost, a.granted,
+                   CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
+                   CASE WHEN a.granted > 0 THEN ARRAY[0] ELSE '{}' END,
+                   0, a.cost * a.granted, a.capacity, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                         ask.policy::text AS policy, ask.key::text AS key,
+                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                         ask.period_us::bigint AS period_us,
+                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
+            entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
+                totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))
+                              WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+                              ELSE t.totals END,
+                base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity) END,
+                total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
+                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost) < 1
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                        ELSE t.blocked_until_us END,
+                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                     THEN t.expires_at_us
+                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+            RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                   coalesce(CASE WHEN t.capacity - (t.total - t.base) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN 0
+                                 WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) - 1]
+                                 WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]
+                                 WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 2]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1]
+                                 ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
+                   t.updated_at_us, t.blocked_until_us
+            INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    END IF;
+    ask.answer.allowed := ask.granted > 0;
+    ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
+    ask.answer.level := LEAST(ask.level, ask.burst);
+    ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
+    ask.answer.retry_after_s := 0;
+    ask.answer.delay_s := 0;
+    IF NOT ask.answer.allowed THEN
+        -- A block that begins with this very denial is its consequence.
+        ask.answer.reason := CASE WHEN ask.granted = -1 THEN 'blocked' ELSE 'limit' END;
+    END IF;
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.rest := LEAST(ask.unit, ask.units - ask.answer.granted);
+    END IF;
+    ask.empty_at_us := ask.updated_at_us;
+    ask.fits_at_us := ask.updated_at_us;
+    IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+        END IF;
+        IF ask.rest > 0 THEN
+            ask.fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, ask.rest);
+        END IF;
+        IF ask.answer.allowed AND algorithm = 'leaky_bucket_queue' THEN
+            ask.ahead_us := GREATEST(0, ask.level - ask.answer.granted) / ask.leak;
+            -- Half a microsecond is rounded up, as in Go; round() goes to the even one.
+            ask.answer.delay_s := CASE WHEN ask.ahead_us < 9223372036854774784::float8
+                THEN pglimit._seconds((floor(ask.ahead_us) + CASE WHEN ask.ahead_us - floor(ask.ahead_us) >= 0.5 THEN 1 ELSE 0 END)::bigint, 0) END;
+        END IF;
+    ELSIF algorithm IN ('fixed_window') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := GREATEST(ask.updated_at_us, ask.ends_at_us);
+        END IF;
+        IF ask.rest > 0 THEN
+            ask.fits_at_us := CASE WHEN floor(ask.capacity / ask.rest) < 1 THEN 9223372036854775807
+                                   WHEN ask.updated_at_us >= ask.ends_at_us OR floor((ask.capacity - ask.level) / ask.rest) >= 1 THEN ask.updated_at_us
+                                   ELSE ask.ends_at_us END;
+        END IF;
+    ELSIF algorithm IN ('sliding_window_counter') THEN
+        ask.empty_at_us := CASE WHEN ask.current > 0 THEN ask.ends_at_us + ask.period_us
+                                WHEN ask.previous > 0 THEN GREATEST(ask.updated_at_us, ask.ends_at_us)
+                                ELSE ask.updated_at_us END;
+        IF ask.rest > 0 THEN
+            ask.fits_at_us := pglimit._counter_at(ask.current, ask.previous, ask.ends_at_us, ask.period_us, ask.updated_at_us, ask.capacity, ask.rest);
+        END IF;
+    ELSIF algorithm IN ('sliding_window_log') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := GREATEST(ask.updated_at_us, ask.newest_at_us + ask.period_us);
+        END IF;
+        IF ask.rest > 0 THEN
+            ask.fits_at_us := CASE WHEN floor(ask.capacity / ask.rest) < 1 THEN 9223372036854775807
+                                   WHEN floor((ask.capacity - ask.level) / ask.rest) >= 1 THEN ask.updated_at_us
+                                   ELSE GREATEST(ask.updated_at_us, ask.frees_at_us + ask.period_us) END;
+        END IF;
+    END IF;
+    ask.answer.reset_after_s := pglimit._seconds(GREATEST(ask.empty_at_us, ask.blocked_until_us), ask.now_us);
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.answer.retry_after_s := pglimit._seconds(GREATEST(ask.fits_at_us, ask.blocked_until_us), ask.now_us);
+    END IF;
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.allow_up_to IS 'Asks for up to cost units and is granted what fits.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.check(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $2;
+    key text := $3;
+    units float8 := $4;
+    unit float8 := $4;
+    burst float8 := coalesce($7, $5);
+    capacity float8;
+    tick_us bigint := 1;
+    leak float8;
+    period_us bigint;
+    aligned bool := coalesce($9, false);
+    block_for_us bigint;
+    hold_us bigint;
+    now_us bigint;
+    level float8;
+    leaked_at_us bigint;
+    ends_at_us bigint;
+    current float8;
+    previous float8;
+    newest_at_us bigint;
+    frees_at_us bigint;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    steps bigint;
+    rest float8;
+    fits_at_us bigint;
+    empty_at_us bigint;
+    ahead_us float8;
+    answer pglimit.result;
+BEGIN
+    IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm), 'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
+    END IF;
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be from 1e-9 to 2^53', 'It is how many units pass per period_s, such as 5.');
+    END IF;
+    IF (burst IS NULL OR burst BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('burst', burst::text, 'must be from 1e-9 to 2^53, or NULL for limit_units', 'It is how many units pass at once when nothing was used before.');
+    END IF;
+    IF NOT algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') AND ask.burst <> limit_units THEN
+        PERFORM pglimit._refuse('burst', burst::text, algorithm || ' has no burst apart from limit_units', 'Leave it out.');
+    END IF;
+    IF ends_at IS NULL THEN
+        IF (period_s BETWEEN 1e-6 AND 3155760000 AND abs(period_s * 1e6 - round(period_s * 1e6)) <= period_s * 1e-9) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the time that limit_units is for, such as 60; a fixed_window takes ends_at instead.');
+        END IF;
+        ask.period_us := round(period_s * 1e6);
+    ELSIF algorithm <> 'fixed_window' THEN
+        PERFORM pglimit._refuse('ends_at', ends_at::text, 'is for fixed_window only', 'Give period_s instead.');
+    ELSIF period_s IS NOT NULL THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'excludes ends_at', 'Leave out one of the two.');
+    ELSIF aligned THEN
+        PERFORM pglimit._refuse('aligned', aligned::text, 'excludes ends_at', 'Leave out one of the two.');
+    END IF;
+    IF tick_s <> 0 THEN
+        IF (tick_s BETWEEN 1e-6 AND 3155760000 AND abs(tick_s * 1e6 - round(tick_s * 1e6)) <= tick_s * 1e-9) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('tick_s', tick_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'A bucket that leaks in whole steps has one every tick_s; 0 is continuous.');
+        END IF;
+        IF algorithm <> 'leaky_bucket' THEN
+            PERFORM pglimit._refuse('tick_s', tick_s::text, 'is for leaky_bucket only', 'Leave it out.');
+        END IF;
+        ask.tick_us := round(tick_s * 1e6);
+    END IF;
+    IF (coalesce(block_for_s, 0) = 0 OR block_for_s BETWEEN 1e-6 AND 3155760000 AND abs(block_for_s * 1e6 - round(block_for_s * 1e6)) <= block_for_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'It is for how long a denial blocks the key; 0 is not at all.');
+    END IF;
+    ask.block_for_us := round(coalesce(block_for_s, 0) * 1e6);
+    IF aligned AND algorithm <> 'fixed_window' THEN
+        PERFORM pglimit._refuse('aligned', aligned::text, 'is for fixed_window only', 'Leave it out.');
+    END IF;
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    IF (cost = 0 OR cost > 0 AND cost <= 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be 0, or positive and at most 2^53', 'Cost 0 reads how the key stands.');
+    ELSIF cost <> 0 AND cost < LEAST(1, 1e-9 * ask.burst) THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be at least ' || LEAST(1, 1e-9 * ask.burst) || ', a billionth of the burst', 'Count in larger units.');
+    END IF;
+    ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+    IF ends_at IS NOT NULL THEN
+        -- A window that ends then is one that begins now and lasts until then.
+        ask.now_us := coalesce(ask.now_us, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+        IF (ends_at >= '1970-01-01+00' AND ends_at < '10000-01-01+00' AND (extract(epoch FROM ends_at) * 1000000)::bigint - ask.now_us BETWEEN 1 AND 3155760000000000) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('ends_at', quote_literal(ends_at), 'must be after the clock, ' || to_timestamp(ask.now_us / 1000000) || ', by at most a hundred years', 'It is the end of the period that clock_timestamp() is in.');
+        END IF;
+        ask.period_us := (extract(epoch FROM ends_at) * 1000000)::bigint - ask.now_us;
+    END IF;
+    IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+        ask.leak := limit_units * ask.tick_us / ask.period_us;
+        ask.hold_us := CASE WHEN ceil(ask.capacity / ask.leak) + 1 >= (3155760000000000 / ask.tick_us)::float8 THEN 3155760000000000
+                            ELSE (ceil(ask.capacity / ask.leak) + 1)::bigint * ask.tick_us END;
+    ELSE
+        ask.hold_us := CASE WHEN algorithm = 'sliding_window_counter' THEN 2 ELSE 1 END * ask.period_us;
+    END IF;
+    ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
+    IF algorithm = 'leaky_bucket' THEN
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+        ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        ask.leaked_at_us := ask.updated_at_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+        ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+    ELSIF algorithm = 'token_bucket' THEN
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_token_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        ask.leaked_at_us := ask.updated_at_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+        ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+    ELSIF algorithm = 'gcra' THEN
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_gcra AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        ask.leaked_at_us := ask.updated_at_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+        ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+    ELSIF algorithm = 'fixed_window' THEN
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_fixed_window AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        IF ask.now_us >= ask.ends_at_us THEN
+            ask.level := 0;
+            ask.ends_at_us := CASE WHEN ask.aligned THEN (ask.now_us / ask.period_us + 1) * ask.period_us ELSE ask.now_us + ask.period_us END;
+        END IF;
+        ask.level := LEAST(ask.capacity, ask.level);
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+               coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        IF ask.updated_at_us >= ask.ends_at_us THEN
+            ask.previous := CASE WHEN ask.updated_at_us >= ask.ends_at_us + ask.period_us THEN 0 ELSE ask.current END;
+            ask.current := 0;
+            ask.ends_at_us := (ask.updated_at_us / ask.period_us + 1) * ask.period_us;
+        END IF;
+        ask.previous := LEAST(ask.capacity, ask.previous);
+        ask.current := LEAST(ask.capacity, ask.current);
+        ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
+    ELSIF algorithm = 'sliding_window_log' THEN
+        SELECT c.us AS now_us,
+               coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)), 0)::float8 AS level,
+               coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+               coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)) >= ask.unit::float8 THEN 0
+                             WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) - 1]
+                             WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]
+                             WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 2]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1]
+                             ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+        INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+    END IF;
+    ask.answer.allowed := ask.blocked_until_us <= ask.updated_at_us
+                          AND (ask.units = 0 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1);
+    ask.answer.granted := CASE WHEN ask.answer.allowed THEN ask.units ELSE 0 END;
+    ask.answer.level := LEAST(ask.level, ask.burst);
+    ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
+    ask.answer.retry_after_s := 0;
+    ask.answer.delay_s := 0;
+    IF NOT ask.answer.allowed THEN
+        -- A block that begins with this very denial is its consequence.
+        ask.answer.reason := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 'blocked' ELSE 'limit' END;
+    END IF;
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.rest := LEAST(ask.unit, ask.units - ask.answer.granted);
+    END IF;
+    ask.empty_at_us := ask.updated_at_us;
+    ask.fits_at_us := ask.updated_at_us;
+    IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+        END IF;
+        IF ask.rest > 0 THEN
+            ask.fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, ask.rest);
+        END IF;
+        IF ask.answer.allowed AND algorithm = 'leaky_bucket_queue' THEN
+            ask.ahead_us := GREATEST(0, ask.level) / ask.leak;
+            -- Half a microsecond is rounded up, as in Go; round() goes to the even one.
+            ask.answer.delay_s := CASE WHEN ask.ahead_us < 9223372036854774784::float8
+                THEN pglimit._seconds((floor(ask.ahead_us) + CASE WHEN ask.ahead_us - floor(ask.ahead_us) >= 0.5 THEN 1 ELSE 0 END)::bigint, 0) END;
+        END IF;
+    ELSIF algorithm IN ('fixed_window') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := GREATEST(ask.updated_at_us, ask.ends_at_us);
+        END IF;
+        IF ask.rest > 0 THEN
+            ask.fits_at_us := CASE WHEN floor(ask.capacity / ask.rest) < 1 THEN 9223372036854775807
+                                   WHEN ask.updated_at_us >= ask.ends_at_us OR floor((ask.capacity - ask.level) / ask.rest) >= 1 THEN ask.updated_at_us
+                                   ELSE ask.ends_at_us END;
+        END IF;
+    ELSIF algorithm IN ('sliding_window_counter') THEN
+        ask.empty_at_us := CASE WHEN ask.current > 0 THEN ask.ends_at_us + ask.period_us
+                                WHEN ask.previous > 0 THEN GREATEST(ask.updated_at_us, ask.ends_at_us)
+                                ELSE ask.updated_at_us END;
+        IF ask.rest > 0 THEN
+            ask.fits_at_us := pglimit._counter_at(ask.current, ask.previous, ask.ends_at_us, ask.period_us, ask.updated_at_us, ask.capacity, ask.rest);
+        END IF;
+    ELSIF algorithm IN ('sliding_window_log') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := GREATEST(ask.updated_at_us, ask.newest_at_us + ask.period_us);
+        END IF;
+        IF ask.rest > 0 THEN
+            ask.fits_at_us := CASE WHEN floor(ask.capacity / ask.rest) < 1 THEN 9223372036854775807
+                                   WHEN floor((ask.capacity - ask.level) / ask.rest) >= 1 THEN ask.updated_at_us
+                                   ELSE GREATEST(ask.updated_at_us, ask.frees_at_us + ask.period_us) END;
+        END IF;
+    END IF;
+    ask.answer.reset_after_s := pglimit._seconds(GREATEST(ask.empty_at_us, ask.blocked_until_us), ask.now_us);
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.answer.retry_after_s := pglimit._seconds(GREATEST(ask.fits_at_us, ask.blocked_until_us), ask.now_us);
+    END IF;
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.check IS 'Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.fill(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $2;
+    key text := $3;
+    units float8 := $4;
+    burst float8 := coalesce($7, $5);
+    capacity float8;
+    tick_us bigint := 1;
+    leak float8;
+    period_us bigint;
+    aligned bool := coalesce($9, false);
+    block_for_us bigint;
+    hold_us bigint;
+    now_us bigint;
+    granted float8 := 0;
+    level float8;
+    leaked_at_us bigint;
+    ticket bigint;
+    ends_at_us bigint;
+    current float8;
+    previous float8;
+    newest_at_us bigint;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    fits_at_us bigint;
+    empty_at_us bigint;
+    answer pglimit.result;
+BEGIN
+    IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm), 'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
+    END IF;
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be from 1e-9 to 2^53', 'It is how many units pass per period_s, such as 5.');
+    END IF;
+    IF (burst IS NULL OR burst BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('burst', burst::text, 'must be from 1e-9 to 2^53, or NULL for limit_units', 'It is how many units pass at once when nothing was used before.');
+    END IF;
+    IF NOT algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') AND ask.burst <> limit_units THEN
+        PERFORM pglimit._refuse('burst', burst::text, algorithm || ' has no burst apart from limit_units', 'Leave it out.');
+    END IF;
+    IF ends_at IS NULL THEN
+        IF (period_s BETWEEN 1e-6 AND 3155760000 AND abs(period_s * 1e6 - round(period_s * 1e6)) <= period_s * 1e-9) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the time that limit_units is for, such as 60; a fixed_window takes ends_at instead.');
+        END IF;
+        ask.period_us := round(period_s * 1e6);
+    ELSIF algorithm <> 'fixed_window' THEN
+        PERFORM pglimit._refuse('ends_at', ends_at::text, 'is for fixed_window only', 'Give period_s instead.');
+    ELSIF period_s IS NOT NULL THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'excludes ends_at', 'Leave out one of the two.');
+    ELSIF aligned THEN
+        PERFORM pglimit._refuse('aligned', aligned::text, 'excludes ends_at', 'Leave out one of the two.');
+    END IF;
+    IF tick_s <> 0 THEN
+        IF (tick_s BETWEEN 1e-6 AND 3155760000 AND abs(tick_s * 1e6 - round(tick_s * 1e6)) <= tick_s * 1e-9) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('tick_s', tick_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'A bucket that leaks in whole steps has one every tick_s; 0 is continuous.');
+        END IF;
+        IF algorithm <> 'leaky_bucket' THEN
+            PERFORM pglimit._refuse('tick_s', tick_s::text, 'is for leaky_bucket only', 'Leave it out.');
+        END IF;
+        ask.tick_us := round(tick_s * 1e6);
+    END IF;
+    IF (coalesce(block_for_s, 0) = 0 OR block_for_s BETWEEN 1e-6 AND 3155760000 AND abs(block_for_s * 1e6 - round(block_for_s * 1e6)) <= block_for_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'It is for how long a denial blocks the key; 0 is not at all.');
+    END IF;
+    ask.block_for_us := round(coalesce(block_for_s, 0) * 1e6);
+    IF aligned AND algorithm <> 'fixed_window' THEN
+        PERFORM pglimit._refuse('aligned', aligned::text, 'is for fixed_window only', 'Leave it out.');
+    END IF;
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    IF (cost > 0 AND cost <= 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be positive and at most 2^53', 'pglimit.check at cost 0 reads without consuming.');
+    ELSIF cost < LEAST(1, 1e-9 * ask.burst) THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be at least ' || LEAST(1, 1e-9 * ask.burst) || ', a billionth of the burst', 'Count in larger units.');
+    END IF;
+    ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+    IF ends_at IS NOT NULL THEN
+        -- A window that ends then is one that begins now and lasts until then.
+        ask.now_us := coalesce(ask.now_us, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+        IF (ends_at >= '1970-01-01+00' AND ends_at < '10000-01-01+00' AND (extract(epoch FROM ends_at) * 1000000)::bigint - ask.now_us BETWEEN 1 AND 3155760000000000) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('ends_at', quote_literal(ends_at), 'must be after the clock, ' || to_timestamp(ask.now_us / 1000000) || ', by at most a hundred years', 'It is the end of the period that clock_timestamp() is in.');
+        END IF;
+        ask.period_us := (extract(epoch FROM ends_at) * 1000000)::bigint - ask.now_us;
+    END IF;
+    IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+        ask.leak := limit_units * ask.tick_us / ask.period_us;
+        ask.hold_us := CASE WHEN ceil(ask.capacity / ask.leak) + 1 >= (3155760000000000 / ask.tick_us)::float8 THEN 3155760000000000
+                            ELSE (ceil(ask.capacity / ask.leak) + 1)::bigint * ask.tick_us END;
+    ELSE
+        ask.hold_us := CASE WHEN algorithm = 'sliding_window_counter' THEN 2 ELSE 1 END * ask.period_us;
+    END IF;
+    ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
+    IF algorithm = 'leaky_bucket' THEN
+        -- Up to the burst, without the slack.
+        ask.capacity := ask.burst;
+        INSERT INTO pglimit_leaky_bucket AS t
+               (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     ask.capacity::float8 AS capacity,
+                     ask.leak::float8 AS leak,
+                     ask.tick_us::bigint AS tick_us,
+                     ask.hold_us::bigint AS hold_us,
+                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
+            granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))),
+            level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) + EXCLUDED.granted),
+            leaked_at_us = CASE WHEN LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+                                THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+        ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        -- Up to the burst, without the slack.
+        ask.capacity := ask.burst;
+        INSERT INTO pglimit_leaky_bucket_queue AS t
+               (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, a.now_us, 0, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     ask.capacity::float8 AS capacity,
+                     ask.leak::float8 AS leak,
+                     ask.hold_us::bigint AS hold_us,
+                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+            granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))),
+            level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted),
+            ticket = GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)),
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.ticket, ask.updated_at_us, ask.blocked_until_us;
+        ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+        ask.leaked_at_us := ask.updated_at_us;
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+    ELSIF algorithm = 'token_bucket' THEN
+        -- Up to the burst, without the slack.
+        ask.capacity := ask.burst;
+        INSERT INTO pglimit_token_bucket AS t
+               (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     ask.capacity::float8 AS capacity,
+                     ask.leak::float8 AS leak,
+                     ask.hold_us::bigint AS hold_us,
+                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+            granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))),
+            level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted),
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+        ask.leaked_at_us := ask.updated_at_us;
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+    ELSIF algorithm = 'gcra' THEN
+        -- Up to the burst, without the slack.
+        ask.capacity := ask.burst;
+        INSERT INTO pglimit_gcra AS t
+               (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     ask.capacity::float8 AS capacity,
+                     ask.leak::float8 AS leak,
+                     ask.hold_us::bigint AS hold_us,
+                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+            granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))),
+            level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted),
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+        ask.leaked_at_us := ask.updated_at_us;
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+    ELSIF algorithm = 'fixed_window' THEN
+        -- Up to the burst, without the slack.
+        ask.capacity := ask.burst;
+        INSERT INTO pglimit_fixed_window AS t
+               (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity,
+               CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+                    ELSE a.now_us + a.period_us END,
+               a.now_us, 0, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     ask.capacity::float8 AS capacity,
+                     ask.period_us::bigint AS period_us,
+                     ask.aligned::bool AS aligned,
+                     ask.hold_us::bigint AS hold_us,
+                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+            granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
+            level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) + EXCLUDED.granted),
+            ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        -- Up to the burst, without the slack.
+        ask.capacity := ask.burst;
+        INSERT INTO pglimit_sliding_window_counter AS t
+               (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, 0, a.capacity, a.period_us,
+               (a.now_us / a.period_us + 1) * a.period_us, a.now_us, 0, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     ask.capacity::float8 AS capacity,
+                     ask.period_us::bigint AS period_us,
+                     ask.hold_us::bigint AS hold_us,
+                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                             * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                             + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
+            current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+                      + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                             * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                             + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
+            previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
+            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+        ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
+    ELSIF algorithm = 'sliding_window_log' THEN
+        -- Up to the burst, without the slack.
+        ask.capacity := ask.burst;
+        INSERT INTO pglimit_sliding_window_log AS t
+               (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, 1, a.granted, ARRAY[a.now_us], ARRAY[0],
+               0, a.granted, a.capacity, a.period_us, a.now_us, 0, a.now_us + a.hold_us
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     ask.capacity::float8 AS capacity,
+                     ask.period_us::bigint AS period_us,
+                     ask.hold_us::bigint AS hold_us,
+                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))),
+        entries = CASE WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
+            totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))
+                          WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+                          ELSE t.totals END,
+            base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity) END,
+            total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))),
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.newest_at_us, ask.updated_at_us, ask.blocked_until_us;
+        ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+        IF now IS NULL THEN
+            ask.now_us := ask.updated_at_us;
+        END IF;
+    END IF;
+    ask.answer.allowed := true;
+    ask.answer.granted := CASE WHEN ask.granted = ask.units THEN ask.units ELSE GREATEST(0, ask.granted) END;
+    ask.answer.level := LEAST(ask.level, ask.burst);
+    ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
+    ask.answer.retry_after_s := 0;
+    ask.answer.delay_s := 0;
+    ask.empty_at_us := ask.updated_at_us;
+    ask.fits_at_us := ask.updated_at_us;
+    IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+        END IF;
+    ELSIF algorithm IN ('fixed_window') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := GREATEST(ask.updated_at_us, ask.ends_at_us);
+        END IF;
+    ELSIF algorithm IN ('sliding_window_counter') THEN
+        ask.empty_at_us := CASE WHEN ask.current > 0 THEN ask.ends_at_us + ask.period_us
+                                WHEN ask.previous > 0 THEN GREATEST(ask.updated_at_us, ask.ends_at_us)
+                                ELSE ask.updated_at_us END;
+    ELSIF algorithm IN ('sliding_window_log') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := GREATEST(ask.updated_at_us, ask.newest_at_us + ask.period_us);
+        END IF;
+    END IF;
+    ask.answer.reset_after_s := pglimit._seconds(GREATEST(ask.empty_at_us, ask.blocked_until_us), ask.now_us);
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.fill IS 'Records cost units that were spent whatever the limit says.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.refund(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $2;
+    key text := $3;
+    units float8 := $4;
+    unit float8 := $4;
+    burst float8 := coalesce($7, $5);
+    capacity float8;
+    tick_us bigint := 1;
+    leak float8;
+    period_us bigint;
+    aligned bool := coalesce($9, false);
+    block_for_us bigint;
+    hold_us bigint;
+    now_us bigint;
+    granted float8 := 0;
+    level float8;
+    leaked_at_us bigint;
+    ends_at_us bigint;
+    current float8;
+    previous float8;
+    newest_at_us bigint;
+    frees_at_us bigint;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    steps bigint;
+    fits_at_us bigint;
+    empty_at_us bigint;
+    answer pglimit.result;
+BEGIN
+    IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm), 'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
+    END IF;
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be from 1e-9 to 2^53', 'It is how many units pass per period_s, such as 5.');
+    END IF;
+    IF (burst IS NULL OR burst BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('burst', burst::text, 'must be from 1e-9 to 2^53, or NULL for limit_units', 'It is how many units pass at once when nothing was used before.');
+    END IF;
+    IF NOT algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') AND ask.burst <> limit_units THEN
+        PERFORM pglimit._refuse('burst', burst::text, algorithm || ' has no burst apart from limit_units', 'Leave it out.');
+    END IF;
+    IF ends_at IS NULL THEN
+        IF (period_s BETWEEN 1e-6 AND 3155760000 AND abs(period_s * 1e6 - round(period_s * 1e6)) <= period_s * 1e-9) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the time that limit_units is for, such as 60; a fixed_window takes ends_at instead.');
+        END IF;
+        ask.period_us := round(period_s * 1e6);
+    ELSIF algorithm <> 'fixed_window' THEN
+        PERFORM pglimit._refuse('ends_at', ends_at::text, 'is for fixed_window only', 'Give period_s instead.');
+    ELSIF period_s IS NOT NULL THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'excludes ends_at', 'Leave out one of the two.');
+    ELSIF aligned THEN
+        PERFORM pglimit._refuse('aligned', aligned::text, 'excludes ends_at', 'Leave out one of the two.');
+    END IF;
+    IF tick_s <> 0 THEN
+        IF (tick_s BETWEEN 1e-6 AND 3155760000 AND abs(tick_s * 1e6 - round(tick_s * 1e6)) <= tick_s * 1e-9) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('tick_s', tick_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'A bucket that leaks in whole steps has one every tick_s; 0 is continuous.');
+        END IF;
+        IF algorithm <> 'leaky_bucket' THEN
+            PERFORM pglimit._refuse('tick_s', tick_s::text, 'is for leaky_bucket only', 'Leave it out.');
+        END IF;
+        ask.tick_us := round(tick_s * 1e6);
+    END IF;
+    IF (coalesce(block_for_s, 0) = 0 OR block_for_s BETWEEN 1e-6 AND 3155760000 AND abs(block_for_s * 1e6 - round(block_for_s * 1e6)) <= block_for_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'It is for how long a denial blocks the key; 0 is not at all.');
+    END IF;
+    ask.block_for_us := round(coalesce(block_for_s, 0) * 1e6);
+    IF aligned AND algorithm <> 'fixed_window' THEN
+        PERFORM pglimit._refuse('aligned', aligned::text, 'is for fixed_window only', 'Leave it out.');
+    END IF;
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    IF algorithm = 'leaky_bucket_queue' THEN
+        RAISE feature_not_supported USING MESSAGE = 'pglimit: refund is not for leaky_bucket_queue: a place in the queue cannot be given back',
+            HINT = 'Take leaky_bucket, which decides alike and has no turns.';
+    END IF;
+    IF (cost > 0 AND cost <= 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be positive and at most 2^53', 'pglimit.check at cost 0 reads without consuming.');
+    ELSIF cost < LEAST(1, 1e-9 * ask.burst) THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be at least ' || LEAST(1, 1e-9 * ask.burst) || ', a billionth of the burst', 'Count in larger units.');
+    END IF;
+    ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+    IF ends_at IS NOT NULL THEN
+        -- A window that ends then is one that begins now and lasts until then.
+        ask.now_us := coalesce(ask.now_us, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+        IF (ends_at >= '1970-01-01+00' AND ends_at < '10000-01-01+00' AND (extract(epoch FROM ends_at) * 1000000)::bigint - ask.now_us BETWEEN 1 AND 3155760000000000) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('ends_at', quote_literal(ends_at), 'must be after the clock, ' || to_timestamp(ask.now_us / 1000000) || ', by at most a hundred years', 'It is the end of the period that clock_timestamp() is in.');
+        END IF;
+        ask.period_us := (extract(epoch FROM ends_at) * 1000000)::bigint - ask.now_us;
+    END IF;
+    IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+        ask.leak := limit_units * ask.tick_us / ask.period_us;
+        ask.hold_us := CASE WHEN ceil(ask.capacity / ask.leak) + 1 >= (3155760000000000 / ask.tick_us)::float8 THEN 3155760000000000
+                            ELSE (ceil(ask.capacity / ask.leak) + 1)::bigint * ask.tick_us END;
+    ELSE
+        ask.hold_us := CASE WHEN algorithm = 'sliding_window_counter' THEN 2 ELSE 1 END * ask.period_us;
+    END IF;
+    ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
+    IF algorithm = 'leaky_bucket' THEN
+        UPDATE pglimit_leaky_bucket AS t SET
+            cost = 1,
+            granted = LEAST(ask.units::float8, LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / ask.tick_us::bigint * ask.leak::float8))),
+            level = GREATEST(0, LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / ask.tick_us::bigint * ask.leak::float8)) - ask.units::float8),
+            leaked_at_us = CASE WHEN LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / ask.tick_us::bigint * ask.leak::float8)) = 0
+                                THEN GREATEST(t.updated_at_us, c.us)
+                                ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / ask.tick_us::bigint * ask.tick_us::bigint END,
+            updated_at_us = GREATEST(t.updated_at_us, c.us)
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text
+        RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+        IF NOT FOUND THEN -- no row: nothing is there
+            ask.granted := 0;
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        ELSE
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        NULL; -- refused above
+    ELSIF algorithm = 'token_bucket' THEN
+        UPDATE pglimit_token_bucket AS t SET
+            cost = 1,
+            granted = LEAST(ask.units::float8, LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * ask.leak::float8))),
+            level = GREATEST(0, LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * ask.leak::float8)) - ask.units::float8),
+            updated_at_us = GREATEST(t.updated_at_us, c.us)
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text
+        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        IF NOT FOUND THEN -- no row: nothing is there
+            ask.granted := 0;
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_token_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        ELSE
+            ask.leaked_at_us := ask.updated_at_us;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    ELSIF algorithm = 'gcra' THEN
+        UPDATE pglimit_gcra AS t SET
+            cost = 1,
+            granted = LEAST(ask.units::float8, LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * ask.leak::float8))),
+            level = GREATEST(0, LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * ask.leak::float8)) - ask.units::float8),
+            updated_at_us = GREATEST(t.updated_at_us, c.us)
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text
+        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        IF NOT FOUND THEN -- no row: nothing is there
+            ask.granted := 0;
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_gcra AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        ELSE
+            ask.leaked_at_us := ask.updated_at_us;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    ELSIF algorithm = 'fixed_window' THEN
+        UPDATE pglimit_fixed_window AS t SET
+            cost = 1,
+            granted = LEAST(ask.units::float8, LEAST(ask.capacity::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END)),
+            level = GREATEST(0, LEAST(ask.capacity::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END) - ask.units::float8),
+            updated_at_us = GREATEST(t.updated_at_us, c.us)
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text
+        RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        IF NOT FOUND THEN -- no row: nothing is there
+            ask.granted := 0;
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_fixed_window AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            IF ask.now_us >= ask.ends_at_us THEN
+                ask.level := 0;
+                ask.ends_at_us := CASE WHEN ask.aligned THEN (ask.now_us / ask.period_us + 1) * ask.period_us ELSE ask.now_us + ask.period_us END;
+            END IF;
+            ask.level := LEAST(ask.capacity, ask.level);
+        ELSE
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        UPDATE pglimit_sliding_window_counter AS t SET
+            cost = 1, period_us = ask.period_us::bigint,
+            granted = LEAST(ask.units::float8, LEAST(ask.capacity::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) + LEAST(ask.capacity::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + ask.period_us::bigint THEN t.current ELSE 0 END)),
+            current = GREATEST(0, LEAST(ask.capacity::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) - ask.units::float8),
+            previous = GREATEST(0, LEAST(ask.capacity::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + ask.period_us::bigint THEN t.current ELSE 0 END) - GREATEST(0, ask.units::float8 - LEAST(ask.capacity::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END))),
+            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us
+                              ELSE (GREATEST(t.updated_at_us, c.us) / ask.period_us::bigint + 1) * ask.period_us::bigint END,
+            updated_at_us = GREATEST(t.updated_at_us, c.us)
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text
+        RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        IF NOT FOUND THEN -- no row: nothing is there
+            ask.granted := 0;
+            SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+                   coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            IF ask.updated_at_us >= ask.ends_at_us THEN
+                ask.previous := CASE WHEN ask.updated_at_us >= ask.ends_at_us + ask.period_us THEN 0 ELSE ask.current END;
+                ask.current := 0;
+                ask.ends_at_us := (ask.updated_at_us / ask.period_us + 1) * ask.period_us;
+            END IF;
+            ask.previous := LEAST(ask.capacity, ask.previous);
+            ask.current := LEAST(ask.capacity, ask.current);
+        ELSE
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+        ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
+    ELSIF algorithm = 'sliding_window_log' THEN
+        UPDATE pglimit_sliding_window_log AS t SET
+            cost = 1, period_us = ask.period_us::bigint,
+            granted = LEAST(ask.units::float8, (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8))),
+            entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)
+                           THEN t.entries[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1 : width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8), t.totals) - CASE WHEN t.totals[width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8), t.totals)] = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8) THEN 1 ELSE 0 END] ELSE '{}' END,
+            totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)
+                          THEN t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1 : width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8), t.totals) - CASE WHEN t.totals[width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8), t.totals)] = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8) THEN 1 ELSE 0 END] ELSE '{}' END,
+            base = GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), total = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8),
+            updated_at_us = GREATEST(t.updated_at_us, c.us)
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text
+        RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+        INTO ask.granted, ask.level, ask.newest_at_us, ask.updated_at_us, ask.blocked_until_us;
+        IF NOT FOUND THEN -- no row: nothing is there
+            ask.granted := 0;
+            SELECT c.us AS now_us,
+                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)), 0)::float8 AS level,
+                   coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)) >= ask.unit::float8 THEN 0
+                                 WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) - 1]
+                                 WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]
+                                 WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 2]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1]
+                                 ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        ELSE
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    END IF;
+    ask.answer.allowed := true;
+    ask.answer.granted := CASE WHEN ask.granted = ask.units THEN ask.units ELSE GREATEST(0, ask.granted) END;
+    ask.answer.level := LEAST(ask.level, ask.burst);
+    ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
+    ask.answer.retry_after_s := 0;
+    ask.answer.delay_s := 0;
+    ask.empty_at_us := ask.updated_at_us;
+    ask.fits_at_us := ask.updated_at_us;
+    IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+        END IF;
+    ELSIF algorithm IN ('fixed_window') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := GREATEST(ask.updated_at_us, ask.ends_at_us);
+        END IF;
+    ELSIF algorithm IN ('sliding_window_counter') THEN
+        ask.empty_at_us := CASE WHEN ask.current > 0 THEN ask.ends_at_us + ask.period_us
+                                WHEN ask.previous > 0 THEN GREATEST(ask.updated_at_us, ask.ends_at_us)
+                                ELSE ask.updated_at_us END;
+    ELSIF algorithm IN ('sliding_window_log') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := GREATEST(ask.updated_at_us, ask.newest_at_us + ask.period_us);
+        END IF;
+    END IF;
+    ask.answer.reset_after_s := pglimit._seconds(GREATEST(ask.empty_at_us, ask.blocked_until_us), ask.now_us);
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.refund IS 'Gives cost units back, at most what is there.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.block(algorithm text, name text, key text, for_s float8, now timestamptz DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $2;
+    key text := $3;
+    for_us bigint;
+    now_us bigint;
+BEGIN
+    IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm), 'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
+    END IF;
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    IF (for_s BETWEEN 1e-6 AND 3155760000 AND abs(for_s * 1e6 - round(for_s * 1e6)) <= for_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('for_s', for_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'pglimit.unblock lifts a block.');
+    END IF;
+    ask.for_us := round(for_s * 1e6);
+    IF algorithm = 'leaky_bucket' THEN
+        INSERT INTO pglimit_leaky_bucket AS t
+               (policy, key, level, capacity, leak, tick_us, leaked_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, 0, 0, 1, 1, c.us, 1, 0, c.us,
+               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint),
+            expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        INSERT INTO pglimit_leaky_bucket_queue AS t
+               (policy, key, level, capacity, leak, ticket, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, 0, 0, 1, c.us, 1, 0, c.us,
+               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint),
+            expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+    ELSIF algorithm = 'token_bucket' THEN
+        INSERT INTO pglimit_token_bucket AS t
+               (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, 0, 0, 1, 1, 0, c.us,
+               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint),
+            expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+    ELSIF algorithm = 'gcra' THEN
+        INSERT INTO pglimit_gcra AS t
+               (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, 0, 0, 1, 1, 0, c.us,
+               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint),
+            expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+    ELSIF algorithm = 'fixed_window' THEN
+        INSERT INTO pglimit_fixed_window AS t
+               (policy, key, level, capacity, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, 0, 0, 0, 1, 0, c.us,
+               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint),
+            expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        INSERT INTO pglimit_sliding_window_counter AS t
+               (policy, key, current, previous, capacity, period_us, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, 0, 0, 0, 1, 0, 1, 0, c.us,
+               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint),
+            expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+    ELSIF algorithm = 'sliding_window_log' THEN
+        INSERT INTO pglimit_sliding_window_log AS t
+               (policy, key, entries, totals, base, total, capacity, period_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT ask.policy::text, ask.key::text, '{}', '{}', 0, 0, 0, 1, 1, 0, c.us,
+               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint),
+            expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.block IS 'Denies the key for for_s seconds whatever it has used.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.unblock(algorithm text, name text, key text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $2;
+    key text := $3;
+BEGIN
+    IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm), 'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
+    END IF;
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF algorithm = 'leaky_bucket' THEN
+        UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
+        FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        UPDATE pglimit_leaky_bucket_queue AS t SET blocked_until_us = 0
+        FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+    ELSIF algorithm = 'token_bucket' THEN
+        UPDATE pglimit_token_bucket AS t SET blocked_until_us = 0
+        FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+    ELSIF algorithm = 'gcra' THEN
+        UPDATE pglimit_gcra AS t SET blocked_until_us = 0
+        FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+    ELSIF algorithm = 'fixed_window' THEN
+        UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
+        FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        UPDATE pglimit_sliding_window_counter AS t SET blocked_until_us = 0
+        FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+    ELSIF algorithm = 'sliding_window_log' THEN
+        UPDATE pglimit_sliding_window_log AS t SET blocked_until_us = 0
+        FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.unblock IS 'Lifts the key''s block and leaves what it has used.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.reset(algorithm text, name text, key text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $2;
+    key text := $3;
+BEGIN
+    IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm), 'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
+    END IF;
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF algorithm = 'leaky_bucket' THEN
+        DELETE FROM pglimit_leaky_bucket AS t
+        USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        DELETE FROM pglimit_leaky_bucket_queue AS t
+        USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+    ELSIF algorithm = 'token_bucket' THEN
+        DELETE FROM pglimit_token_bucket AS t
+        USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+    ELSIF algorithm = 'gcra' THEN
+        DELETE FROM pglimit_gcra AS t
+        USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+    ELSIF algorithm = 'fixed_window' THEN
+        DELETE FROM pglimit_fixed_window AS t
+        USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        DELETE FROM pglimit_sliding_window_counter AS t
+        USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+    ELSIF algorithm = 'sliding_window_log' THEN
+        DELETE FROM pglimit_sliding_window_log AS t
+        USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.reset IS 'Forgets the key: what it has used and its block.';
+
+-- The functions see the schema of the tables, whatever the caller's search_path,
+-- and no temporary table before it.
+-- +goose StatementBegin
+DO $pglimit$
+DECLARE
+    home name := (SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('pglimit_token_bucket'));
+    f regprocedure;
+BEGIN
+    FOR f IN SELECT p.oid FROM pg_proc AS p
+             WHERE p.pronamespace = to_regnamespace('pglimit') AND p.proname IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'allow_up_to', 'check', 'fill', 'refund', 'block', 'unblock', 'reset') LOOP
+        EXECUTE format('ALTER FUNCTION %s SET search_path TO %I, pg_temp', f, home);
+    END LOOP;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- +goose Down
+-- +goose StatementBegin
+DO $pglimit$
+DECLARE
+    f regprocedure;
+BEGIN
+    FOR f IN SELECT p.oid FROM pg_proc AS p
+             WHERE p.pronamespace = to_regnamespace('pglimit')
+               AND p.proname IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'allow_up_to', 'check', 'fill', 'refund', 'block', 'unblock', 'reset', '_refuse', '_seconds', '_bucket_at', '_counter_at') LOOP
+        EXECUTE 'DROP FUNCTION ' || f;
+    END LOOP;
+    IF to_regtype('pglimit.result') IS NOT NULL THEN
+        DROP TYPE pglimit.result;
+    END IF;
+    BEGIN
+        DROP SCHEMA IF EXISTS pglimit;
+    EXCEPTION WHEN dependent_objects_still_exist OR insufficient_privilege THEN
+        NULL; -- it is used for something else too, or is somebody else's
+    END;
+END $pglimit$;
+-- +goose StatementEnd
