@@ -181,11 +181,13 @@ func (s *Set) explain(err error) error {
 	}
 	next := map[string]string{
 		"3F000": "no schema of the search_path exists: run CREATE SCHEMA first, or change search_path in the connection string",
-		"42501": s.right,
 		"42P07": "it was made by something else than " + s.table + " knows of, such as exported migrations in a goose folder or printed SQL: go on with that, not with this",
 		"2BP01": "something of yours depends on it: drop that first",
 		"25006": "this is a replica or a read-only session: connect to the primary",
 	}[answer.SQLState()]
+	if own := s.next[answer.SQLState()]; own != "" {
+		next = own
+	}
 	if next == "" {
 		return fmt.Errorf("pglimit: migrate: %w", err)
 	}

@@ -21,9 +21,9 @@ import (
 // [Tables] and [Functions]; their methods may be called concurrently.
 type Set struct {
 	files embed.FS
-	dir   string // where they lie in files
-	table string // keeps the record
-	right string // what to do without the right to run them
+	dir   string            // where they lie in files
+	table string            // keeps the record
+	next  map[string]string // what to do about an error of that SQLSTATE
 }
 
 //go:embed functions/*.sql
@@ -33,7 +33,9 @@ var functions embed.FS
 // this package that have no Set in their names are its methods.
 var Tables = &Set{
 	files: FS, dir: ".", table: VersionTable,
-	right: "the role lacks the right to do this: migrate as the owner of the schema, or GRANT CREATE ON SCHEMA to the role",
+	next: map[string]string{
+		"42501": "the role lacks the right to do this: migrate as the owner of the schema, or GRANT CREATE ON SCHEMA to the role",
+	},
 }
 
 // Functions are the SQL functions of schema pglimit, for programs in other
@@ -46,7 +48,11 @@ var Tables = &Set{
 // before them.
 var Functions = &Set{
 	files: functions, dir: "functions", table: "pglimit_functions_goose_db_version",
-	right: "the role lacks the right to do this: migrate as the owner of the database and of schema pglimit, or GRANT CREATE ON DATABASE to the role",
+	next: map[string]string{
+		"42501": "the role lacks the right to do this: migrate as the owner of the database and of schema pglimit, or GRANT CREATE ON DATABASE to the role",
+		"42P01": "make the tables first: run `pglimit migrate up` or call migrations.Up",
+		"42723": "a database has one set of functions: undo them there first, with `pglimit migrate down --functions` or migrations.DownFunctions",
+	},
 }
 
 // UpFunctions makes the SQL functions, or brings them up to this release: it is

@@ -17,22 +17,37 @@ import (
 func newMigrate(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Make, change or remove pglimit's tables",
+		Short: "Make, change or remove pglimit's tables or SQL functions",
 		Long: `Make, change or remove pglimit's tables in the database.
 
 The tables go into the first schema of search_path. Which migrations have been
 run is kept in ` + migrations.VersionTable + `, apart from your application's own
 migrations. Applications that want pglimit's migrations among their own take
-export (goose) or print (any other tool) instead of up.`,
+export (goose) or print (any other tool) instead of up.
+
+With --functions each subcommand is about the SQL functions instead, for
+programs in other languages. They are optional, come after the tables and go
+before them, and have a record of their own, ` + migrations.Functions.VersionTable() + `.
+After an update of pglimit run up again: it brings functions that changed.`,
 		Example: `  pglimit migrate up
+  pglimit migrate up --functions
   pglimit migrate status`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return errors.New("migrate what? say up, down, status, print or export")
 		},
 	}
+	cmd.PersistentFlags().Bool("functions", false, "the SQL functions, not the tables")
 	cmd.AddCommand(newMigrateUp(a), newMigrateDown(a), newMigrateStatus(a), newMigratePrint(a), newMigrateExport(a))
 	return cmd
+}
+
+// migrationSet is what --functions says a subcommand of migrate is about.
+func migrationSet(cmd *cobra.Command) *migrations.Set {
+	if functions, _ := cmd.Flags().GetBool("functions"); functions {
+		return migrations.Functions
+	}
+	return migrations.Tables
 }
 
 func newMigrateUp(a *app) *cobra.Command {
@@ -53,7 +68,7 @@ through a pooler in session mode.`,
 			if !cmd.Flags().Changed("to") {
 				to = migrations.Latest
 			}
-			return a.migrate(cmd, "up", to, migrations.UpTo)
+			return a.migrate(cmd, "up", to, migrationSet(cmd).UpTo)
 		},
 	}
 	cmd.Flags().Int64Var(&to, "to", 0, "the last `version` to run; default: all")
@@ -67,10 +82,12 @@ func newMigrateDown(a *app) *cobra.Command {
 		Short: "Undo the last migration, or more",
 		Long: `Undo the migration that was run last, or, with --to, all those after a version.
 
---to 0 undoes all: it drops the tables and what is counted in them.`,
+--to 0 undoes all: it drops the tables and what is counted in them. With
+--functions it drops the SQL functions and nothing that is counted.`,
 		Example: `  pglimit migrate down
   pglimit migrate down --to 1
-  pglimit migrate down --to 0`,
+  pglimit migrate down --to 0
+  pglimit migrate down --to 0 --functions`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -79,7 +96,7 @@ func newMigrateDown(a *app) *cobra.Command {
 			case to < 0:
 				return fmt.Errorf("--to is %d: take 0 to undo all, or the last version to keep", to)
 			}
-			return a.migrate(cmd, "down", to, migrations.Down)
+			return a.migrate(cmd, "down", to, migrationSet(cmd).Down)
 		},
 	}
 	cmd.Flags().Int64Var(&to, "to", 0, "the last `version` to keep, 0 for none; default: one step back")
@@ -140,7 +157,7 @@ are on that tool's record and pending here.`,
 				return err
 			}
 			defer pool.Close()
-			all, err := migrations.Status(cmd.Context(), pool)
+			all, err := migrationSet(cmd).Status(cmd.Context(), pool)
 			if err != nil {
 				return database(err)
 			}
@@ -185,11 +202,12 @@ func newMigratePrint(a *app) *cobra.Command {
 database is asked, and none knows what was printed: the tool that runs the SQL
 keeps the record of it. There is no BEGIN and no COMMIT in it.`,
 		Example: `  pglimit migrate print | psql -1 -v ON_ERROR_STOP=1 "$DATABASE_URL"
-  pglimit migrate print --down`,
+  pglimit migrate print --down
+  pglimit migrate print --functions`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var sql strings.Builder
-			if err := migrations.Print(&sql, down); err != nil {
+			if err := migrationSet(cmd).Print(&sql, down); err != nil {
 				return err
 			}
 			direction := "up"
@@ -216,10 +234,11 @@ They then run with your own, and on your own record.
 
 Those that are there already are left out: run it again after each update of
 pglimit. No file is overwritten, and no database is asked.`,
-		Example: `  pglimit migrate export db/migrations`,
-		Args:    cobra.ExactArgs(1),
+		Example: `  pglimit migrate export db/migrations
+  pglimit migrate export --functions db/migrations`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			files, err := migrations.Export(args[0])
+			files, err := migrationSet(cmd).Export(args[0])
 			text := "nothing to do: all are there\n"
 			if len(files) > 0 {
 				text = strings.Join(files, "\n") + "\n"

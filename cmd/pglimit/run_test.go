@@ -161,6 +161,16 @@ func TestPrintAndExport(t *testing.T) {
 			t.Errorf("%q: the JSON differs from the text: %+v", args, result)
 		}
 	}
+	for _, args := range [][]string{{"migrate", "print", "--functions"}, {"migrate", "print", "--down", "--functions"}} {
+		code, text, stderr := call(t, args...)
+		if code != 0 || stderr != "" || !strings.Contains(text, "pglimit._counter_at") && !strings.Contains(text, "'_counter_at'") || strings.Contains(text, "CREATE TABLE") {
+			t.Errorf("%q: exit code %d, stdout %q, stderr %q", args, code, text, stderr)
+		}
+	}
+	functions := t.TempDir()
+	if code, text, stderr := call(t, "migrate", "export", "--functions", functions); code != 0 || stderr != "" || !strings.HasSuffix(text, "00001_pglimit_functions.sql\n") {
+		t.Errorf("export --functions: exit code %d, stdout %q, stderr %q", code, text, stderr)
+	}
 	dir := t.TempDir()
 	code, text, stderr := call(t, "migrate", "export", dir)
 	if code != 0 || stderr != "" || strings.Count(text, dir) != 3 {
