@@ -1,0 +1,290 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"pgregory.net/rapid"
+
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// ask calls a function outside of rapid; it has to succeed.
+func ask(t testing.TB, q querier, p limiter.Policy, op, key string, cost float64) limiter.Result {
+	t.Helper()
+	r, err := callFunction(context.Background(), q, p, op, key, cost, nil)
+	if err != nil {
+		t.Fatalf("%s on %s: %v", op, p.Algorithm, err)
+	}
+	return r
+}
+
+// TestFunctionsNeverOverAdmit lets 32 clients ask a cold key for 1 to 3 units
+// until none is left: exactly the limit is admitted.
+func TestFunctionsNeverOverAdmit(t *testing.T) {
+	t.Parallel()
+	pool := functionsPool(t)
+	clients := connect(t, pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = callers })
+	for _, p := range variants(capUnit, 1000*time.Hour) {
+		for round := range 5 {
+			var admitted atomic.Int64
+			var all sync.WaitGroup
+			start := make(chan struct{})
+			for range callers {
+				all.Go(func() {
+					<-start
+					for admitted.Load() < 10*capUnit { // enough to know
+						n := 1 + rand.IntN(3)
+						r, err := callFunction(context.Background(), clients, p, "allow", fmt.Sprint("key", round), float64(n), nil)
+						switch {
+						case err != nil:
+							t.Error(err)
+							return
+						case r.Allowed:
+							admitted.Add(int64(n))
+						case n == 1:
+							return
+						}
+					}
+				})
+			}
+			close(start)
+			all.Wait()
+			if got := admitted.Load(); got != capUnit {
+				t.Errorf("%s, round %d: admitted %d units of %d", variant(p), round, got, capUnit)
+			}
+		}
+	}
+}
+
+// TestFunctionsRollBackWithTheCaller: what a function did goes with the
+// transaction, and a conflict is PostgreSQL's own error.
+func TestFunctionsRollBackWithTheCaller(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := functionsPool(t)
+	for _, p := range variants(10, 1000*time.Hour) {
+		p.BlockFor = time.Hour
+		ask(t, pool, p, "allow", "k", 4)
+		for op, cost := range map[string]float64{"allow": 3, "allow_up_to": 9, "fill": 3, "block": 60, "reset": 0, "refund": 2} {
+			if op == "refund" && p.Algorithm == limiter.LeakyBucketQueue {
+				continue
+			}
+			tx := begin(t, pool, pgx.TxOptions{})
+			ask(t, tx, p, op, "k", cost)
+			if inside := ask(t, tx, p, "check", "k", 0); inside.Allowed && near(inside.Level, 4) {
+				t.Errorf("%s: %s has no effect inside the transaction: %+v", variant(p), op, inside)
+			}
+			if err := tx.Rollback(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if r := ask(t, pool, p, "check", "k", 0); !r.Allowed || !near(r.Level, 4) {
+				t.Errorf("%s: %s left after the rollback: %+v", variant(p), op, r)
+			}
+		}
+		tx := begin(t, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+		ask(t, tx, p, "check", "k", 0) // takes the snapshot
+		ask(t, pool, p, "allow", "k", 1)
+		_, err := callFunction(ctx, tx, p, "allow", "k", 1, nil)
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != "40001" {
+			t.Errorf("%s: a concurrent change gave %v, want 40001", variant(p), err)
+		}
+		_ = tx.Rollback(ctx) // it has failed: all that this does is give its connection back
+	}
+}
+
+// TestFunctionsLeaveTheCallersSettings: how the caller's transaction commits and
+// waits for locks is the caller's.
+func TestFunctionsLeaveTheCallersSettings(t *testing.T) {
+	t.Parallel()
+	pool := functionsPool(t)
+	for _, commit := range []string{"off", "local", "on"} {
+		tx := begin(t, pool, pgx.TxOptions{})
+		settings := func() (s string) {
+			if err := tx.QueryRow(context.Background(), `SELECT concat_ws(', ', current_setting('synchronous_commit'),
+				current_setting('lock_timeout'), current_setting('search_path'))`).Scan(&s); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		if _, err := tx.Exec(context.Background(), `SET LOCAL synchronous_commit = `+commit+`; SET LOCAL lock_timeout = 1234; SET LOCAL search_path = pg_catalog`); err != nil {
+			t.Fatal(err)
+		}
+		before := settings()
+		for _, p := range variants(10, time.Hour) {
+			for _, op := range []string{"allow", "allow_up_to", "check", "fill", "block", "unblock", "reset"} {
+				ask(t, tx, p, op, "k", 1)
+			}
+		}
+		if after := settings(); after != before {
+			t.Errorf("settings were %s, and are %s", before, after)
+		}
+		if err := tx.Rollback(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFunctionsRuntimeRole: rights on the tables' rows and USAGE on the schema are
+// all that it takes, and the functions lend nobody more.
+func TestFunctionsRuntimeRole(t *testing.T) {
+	t.Parallel()
+	owner := functionsPool(t)
+	address := runtimeRole(t, owner.Config().ConnString())
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := connect(t, address)
+	denied := func(when string) {
+		t.Helper()
+		_, err := pool.Exec(t.Context(), login)
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != "42501" {
+			t.Errorf("%s: got %v, want 42501", when, err)
+		}
+	}
+	denied("without USAGE")
+	exec(t, owner, `GRANT USAGE ON SCHEMA pglimit TO `+u.User.Username())
+	denied("without rights on the tables")
+	exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO `+u.User.Username())
+	for _, p := range variants(10, time.Hour) {
+		for _, op := range []string{"allow", "allow", "allow_up_to", "check", "fill", "block", "unblock", "reset"} {
+			ask(t, pool, p, op, "k", 1)
+		}
+	}
+}
+
+// TestFunctionsCheckReadOnly: reading is allowed where nothing can be written.
+func TestFunctionsCheckReadOnly(t *testing.T) {
+	t.Parallel()
+	pool := functionsPool(t)
+	for _, p := range variants(10, time.Hour) {
+		tx := begin(t, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+		if r := ask(t, tx, p, "check", "k", 3); !r.Allowed || r.Granted != 3 {
+			t.Errorf("%s: %+v", variant(p), r)
+		}
+		if r := ask(t, tx, p, "allow", "k", 11); r.Allowed || r.RetryAfter != limiter.Never { // above the burst: writes nothing
+			t.Errorf("%s: %+v", variant(p), r)
+		}
+		if err := tx.Commit(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestFunctionsEndsAt: a window that ends when the caller says is a window that
+// the library would have aligned so, in every field, and on the same row.
+func TestFunctionsEndsAt(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := functionsPool(t)
+	clock := new(conformance.Clock)
+	l := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+	base := limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 10, Period: 10 * time.Second, Aligned: true}
+	var histories atomic.Int64
+	rapid.Check(t, func(rt *rapid.T) {
+		p := base
+		p.Name = fmt.Sprintf("e%d", histories.Add(1))
+		if rapid.Bool().Draw(rt, "blocks") {
+			p.BlockFor = 7 * time.Second
+		}
+		at := int64(1_000_000_000)
+		for step := range 25 {
+			at = max(0, at+drawDelta(rt, p))
+			clock.Set(at)
+			now := clock.Now()
+			op := rapid.SampledFrom([]string{"allow", "allow", "allow_up_to", "check", "fill", "refund"}).Draw(rt, "op")
+			cost := drawCost(rt, op, p)
+			endsAt := now.Truncate(p.Period).Add(p.Period) // Unix times and Go's zero time are whole minutes apart
+			want, err := conformance.Do(ctx, l, p, op, "go", cost)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			for _, key := range []string{"sql", "both"} {
+				var got limiter.Result
+				if key == "both" && rapid.Bool().Draw(rt, "Go's turn") {
+					got, err = conformance.Do(ctx, l, p, op, key, cost)
+				} else {
+					got, err = callEndsAt(ctx, pool, p, op, key, cost, now, endsAt)
+				}
+				if err != nil || common(got) != common(want) {
+					rt.Fatalf("step %d, %s: %s %v at %d\ngot:  %+v, %v\nwant: %+v", step, key, op, cost, at, common(got), err, common(want))
+				}
+			}
+		}
+	})
+	if one[bool](t, pool, `SELECT bool_or(ends_at_us % 10000000 <> 0) FROM pglimit_fixed_window`) {
+		t.Error("a window ends at another time than asked for")
+	}
+}
+
+// callEndsAt is callFunction with ends_at for the period.
+func callEndsAt(ctx context.Context, q querier, p limiter.Policy, op, key string, cost float64, now, endsAt time.Time) (limiter.Result, error) {
+	function := "fixed_window("
+	if op != "allow" {
+		function = op + "('fixed_window', "
+	}
+	rows, err := q.Query(ctx, `SELECT * FROM pglimit.`+function+`$1, $2, $3, $4, ends_at => $5, block_for_s => $6, now => $7)`,
+		p.Name, key, cost, p.Limit, endsAt, p.BlockFor.Seconds(), now)
+	if err != nil {
+		return limiter.Result{}, err
+	}
+	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[functionResult])
+	if err != nil {
+		return limiter.Result{}, err
+	}
+	return r.result(), nil
+}
+
+// TestFunctionsByTheDatabasesClock: without now, times count from the clock of the
+// decision, as the library's do, also after a wait for the row's lock.
+func TestFunctionsByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := functionsPool(t)
+	p := limiter.Policy{Name: "clock", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
+	ends := one[time.Time](t, pool, `SELECT clock_timestamp() + interval '1 hour'`)
+	endsAt := func(q querier) (s float64) {
+		rows, err := q.Query(ctx, `SELECT reset_after_s FROM pglimit.fixed_window('clock', 'given', limit_units => 10, ends_at => $1)`, ends)
+		if err == nil {
+			s, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[float64])
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return s
+	}
+	for key, call := range map[string]func(querier) float64{
+		"k":     func(q querier) float64 { return ask(t, q, p, "allow", "k", 1).ResetAfter.Seconds() },
+		"given": endsAt,
+	} {
+		tx := begin(t, pool, pgx.TxOptions{})
+		call(tx) // holds the row
+		after := make(chan float64, 1)
+		go func() { after <- call(pool) }()
+		awaitBlocked(t, pool)
+		// The holder's clock is the later one: the row's time moves on.
+		call(tx)
+		if err := tx.Commit(ctx); err != nil {
+			t.Fatal(err)
+		}
+		got := next(t, after, "the answer")
+		us := one[int64](t, pool, `SELECT ends_at_us - updated_at_us FROM pglimit_fixed_window WHERE key = $1`, key)
+		if got != seconds(&got).Seconds() || time.Duration(us)*time.Microsecond != seconds(&got) {
+			t.Errorf("%s: reset_after_s is %v, and by the row's clock %v µs", key, got, us)
+		}
+	}
+}
