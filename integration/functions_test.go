@@ -128,12 +128,87 @@ func common(r limiter.Result) limiter.Result {
 	return r
 }
 
+// asker is one of the two ways to ask, on keys that go with it.
+type asker struct {
+	keys  string   // what its keys begin with
+	holds []string // in the order they were made
+	do    func(h *asker, p limiter.Policy, op, key string, cost float64, hold int) (limiter.Result, error)
+}
+
+// byGo asks the library; of a hold, cost is what settles it.
+func byGo(l *limiter.Limiter) func(*asker, limiter.Policy, string, string, float64, int) (limiter.Result, error) {
+	return func(h *asker, p limiter.Policy, op, key string, cost float64, hold int) (limiter.Result, error) {
+		ctx := context.Background()
+		switch op {
+		case "reserve":
+			made, err := l.Reserve(ctx, p.Ask(h.keys+key, cost), 3*time.Second)
+			if made.ID != "" {
+				h.holds = append(h.holds, made.ID)
+			}
+			return made.Result, err
+		case "settle":
+			return l.Settle(ctx, h.holds[hold], cost)
+		case "cancel":
+			return limiter.Result{}, l.Cancel(ctx, h.holds[hold])
+		}
+		return conformance.Do(ctx, l, p, op, h.keys+key, cost)
+	}
+}
+
+// bySQL asks the functions at the clock's time.
+func bySQL(pool *pgxpool.Pool, clock *conformance.Clock) func(*asker, limiter.Policy, string, string, float64, int) (limiter.Result, error) {
+	return func(h *asker, p limiter.Policy, op, key string, cost float64, hold int) (limiter.Result, error) {
+		ctx, now := context.Background(), clock.Now()
+		switch op {
+		case "reserve":
+			sql, args := functionCall(p, op, h.keys+key, cost, &now)
+			rows, err := pool.Query(ctx, strings.Replace(sql, "(", "(ttl_s => 3, ", 1), args...)
+			if err != nil {
+				return limiter.Result{}, err
+			}
+			made, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[struct {
+				functionResult
+				Hold    *string
+				Expires *time.Time
+			}])
+			if err != nil {
+				return limiter.Result{}, err
+			}
+			if made.Hold != nil {
+				h.holds = append(h.holds, *made.Hold)
+			}
+			if made.Allowed != (made.Hold != nil) || made.Allowed != (made.Expires != nil) {
+				return made.result(), fmt.Errorf("hold %v, expires at %v", made.Hold, made.Expires)
+			}
+			return made.result(), nil
+		case "settle":
+			rows, err := pool.Query(ctx, `SELECT * FROM pglimit.settle($1, $2, $3)`, h.holds[hold], cost, now)
+			if err != nil {
+				return limiter.Result{}, err
+			}
+			settled, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[struct {
+				functionResult
+				Replayed, Expired bool
+			}])
+			if err != nil {
+				return limiter.Result{}, err
+			}
+			r := settled.result()
+			r.Replayed, r.Expired = settled.Replayed, settled.Expired
+			return r, nil
+		case "cancel":
+			_, err := pool.Exec(ctx, `SELECT pglimit.cancel($1, $2)`, h.holds[hold], now)
+			return limiter.Result{}, err
+		}
+		return callFunction(ctx, pool, p, op, h.keys+key, cost, &now)
+	}
+}
+
 // TestFunctionsDecideAsGo decides the same random asks by the library and by the
 // functions, at the same times, and wants every field equal: on keys of their
-// own, and taking turns on one key.
+// own, and taking turns on one key, where each ends the other's holds too.
 func TestFunctionsDecideAsGo(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	pool := functionsPool(t)
 	var histories, asks atomic.Int64
 	t.Cleanup(func() {
@@ -145,33 +220,39 @@ func TestFunctionsDecideAsGo(t *testing.T) {
 		t.Run(variant(base), func(t *testing.T) {
 			t.Parallel()
 			clock := new(conformance.Clock)
-			l := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			goes, sql := byGo(newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})), bySQL(pool, clock)
 			rapid.Check(t, func(rt *rapid.T) {
 				plans := drawPlans(rt, base, fmt.Sprintf("f%d", histories.Add(1)))
+				all := []*asker{{keys: "go ", do: goes}, {keys: "sql ", do: sql}, {keys: "both "}}
 				at := int64(1_000_000_000)
 				for step := range 25 {
 					at = max(0, at+drawDelta(rt, plans[0]))
 					clock.Set(at)
-					now := clock.Now()
 					p := rapid.SampledFrom(plans).Draw(rt, "plan")
-					op := rapid.SampledFrom(ops(p.Algorithm)).Draw(rt, "op")
+					op := rapid.SampledFrom(append(ops(p.Algorithm), "reserve", "reserve", "settle", "settle", "cancel")).Draw(rt, "op")
 					key := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key")
-					cost := drawCost(rt, op, p)
-					byGo := func(key string) (limiter.Result, error) { return conformance.Do(ctx, l, p, op, key, cost) }
-					bySQL := func(key string) (limiter.Result, error) {
-						return callFunction(ctx, pool, p, op, key, cost, &now)
+					cost, hold := 0.0, 0
+					if op == "settle" || op == "cancel" {
+						if len(all[0].holds) == 0 {
+							continue
+						}
+						hold = rapid.IntRange(0, len(all[0].holds)-1).Draw(rt, "hold")
+						cost = rapid.SampledFrom([]float64{0, 1, 2.5, p.Limit / 10, p.Limit}).Draw(rt, "settle units")
+					} else {
+						cost = drawCost(rt, op, p)
 					}
-					want, wantErr := byGo(key) // an error where drawCost goes above 2^53
-					turn := bySQL
+					all[2].do = sql
 					if rapid.Bool().Draw(rt, "Go's turn") {
-						turn = byGo
+						all[2].do = goes
 					}
 					asks.Add(1)
-					for of, ask := range map[string]func(string) (limiter.Result, error){"sql": bySQL, "both": turn} {
-						got, err := ask(of + key)
+					// An error where drawCost goes above 2^53, and of holds that have ended.
+					want, wantErr := all[0].do(all[0], p, op, key, cost, hold)
+					for _, one := range all[1:] {
+						got, err := one.do(one, p, op, key, cost, hold)
 						if (err == nil) != (wantErr == nil) || common(got) != common(want) {
-							rt.Fatalf("step %d, key of %s: %s %v at %d under %+v\ngot:  %+v, %v\nwant: %+v, %v",
-								step, of, op, cost, at, p, common(got), err, common(want), wantErr)
+							rt.Fatalf("step %d, key %s%s: %s %v at %d under %+v\ngot:  %+v, %v\nwant: %+v, %v",
+								step, one.keys, key, op, cost, at, p, common(got), err, common(want), wantErr)
 						}
 					}
 				}

@@ -28,14 +28,19 @@ BEGIN
     END IF;
     IF to_regtype('pglimit.result') IS NULL THEN
         CREATE TYPE pglimit.result AS (
-            allowed       bool,
-            granted       float8,
-            remaining     float8,
-            level         float8,
-            retry_after_s float8,
-            reset_after_s float8,
-            delay_s       float8,
-            reason        text
+            allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text
+        );
+        CREATE TYPE pglimit.hold AS (
+            allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text,
+            hold text, expires_at timestamptz
+        );
+        CREATE TYPE pglimit.settlement AS (
+            allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text,
+            replayed bool, expired bool
+        );
+        CREATE TYPE pglimit._settled AS (
+            state text, policy text, key text, reserved float8, units_before float8, burst float8, capacity float8, leak float8, tick_us bigint, period_us bigint,
+            now_us bigint, expires_at_us bigint, changes bool, known bool, freed bool, updated_at_us bigint, blocked_until_us bigint, level float8, previous float8, at_us bigint
         );
     END IF;
 END $pglimit$;
@@ -67,7 +72,7 @@ $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._bucket_at(level float8, leak float8, tick_us bigint, leaked_at_us bigint, at_us bigint, capacity float8, need float8) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE AS $pglimit$
 DECLARE
-    rest float8 := LEAST(capacity, GREATEST(0, level - (at_us - leaked_at_us) / tick_us * leak));
+    rest float8 := GREATEST(0, level - (at_us - leaked_at_us) / tick_us * leak);
     low bigint := 0; -- ticks after leaked_at_us
     high bigint;
     probe bigint;
@@ -89,7 +94,7 @@ BEGIN
         IF probe < low OR probe >= high THEN
             probe := low + (high - low) / 2;
         END IF;
-        rest := LEAST(capacity, GREATEST(0, level - probe * leak));
+        rest := GREATEST(0, level - probe * leak);
         IF (CASE WHEN need IS NULL THEN rest = 0 ELSE floor((capacity - rest) / need) >= 1 END) THEN
             high := probe;
             probe := high - step;
@@ -157,7 +162,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy text := $1;
     key text := $2;
-    units float8 := $3;
+    units float8 := coalesce($3, NULL);
     cost float8 := $3;
     count float8 := 1;
     unit float8 := $3;
@@ -168,12 +173,14 @@ DECLARE
     period_us bigint;
     block_for_us bigint;
     hold_us bigint;
-    now_us bigint;
+    now_us bigint := NULL;
     granted float8 := 0;
     level float8;
     leaked_at_us bigint;
     updated_at_us bigint;
     blocked_until_us bigint;
+    capacity_before float8;
+    reaped bool := false;
     steps bigint;
     rest float8;
     fits_at_us bigint;
@@ -227,53 +234,62 @@ BEGIN
     ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
     IF floor(ask.capacity / ask.cost) < 1 THEN
         -- What can never fit is not tried: reading tells how the key stands.
-        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
         LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+        INTO ask.now_us, ask.level, ask.capacity_before, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
         ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+        ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
         ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
     ELSE
-        INSERT INTO pglimit_leaky_bucket AS t
-               (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
-                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
-                     ask.policy::text AS policy, ask.key::text AS key,
-                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                     ask.leak::float8 AS leak,
-                     ask.tick_us::bigint AS tick_us,
-                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
-                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
-        ON CONFLICT (policy, key) DO UPDATE SET
-            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-            level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
-                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-            leaked_at_us = CASE WHEN LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
-                                THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < 1
-                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                    ELSE t.blocked_until_us END,
-            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                                 THEN t.expires_at_us
-                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-        RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+        IF ask.block_for_us > 0 THEN
+            -- Before: a denial that expired holds cause would start a block.
+            PERFORM pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
+        END IF;
+        LOOP
+            INSERT INTO pglimit_leaky_bucket AS t
+                   (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                         ask.policy::text AS policy, ask.key::text AS key,
+                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                         ask.leak::float8 AS leak,
+                         ask.tick_us::bigint AS tick_us,
+                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                    ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                        ELSE t.blocked_until_us END,
+                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                     THEN t.expires_at_us
+                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+            RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+            INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+            EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
+            ask.reaped := true;
+        END LOOP;
         IF now IS NULL THEN
             ask.now_us := ask.updated_at_us;
         END IF;
     END IF;
     ask.answer.allowed := ask.granted > 0;
     ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
-    ask.answer.level := LEAST(ask.level, ask.burst);
+    -- A level without the slack; what was spent beyond the capacity shows.
+    ask.answer.level := CASE WHEN ask.level > 1.00000000000001 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END;
     ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
     ask.answer.retry_after_s := 0;
     ask.answer.delay_s := 0;
@@ -287,7 +303,7 @@ BEGIN
     ask.empty_at_us := ask.updated_at_us;
     ask.fits_at_us := ask.updated_at_us;
     IF ask.level > 0 THEN
-        ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+        ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, NULL, NULL);
     END IF;
     IF ask.rest > 0 THEN
         ask.fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, ask.rest);
@@ -309,7 +325,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy text := $1;
     key text := $2;
-    units float8 := $3;
+    units float8 := coalesce($3, NULL);
     cost float8 := $3;
     count float8 := 1;
     unit float8 := $3;
@@ -321,13 +337,14 @@ DECLARE
     period_us bigint;
     block_for_us bigint;
     hold_us bigint;
-    now_us bigint;
+    now_us bigint := NULL;
     granted float8 := 0;
     level float8;
     leaked_at_us bigint;
     ticket bigint;
     updated_at_us bigint;
     blocked_until_us bigint;
+    capacity_before float8;
     steps bigint;
     rest float8;
     fits_at_us bigint;
@@ -376,15 +393,15 @@ BEGIN
     ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
     IF floor(ask.capacity / ask.cost) < 1 THEN
         -- What can never fit is not tried: reading tells how the key stands.
-        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
         LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
         ask.leaked_at_us := ask.updated_at_us;
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
         ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+        ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
         ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
     ELSE
         ask.room := ask.capacity;
@@ -402,13 +419,13 @@ BEGIN
                      LEAST(ask.count::float8, floor(ask.room::float8 / ask.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-            level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-            ticket = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END = 0
+            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+            level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+            ticket = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END = 0
                           THEN t.ticket ELSE GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((ask.room::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
                                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                                     ELSE t.blocked_until_us END,
             expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
@@ -423,7 +440,8 @@ BEGIN
     END IF;
     ask.answer.allowed := ask.granted > 0;
     ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
-    ask.answer.level := LEAST(ask.level, ask.burst);
+    -- A level without the slack; what was spent beyond the capacity shows.
+    ask.answer.level := CASE WHEN ask.level > 1.00000000000001 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END;
     ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
     ask.answer.retry_after_s := 0;
     ask.answer.delay_s := 0;
@@ -437,7 +455,7 @@ BEGIN
     ask.empty_at_us := ask.updated_at_us;
     ask.fits_at_us := ask.updated_at_us;
     IF ask.level > 0 THEN
-        ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+        ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, NULL, NULL);
     END IF;
     IF ask.rest > 0 THEN
         ask.fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, ask.rest);
@@ -465,7 +483,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy text := $1;
     key text := $2;
-    units float8 := $3;
+    units float8 := coalesce($3, NULL);
     cost float8 := $3;
     count float8 := 1;
     unit float8 := $3;
@@ -476,12 +494,14 @@ DECLARE
     period_us bigint;
     block_for_us bigint;
     hold_us bigint;
-    now_us bigint;
+    now_us bigint := NULL;
     granted float8 := 0;
     level float8;
     leaked_at_us bigint;
     updated_at_us bigint;
     blocked_until_us bigint;
+    capacity_before float8;
+    reaped bool := false;
     steps bigint;
     rest float8;
     fits_at_us bigint;
@@ -529,43 +549,51 @@ BEGIN
     ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
     IF floor(ask.capacity / ask.cost) < 1 THEN
         -- What can never fit is not tried: reading tells how the key stands.
-        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
         LEFT JOIN pglimit_token_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
         ask.leaked_at_us := ask.updated_at_us;
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
         ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+        ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
         ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
     ELSE
-        INSERT INTO pglimit_token_bucket AS t
-               (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
-                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
-                     ask.policy::text AS policy, ask.key::text AS key,
-                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                     ask.leak::float8 AS leak,
-                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
-                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
-        ON CONFLICT (policy, key) DO UPDATE SET
-            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-            level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
-                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                    ELSE t.blocked_until_us END,
-            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                                 THEN t.expires_at_us
-                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        IF ask.block_for_us > 0 THEN
+            -- Before: a denial that expired holds cause would start a block.
+            PERFORM pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
+        END IF;
+        LOOP
+            INSERT INTO pglimit_token_bucket AS t
+                   (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                         ask.policy::text AS policy, ask.key::text AS key,
+                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                         ask.leak::float8 AS leak,
+                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                        ELSE t.blocked_until_us END,
+                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                     THEN t.expires_at_us
+                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+            RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+            INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
+            ask.reaped := true;
+        END LOOP;
         ask.leaked_at_us := ask.updated_at_us;
         IF now IS NULL THEN
             ask.now_us := ask.updated_at_us;
@@ -573,7 +601,8 @@ BEGIN
     END IF;
     ask.answer.allowed := ask.granted > 0;
     ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
-    ask.answer.level := LEAST(ask.level, ask.burst);
+    -- A level without the slack; what was spent beyond the capacity shows.
+    ask.answer.level := CASE WHEN ask.level > 1.00000000000001 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END;
     ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
     ask.answer.retry_after_s := 0;
     ask.answer.delay_s := 0;
@@ -587,7 +616,7 @@ BEGIN
     ask.empty_at_us := ask.updated_at_us;
     ask.fits_at_us := ask.updated_at_us;
     IF ask.level > 0 THEN
-        ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+        ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, NULL, NULL);
     END IF;
     IF ask.rest > 0 THEN
         ask.fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, ask.rest);
@@ -609,7 +638,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy text := $1;
     key text := $2;
-    units float8 := $3;
+    units float8 := coalesce($3, NULL);
     cost float8 := $3;
     count float8 := 1;
     unit float8 := $3;
@@ -620,12 +649,14 @@ DECLARE
     period_us bigint;
     block_for_us bigint;
     hold_us bigint;
-    now_us bigint;
+    now_us bigint := NULL;
     granted float8 := 0;
     level float8;
     leaked_at_us bigint;
     updated_at_us bigint;
     blocked_until_us bigint;
+    capacity_before float8;
+    reaped bool := false;
     steps bigint;
     rest float8;
     fits_at_us bigint;
@@ -673,43 +704,51 @@ BEGIN
     ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
     IF floor(ask.capacity / ask.cost) < 1 THEN
         -- What can never fit is not tried: reading tells how the key stands.
-        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
         LEFT JOIN pglimit_gcra AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
         ask.leaked_at_us := ask.updated_at_us;
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
         ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+        ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
         ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
     ELSE
-        INSERT INTO pglimit_gcra AS t
-               (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
-                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
-                     ask.policy::text AS policy, ask.key::text AS key,
-                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                     ask.leak::float8 AS leak,
-                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
-                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
-        ON CONFLICT (policy, key) DO UPDATE SET
-            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-            level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
-                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                    ELSE t.blocked_until_us END,
-            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                                 THEN t.expires_at_us
-                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        IF ask.block_for_us > 0 THEN
+            -- Before: a denial that expired holds cause would start a block.
+            PERFORM pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
+        END IF;
+        LOOP
+            INSERT INTO pglimit_gcra AS t
+                   (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                         ask.policy::text AS policy, ask.key::text AS key,
+                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                         ask.leak::float8 AS leak,
+                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                        ELSE t.blocked_until_us END,
+                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                     THEN t.expires_at_us
+                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+            RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+            INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
+            ask.reaped := true;
+        END LOOP;
         ask.leaked_at_us := ask.updated_at_us;
         IF now IS NULL THEN
             ask.now_us := ask.updated_at_us;
@@ -717,7 +756,8 @@ BEGIN
     END IF;
     ask.answer.allowed := ask.granted > 0;
     ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
-    ask.answer.level := LEAST(ask.level, ask.burst);
+    -- A level without the slack; what was spent beyond the capacity shows.
+    ask.answer.level := CASE WHEN ask.level > 1.00000000000001 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END;
     ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
     ask.answer.retry_after_s := 0;
     ask.answer.delay_s := 0;
@@ -731,7 +771,7 @@ BEGIN
     ask.empty_at_us := ask.updated_at_us;
     ask.fits_at_us := ask.updated_at_us;
     IF ask.level > 0 THEN
-        ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+        ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, NULL, NULL);
     END IF;
     IF ask.rest > 0 THEN
         ask.fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, ask.rest);
@@ -753,7 +793,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy text := $1;
     key text := $2;
-    units float8 := $3;
+    units float8 := coalesce($3, NULL);
     cost float8 := $3;
     count float8 := 1;
     unit float8 := $3;
@@ -761,14 +801,19 @@ DECLARE
     capacity float8;
     period_us bigint;
     aligned bool := coalesce($6, false);
+    from_us bigint := 0;
+    turn_us bigint := 0;
+    until_us bigint := 0;
     block_for_us bigint;
     hold_us bigint;
-    now_us bigint;
+    now_us bigint := NULL;
     granted float8 := 0;
     level float8;
     ends_at_us bigint;
     updated_at_us bigint;
     blocked_until_us bigint;
+    capacity_before float8;
+    reaped bool := false;
     rest float8;
     fits_at_us bigint;
     empty_at_us bigint;
@@ -824,56 +869,70 @@ BEGIN
     ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
     IF floor(ask.capacity / ask.cost) < 1 THEN
         -- What can never fit is not tried: reading tells how the key stands.
-        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
         LEFT JOIN pglimit_fixed_window AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        INTO ask.now_us, ask.level, ask.capacity_before, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
         IF ask.now_us >= ask.ends_at_us THEN
             ask.level := 0;
             ask.ends_at_us := CASE WHEN ask.aligned THEN (ask.now_us / ask.period_us + 1) * ask.period_us ELSE ask.now_us + ask.period_us END;
         END IF;
-        ask.level := LEAST(ask.capacity, ask.level);
+        ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, ask.level);
     ELSE
-        INSERT INTO pglimit_fixed_window AS t
-               (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-               CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-                    ELSE a.now_us + a.period_us END,
-               a.now_us, -a.block_for_us, a.now_us + a.hold_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
-                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
-                     ask.policy::text AS policy, ask.key::text AS key,
-                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                     ask.period_us::bigint AS period_us,
-                     ask.aligned::bool AS aligned,
-                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
-                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
-        ON CONFLICT (policy, key) DO UPDATE SET
-            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-            level = LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
-                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-            ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
-                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                    ELSE t.blocked_until_us END,
-            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                                 THEN t.expires_at_us
-                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-        RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        IF ask.block_for_us > 0 THEN
+            -- Before: a denial that expired holds cause would start a block.
+            PERFORM pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
+        END IF;
+        LOOP
+            INSERT INTO pglimit_fixed_window AS t
+                   (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
+                   CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+                        WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+                        ELSE a.now_us + a.period_us END,
+                   a.now_us, -a.block_for_us, a.now_us + a.hold_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                         ask.policy::text AS policy, ask.key::text AS key,
+                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                         ask.period_us::bigint AS period_us,
+                         ask.aligned::bool AS aligned,
+                         ask.from_us::bigint AS from_us,
+                         ask.turn_us::bigint AS turn_us,
+                         ask.until_us::bigint AS until_us,
+                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+            WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+                level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+                ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                        ELSE t.blocked_until_us END,
+                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                     THEN t.expires_at_us
+                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+            RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+            INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
+            ask.reaped := true;
+        END LOOP;
         IF now IS NULL THEN
             ask.now_us := ask.updated_at_us;
         END IF;
     END IF;
     ask.answer.allowed := ask.granted > 0;
     ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
-    ask.answer.level := LEAST(ask.level, ask.burst);
+    -- A level without the slack; what was spent beyond the capacity shows.
+    ask.answer.level := CASE WHEN ask.level > 1.00000000000001 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END;
     ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
     ask.answer.retry_after_s := 0;
     ask.answer.delay_s := 0;
@@ -911,7 +970,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy text := $1;
     key text := $2;
-    units float8 := $3;
+    units float8 := coalesce($3, NULL);
     cost float8 := $3;
     count float8 := 1;
     unit float8 := $3;
@@ -920,7 +979,7 @@ DECLARE
     period_us bigint;
     block_for_us bigint;
     hold_us bigint;
-    now_us bigint;
+    now_us bigint := NULL;
     granted float8 := 0;
     level float8;
     ends_at_us bigint;
@@ -928,6 +987,9 @@ DECLARE
     previous float8;
     updated_at_us bigint;
     blocked_until_us bigint;
+    capacity_before float8;
+    reaped bool := false;
+    brim float8;
     rest float8;
     fits_at_us bigint;
     empty_at_us bigint;
@@ -970,71 +1032,82 @@ BEGIN
     IF floor(ask.capacity / ask.cost) < 1 THEN
         -- What can never fit is not tried: reading tells how the key stands.
         SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-               coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+               coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
         LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        INTO ask.now_us, ask.current, ask.previous, ask.capacity_before, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        ask.brim := CASE WHEN GREATEST(ask.current, ask.previous) > 1.00000000000001 * ask.capacity_before THEN GREATEST(ask.current, ask.previous) ELSE ask.capacity END;
         IF ask.updated_at_us >= ask.ends_at_us THEN
             ask.previous := CASE WHEN ask.updated_at_us >= ask.ends_at_us + ask.period_us THEN 0 ELSE ask.current END;
             ask.current := 0;
             ask.ends_at_us := (ask.updated_at_us / ask.period_us + 1) * ask.period_us;
         END IF;
-        ask.previous := LEAST(ask.capacity, ask.previous);
-        ask.current := LEAST(ask.capacity, ask.current);
+        ask.previous := LEAST(ask.brim, ask.previous);
+        ask.current := LEAST(ask.brim, ask.current);
+        ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
     ELSE
-        INSERT INTO pglimit_sliding_window_counter AS t
-               (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-               (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
-                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
-                     ask.policy::text AS policy, ask.key::text AS key,
-                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                     ask.period_us::bigint AS period_us,
-                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
-                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
-        ON CONFLICT (policy, key) DO UPDATE SET
-            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                             * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                             + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-            current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-                      + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                             * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                             + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-            previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
-            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                             * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                             + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
-                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                    ELSE t.blocked_until_us END,
-            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                                 THEN t.expires_at_us
-                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-        RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        IF ask.block_for_us > 0 THEN
+            -- Before: a denial that expired holds cause would start a block.
+            PERFORM pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
+        END IF;
+        LOOP
+            INSERT INTO pglimit_sliding_window_counter AS t
+                   (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
+                   (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                         ask.policy::text AS policy, ask.key::text AS key,
+                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                         ask.period_us::bigint AS period_us,
+                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                                 * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                  ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                                 + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+                current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+                          + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                                 * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                  ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                                 + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+                previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
+                ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                  ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
+                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                                 * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                  ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                                 + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                        ELSE t.blocked_until_us END,
+                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                     THEN t.expires_at_us
+                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+            RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+            INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
+            ask.reaped := true;
+        END LOOP;
         IF now IS NULL THEN
             ask.now_us := ask.updated_at_us;
         END IF;
+        ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
     END IF;
-    ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
     ask.answer.allowed := ask.granted > 0;
     ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
-    ask.answer.level := LEAST(ask.level, ask.burst);
+    -- A level without the slack; what was spent beyond the capacity shows.
+    ask.answer.level := CASE WHEN ask.level > 1.00000000000001 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END;
     ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
     ask.answer.retry_after_s := 0;
     ask.answer.delay_s := 0;
@@ -1070,7 +1143,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy text := $1;
     key text := $2;
-    units float8 := $3;
+    units float8 := coalesce($3, NULL);
     cost float8 := $3;
     count float8 := 1;
     unit float8 := $3;
@@ -1079,13 +1152,14 @@ DECLARE
     period_us bigint;
     block_for_us bigint;
     hold_us bigint;
-    now_us bigint;
+    now_us bigint := NULL;
     granted float8 := 0;
     level float8;
     newest_at_us bigint;
     frees_at_us bigint;
     updated_at_us bigint;
     blocked_until_us bigint;
+    reaped bool := false;
     rest float8;
     fits_at_us bigint;
     empty_at_us bigint;
@@ -1128,9 +1202,9 @@ BEGIN
     IF floor(ask.capacity / ask.cost) < 1 THEN
         -- What can never fit is not tried: reading tells how the key stands.
         SELECT c.us AS now_us,
-               coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)), 0)::float8 AS level,
+               coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)), 0)::float8 AS level,
                coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
-               coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)) >= ask.unit::float8 THEN 0
+               coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)) >= ask.unit::float8 THEN 0
                              WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) - 1]
                              WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]
                              WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 2]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1]
@@ -1141,52 +1215,61 @@ BEGIN
         INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
     ELSE
-        INSERT INTO pglimit_sliding_window_log AS t
-               (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted,
-               CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
-               CASE WHEN a.granted > 0 THEN ARRAY[0] ELSE '{}' END,
-               0, a.cost * a.granted, a.capacity, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
-                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
-                     ask.policy::text AS policy, ask.key::text AS key,
-                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                     ask.period_us::bigint AS period_us,
-                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
-                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
-        ON CONFLICT (policy, key) DO UPDATE SET
-            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
-        entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
-            totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))
-                          WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
-                          ELSE t.totals END,
-            base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity) END,
-            total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost) < 1
-                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                    ELSE t.blocked_until_us END,
-            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                                 THEN t.expires_at_us
-                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-        RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
-               coalesce(CASE WHEN t.capacity - (t.total - t.base) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN 0
-                             WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) - 1]
-                             WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]
-                             WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 2]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1]
-                             ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
-               t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+        IF ask.block_for_us > 0 THEN
+            -- Before: a denial that expired holds cause would start a block.
+            PERFORM pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
+        END IF;
+        LOOP
+            INSERT INTO pglimit_sliding_window_log AS t
+                   (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT a.policy, a.key, a.cost, a.granted,
+                   CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
+                   CASE WHEN a.granted > 0 THEN ARRAY[0] ELSE '{}' END,
+                   0, a.cost * a.granted, a.capacity, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                         ask.policy::text AS policy, ask.key::text AS key,
+                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                         ask.period_us::bigint AS period_us,
+                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
+            entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
+                totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))
+                              WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+                              ELSE t.totals END,
+                base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END) END,
+                total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
+                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost) < 1
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                        ELSE t.blocked_until_us END,
+                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                     THEN t.expires_at_us
+                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+            RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                   coalesce(CASE WHEN t.capacity - (t.total - t.base) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN 0
+                                 WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) - 1]
+                                 WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]
+                                 WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 2]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1]
+                                 ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
+                   t.updated_at_us, t.blocked_until_us
+            INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+            EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
+            ask.reaped := true;
+        END LOOP;
         IF now IS NULL THEN
             ask.now_us := ask.updated_at_us;
         END IF;
     END IF;
     ask.answer.allowed := ask.granted > 0;
     ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
-    ask.answer.level := LEAST(ask.level, ask.burst);
+    -- A level without the slack; what was spent beyond the capacity shows.
+    ask.answer.level := CASE WHEN ask.level > 1.00000000000001 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END;
     ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
     ask.answer.retry_after_s := 0;
     ask.answer.delay_s := 0;
@@ -1224,7 +1307,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy text := $2;
     key text := $3;
-    units float8 := $4;
+    units float8 := coalesce($4, NULL);
     cost float8 := $4;
     count float8 := 1;
     unit float8 := $4;
@@ -1235,9 +1318,12 @@ DECLARE
     leak float8;
     period_us bigint;
     aligned bool := coalesce($9, false);
+    from_us bigint := 0;
+    turn_us bigint := 0;
+    until_us bigint := 0;
     block_for_us bigint;
     hold_us bigint;
-    now_us bigint;
+    now_us bigint := NULL;
     granted float8 := 0;
     level float8;
     leaked_at_us bigint;
@@ -1249,6 +1335,9 @@ DECLARE
     frees_at_us bigint;
     updated_at_us bigint;
     blocked_until_us bigint;
+    capacity_before float8;
+    reaped bool := false;
+    brim float8;
     steps bigint;
     rest float8;
     fits_at_us bigint;
@@ -1342,46 +1431,54 @@ BEGIN
     IF algorithm = 'leaky_bucket' THEN
         IF floor(ask.capacity / ask.cost) < 1 THEN
             -- What can never fit is not tried: reading tells how the key stands.
-            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
             ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
         ELSE
-            INSERT INTO pglimit_leaky_bucket AS t
-                   (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
-                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
-                         ask.policy::text AS policy, ask.key::text AS key,
-                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                         ask.leak::float8 AS leak,
-                         ask.tick_us::bigint AS tick_us,
-                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
-                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
-            ON CONFLICT (policy, key) DO UPDATE SET
-                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-                level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
-                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-                leaked_at_us = CASE WHEN LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
-                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                    ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
-                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < 1
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                        ELSE t.blocked_until_us END,
-                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                                     THEN t.expires_at_us
-                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-            RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
-            INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+            IF ask.block_for_us > 0 THEN
+                -- Before: a denial that expired holds cause would start a block.
+                PERFORM pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
+            END IF;
+            LOOP
+                INSERT INTO pglimit_leaky_bucket AS t
+                       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+                SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+                FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                             CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                             CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                             ask.policy::text AS policy, ask.key::text AS key,
+                             ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                             ask.leak::float8 AS leak,
+                             ask.tick_us::bigint AS tick_us,
+                             ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                             LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+                ON CONFLICT (policy, key) DO UPDATE SET
+                    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                    leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                        ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+                    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                            ELSE t.blocked_until_us END,
+                    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                         THEN t.expires_at_us
+                                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+                INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
+                ask.reaped := true;
+            END LOOP;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
             END IF;
@@ -1389,15 +1486,15 @@ BEGIN
     ELSIF algorithm = 'leaky_bucket_queue' THEN
         IF floor(ask.capacity / ask.cost) < 1 THEN
             -- What can never fit is not tried: reading tells how the key stands.
-            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
             ask.leaked_at_us := ask.updated_at_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
             ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
         ELSE
             ask.room := ask.capacity;
@@ -1415,13 +1512,13 @@ BEGIN
                          LEAST(ask.count::float8, floor(ask.room::float8 / ask.cost::float8)) AS granted) AS a
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-                level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-                ticket = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END = 0
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                ticket = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END = 0
                               THEN t.ticket ELSE GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) END,
                 updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((ask.room::float8 - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((ask.room::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
                                         THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                                         ELSE t.blocked_until_us END,
                 expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
@@ -1437,43 +1534,51 @@ BEGIN
     ELSIF algorithm = 'token_bucket' THEN
         IF floor(ask.capacity / ask.cost) < 1 THEN
             -- What can never fit is not tried: reading tells how the key stands.
-            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_token_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
             ask.leaked_at_us := ask.updated_at_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
             ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
         ELSE
-            INSERT INTO pglimit_token_bucket AS t
-                   (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
-                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
-                         ask.policy::text AS policy, ask.key::text AS key,
-                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                         ask.leak::float8 AS leak,
-                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
-                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
-            ON CONFLICT (policy, key) DO UPDATE SET
-                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-                level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                        ELSE t.blocked_until_us END,
-                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                                     THEN t.expires_at_us
-                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-            RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
-            INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            IF ask.block_for_us > 0 THEN
+                -- Before: a denial that expired holds cause would start a block.
+                PERFORM pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
+            END IF;
+            LOOP
+                INSERT INTO pglimit_token_bucket AS t
+                       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+                SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+                FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                             CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                             CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                             ask.policy::text AS policy, ask.key::text AS key,
+                             ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                             ask.leak::float8 AS leak,
+                             ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                             LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+                ON CONFLICT (policy, key) DO UPDATE SET
+                    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                            ELSE t.blocked_until_us END,
+                    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                         THEN t.expires_at_us
+                                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+                INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
+                ask.reaped := true;
+            END LOOP;
             ask.leaked_at_us := ask.updated_at_us;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
@@ -1482,43 +1587,51 @@ BEGIN
     ELSIF algorithm = 'gcra' THEN
         IF floor(ask.capacity / ask.cost) < 1 THEN
             -- What can never fit is not tried: reading tells how the key stands.
-            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_gcra AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
             ask.leaked_at_us := ask.updated_at_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
             ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
         ELSE
-            INSERT INTO pglimit_gcra AS t
-                   (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
-                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
-                         ask.policy::text AS policy, ask.key::text AS key,
-                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                         ask.leak::float8 AS leak,
-                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
-                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
-            ON CONFLICT (policy, key) DO UPDATE SET
-                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-                level = LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                        ELSE t.blocked_until_us END,
-                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                                     THEN t.expires_at_us
-                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-            RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
-            INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            IF ask.block_for_us > 0 THEN
+                -- Before: a denial that expired holds cause would start a block.
+                PERFORM pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
+            END IF;
+            LOOP
+                INSERT INTO pglimit_gcra AS t
+                       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+                SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+                FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                             CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                             CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                             ask.policy::text AS policy, ask.key::text AS key,
+                             ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                             ask.leak::float8 AS leak,
+                             ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                             LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+                ON CONFLICT (policy, key) DO UPDATE SET
+                    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                            ELSE t.blocked_until_us END,
+                    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                         THEN t.expires_at_us
+                                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+                INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
+                ask.reaped := true;
+            END LOOP;
             ask.leaked_at_us := ask.updated_at_us;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
@@ -1527,49 +1640,62 @@ BEGIN
     ELSIF algorithm = 'fixed_window' THEN
         IF floor(ask.capacity / ask.cost) < 1 THEN
             -- What can never fit is not tried: reading tells how the key stands.
-            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_fixed_window AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
             IF ask.now_us >= ask.ends_at_us THEN
                 ask.level := 0;
                 ask.ends_at_us := CASE WHEN ask.aligned THEN (ask.now_us / ask.period_us + 1) * ask.period_us ELSE ask.now_us + ask.period_us END;
             END IF;
-            ask.level := LEAST(ask.capacity, ask.level);
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, ask.level);
         ELSE
-            INSERT INTO pglimit_fixed_window AS t
-                   (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-                   CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-                        ELSE a.now_us + a.period_us END,
-                   a.now_us, -a.block_for_us, a.now_us + a.hold_us
-            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
-                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
-                         ask.policy::text AS policy, ask.key::text AS key,
-                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                         ask.period_us::bigint AS period_us,
-                         ask.aligned::bool AS aligned,
-                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
-                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
-            ON CONFLICT (policy, key) DO UPDATE SET
-                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-                level = LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
-                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-                ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                        ELSE t.blocked_until_us END,
-                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                                     THEN t.expires_at_us
-                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-            RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
-            INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            IF ask.block_for_us > 0 THEN
+                -- Before: a denial that expired holds cause would start a block.
+                PERFORM pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
+            END IF;
+            LOOP
+                INSERT INTO pglimit_fixed_window AS t
+                       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+                SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
+                       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+                            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+                            ELSE a.now_us + a.period_us END,
+                       a.now_us, -a.block_for_us, a.now_us + a.hold_us
+                FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                             CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                             CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                             ask.policy::text AS policy, ask.key::text AS key,
+                             ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                             ask.period_us::bigint AS period_us,
+                             ask.aligned::bool AS aligned,
+                             ask.from_us::bigint AS from_us,
+                             ask.turn_us::bigint AS turn_us,
+                             ask.until_us::bigint AS until_us,
+                             ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                             LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+                WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+                ON CONFLICT (policy, key) DO UPDATE SET
+                    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+                    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+                    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+                    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
+                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                            ELSE t.blocked_until_us END,
+                    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                         THEN t.expires_at_us
+                                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+                INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
+                ask.reaped := true;
+            END LOOP;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
             END IF;
@@ -1578,75 +1704,85 @@ BEGIN
         IF floor(ask.capacity / ask.cost) < 1 THEN
             -- What can never fit is not tried: reading tells how the key stands.
             SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-                   coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+                   coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            INTO ask.now_us, ask.current, ask.previous, ask.capacity_before, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.brim := CASE WHEN GREATEST(ask.current, ask.previous) > 1.00000000000001 * ask.capacity_before THEN GREATEST(ask.current, ask.previous) ELSE ask.capacity END;
             IF ask.updated_at_us >= ask.ends_at_us THEN
                 ask.previous := CASE WHEN ask.updated_at_us >= ask.ends_at_us + ask.period_us THEN 0 ELSE ask.current END;
                 ask.current := 0;
                 ask.ends_at_us := (ask.updated_at_us / ask.period_us + 1) * ask.period_us;
             END IF;
-            ask.previous := LEAST(ask.capacity, ask.previous);
-            ask.current := LEAST(ask.capacity, ask.current);
+            ask.previous := LEAST(ask.brim, ask.previous);
+            ask.current := LEAST(ask.brim, ask.current);
+            ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
         ELSE
-            INSERT INTO pglimit_sliding_window_counter AS t
-                   (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-                   (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
-                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
-                         ask.policy::text AS policy, ask.key::text AS key,
-                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                         ask.period_us::bigint AS period_us,
-                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
-                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
-            ON CONFLICT (policy, key) DO UPDATE SET
-                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                                WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                                 * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                                  ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                                 + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-                current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-                          + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                                WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                                 * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                                  ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                                 + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-                previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                                WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
-                ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                                  ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
-                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                                WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                                 * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                                  ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                                 + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                        ELSE t.blocked_until_us END,
-                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                                     THEN t.expires_at_us
-                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-            RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
-            INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            IF ask.block_for_us > 0 THEN
+                -- Before: a denial that expired holds cause would start a block.
+                PERFORM pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
+            END IF;
+            LOOP
+                INSERT INTO pglimit_sliding_window_counter AS t
+                       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+                SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
+                       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+                FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                             CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                             CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                             ask.policy::text AS policy, ask.key::text AS key,
+                             ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                             ask.period_us::bigint AS period_us,
+                             ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                             LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+                ON CONFLICT (policy, key) DO UPDATE SET
+                    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+                    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+                              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+                    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
+                    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
+                    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
+                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                            ELSE t.blocked_until_us END,
+                    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                         THEN t.expires_at_us
+                                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+                INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
+                ask.reaped := true;
+            END LOOP;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
             END IF;
+            ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
         END IF;
-        ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
     ELSIF algorithm = 'sliding_window_log' THEN
         IF floor(ask.capacity / ask.cost) < 1 THEN
             -- What can never fit is not tried: reading tells how the key stands.
             SELECT c.us AS now_us,
-                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)), 0)::float8 AS level,
+                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)), 0)::float8 AS level,
                    coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
-                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)) >= ask.unit::float8 THEN 0
+                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)) >= ask.unit::float8 THEN 0
                                  WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) - 1]
                                  WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]
                                  WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 2]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1]
@@ -1657,45 +1793,53 @@ BEGIN
             INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
         ELSE
-            INSERT INTO pglimit_sliding_window_log AS t
-                   (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT a.policy, a.key, a.cost, a.granted,
-                   CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
-                   CASE WHEN a.granted > 0 THEN ARRAY[0] ELSE '{}' END,
-                   0, a.cost * a.granted, a.capacity, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-                         CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                              THEN set_config('synchronous_commit', ''::text, true) END AS commits,
-                         CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
-                         ask.policy::text AS policy, ask.key::text AS key,
-                         ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                         ask.period_us::bigint AS period_us,
-                         ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
-                         LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
-            ON CONFLICT (policy, key) DO UPDATE SET
-                cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
-            entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
-                totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))
-                              WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
-                              ELSE t.totals END,
-                base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity) END,
-                total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost))) END,
-                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))) / EXCLUDED.cost) < 1
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                        ELSE t.blocked_until_us END,
-                expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                                     THEN t.expires_at_us
-                                     ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-            RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
-                   coalesce(CASE WHEN t.capacity - (t.total - t.base) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN 0
-                                 WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) - 1]
-                                 WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]
-                                 WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 2]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1]
-                                 ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
-                   t.updated_at_us, t.blocked_until_us
-            INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+            IF ask.block_for_us > 0 THEN
+                -- Before: a denial that expired holds cause would start a block.
+                PERFORM pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
+            END IF;
+            LOOP
+                INSERT INTO pglimit_sliding_window_log AS t
+                       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+                SELECT a.policy, a.key, a.cost, a.granted,
+                       CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
+                       CASE WHEN a.granted > 0 THEN ARRAY[0] ELSE '{}' END,
+                       0, a.cost * a.granted, a.capacity, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+                FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                             CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                             CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                             ask.policy::text AS policy, ask.key::text AS key,
+                             ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                             ask.period_us::bigint AS period_us,
+                             ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                             LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+                ON CONFLICT (policy, key) DO UPDATE SET
+                    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
+                entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
+                    totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))
+                                  WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+                                  ELSE t.totals END,
+                    base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END) END,
+                    total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
+                    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost) < 1
+                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                            ELSE t.blocked_until_us END,
+                    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                         THEN t.expires_at_us
+                                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                       coalesce(CASE WHEN t.capacity - (t.total - t.base) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN 0
+                                     WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) - 1]
+                                     WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]
+                                     WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 2]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1]
+                                     ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
+                       t.updated_at_us, t.blocked_until_us
+                INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
+                ask.reaped := true;
+            END LOOP;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
             END IF;
@@ -1703,7 +1847,8 @@ BEGIN
     END IF;
     ask.answer.allowed := ask.granted > 0;
     ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
-    ask.answer.level := LEAST(ask.level, ask.burst);
+    -- A level without the slack; what was spent beyond the capacity shows.
+    ask.answer.level := CASE WHEN ask.level > 1.00000000000001 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END;
     ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
     ask.answer.retry_after_s := 0;
     ask.answer.delay_s := 0;
@@ -1718,7 +1863,7 @@ BEGIN
     ask.fits_at_us := ask.updated_at_us;
     IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
         IF ask.level > 0 THEN
-            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, NULL, NULL);
         END IF;
         IF ask.rest > 0 THEN
             ask.fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, ask.rest);
@@ -1772,7 +1917,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy text := $2;
     key text := $3;
-    units float8 := $4;
+    units float8 := coalesce($4, NULL);
     unit float8 := $4;
     burst float8 := coalesce($7, $5);
     capacity float8;
@@ -1782,7 +1927,7 @@ DECLARE
     aligned bool := coalesce($9, false);
     block_for_us bigint;
     hold_us bigint;
-    now_us bigint;
+    now_us bigint := NULL;
     level float8;
     leaked_at_us bigint;
     ends_at_us bigint;
@@ -1792,6 +1937,9 @@ DECLARE
     frees_at_us bigint;
     updated_at_us bigint;
     blocked_until_us bigint;
+    capacity_before float8;
+    reaped bool := false;
+    brim float8;
     steps bigint;
     rest float8;
     fits_at_us bigint;
@@ -1877,95 +2025,139 @@ BEGIN
     END IF;
     ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
     IF algorithm = 'leaky_bucket' THEN
-        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
-        LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
-        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
-        ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
-        ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        LOOP
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+            EXIT WHEN ask.reaped OR ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
+                      OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1
+                      OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, CASE WHEN now IS NOT NULL THEN ask.now_us END);
+            ask.reaped := true;
+            ask.now_us := CASE WHEN now IS NOT NULL THEN ask.now_us END;
+        END LOOP;
     ELSIF algorithm = 'leaky_bucket_queue' THEN
-        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
         LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
         ask.leaked_at_us := ask.updated_at_us;
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
         ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+        ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
         ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
     ELSIF algorithm = 'token_bucket' THEN
-        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
-        LEFT JOIN pglimit_token_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
-        ask.leaked_at_us := ask.updated_at_us;
-        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
-        ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
-        ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        LOOP
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_token_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+            EXIT WHEN ask.reaped OR ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
+                      OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1
+                      OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, CASE WHEN now IS NOT NULL THEN ask.now_us END);
+            ask.reaped := true;
+            ask.now_us := CASE WHEN now IS NOT NULL THEN ask.now_us END;
+        END LOOP;
     ELSIF algorithm = 'gcra' THEN
-        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
-        LEFT JOIN pglimit_gcra AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
-        ask.leaked_at_us := ask.updated_at_us;
-        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
-        ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-        ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
-        ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        LOOP
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_gcra AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+            EXIT WHEN ask.reaped OR ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
+                      OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1
+                      OR NOT pglimit._reap('gcra', ask.policy, ask.key, CASE WHEN now IS NOT NULL THEN ask.now_us END);
+            ask.reaped := true;
+            ask.now_us := CASE WHEN now IS NOT NULL THEN ask.now_us END;
+        END LOOP;
     ELSIF algorithm = 'fixed_window' THEN
-        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
-        LEFT JOIN pglimit_fixed_window AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
-        IF ask.now_us >= ask.ends_at_us THEN
-            ask.level := 0;
-            ask.ends_at_us := CASE WHEN ask.aligned THEN (ask.now_us / ask.period_us + 1) * ask.period_us ELSE ask.now_us + ask.period_us END;
-        END IF;
-        ask.level := LEAST(ask.capacity, ask.level);
+        LOOP
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_fixed_window AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            IF ask.now_us >= ask.ends_at_us THEN
+                ask.level := 0;
+                ask.ends_at_us := CASE WHEN ask.aligned THEN (ask.now_us / ask.period_us + 1) * ask.period_us ELSE ask.now_us + ask.period_us END;
+            END IF;
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, ask.level);
+            EXIT WHEN ask.reaped OR ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
+                      OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1
+                      OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, CASE WHEN now IS NOT NULL THEN ask.now_us END);
+            ask.reaped := true;
+            ask.now_us := CASE WHEN now IS NOT NULL THEN ask.now_us END;
+        END LOOP;
     ELSIF algorithm = 'sliding_window_counter' THEN
-        SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-               coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
-        LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
-        IF ask.updated_at_us >= ask.ends_at_us THEN
-            ask.previous := CASE WHEN ask.updated_at_us >= ask.ends_at_us + ask.period_us THEN 0 ELSE ask.current END;
-            ask.current := 0;
-            ask.ends_at_us := (ask.updated_at_us / ask.period_us + 1) * ask.period_us;
-        END IF;
-        ask.previous := LEAST(ask.capacity, ask.previous);
-        ask.current := LEAST(ask.capacity, ask.current);
-        ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
+        LOOP
+            SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+                   coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.current, ask.previous, ask.capacity_before, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.brim := CASE WHEN GREATEST(ask.current, ask.previous) > 1.00000000000001 * ask.capacity_before THEN GREATEST(ask.current, ask.previous) ELSE ask.capacity END;
+            IF ask.updated_at_us >= ask.ends_at_us THEN
+                ask.previous := CASE WHEN ask.updated_at_us >= ask.ends_at_us + ask.period_us THEN 0 ELSE ask.current END;
+                ask.current := 0;
+                ask.ends_at_us := (ask.updated_at_us / ask.period_us + 1) * ask.period_us;
+            END IF;
+            ask.previous := LEAST(ask.brim, ask.previous);
+            ask.current := LEAST(ask.brim, ask.current);
+            ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
+            EXIT WHEN ask.reaped OR ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
+                      OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1
+                      OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, CASE WHEN now IS NOT NULL THEN ask.now_us END);
+            ask.reaped := true;
+            ask.now_us := CASE WHEN now IS NOT NULL THEN ask.now_us END;
+        END LOOP;
     ELSIF algorithm = 'sliding_window_log' THEN
-        SELECT c.us AS now_us,
-               coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)), 0)::float8 AS level,
-               coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
-               coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)) >= ask.unit::float8 THEN 0
-                             WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) - 1]
-                             WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]
-                             WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 2]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1]
-                             ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
-        LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
-        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        LOOP
+            SELECT c.us AS now_us,
+                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)), 0)::float8 AS level,
+                   coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)) >= ask.unit::float8 THEN 0
+                                 WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) - 1]
+                                 WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]
+                                 WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 2]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1]
+                                 ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            EXIT WHEN ask.reaped OR ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
+                      OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1
+                      OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, CASE WHEN now IS NOT NULL THEN ask.now_us END);
+            ask.reaped := true;
+            ask.now_us := CASE WHEN now IS NOT NULL THEN ask.now_us END;
+        END LOOP;
     END IF;
     ask.answer.allowed := ask.blocked_until_us <= ask.updated_at_us
                           AND (ask.units = 0 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1);
     ask.answer.granted := CASE WHEN ask.answer.allowed THEN ask.units ELSE 0 END;
-    ask.answer.level := LEAST(ask.level, ask.burst);
+    -- A level without the slack; what was spent beyond the capacity shows.
+    ask.answer.level := CASE WHEN ask.level > 1.00000000000001 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END;
     ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
     ask.answer.retry_after_s := 0;
     ask.answer.delay_s := 0;
@@ -1980,7 +2172,7 @@ BEGIN
     ask.fits_at_us := ask.updated_at_us;
     IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
         IF ask.level > 0 THEN
-            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, NULL, NULL);
         END IF;
         IF ask.rest > 0 THEN
             ask.fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, ask.rest);
@@ -2034,16 +2226,19 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy text := $2;
     key text := $3;
-    units float8 := $4;
+    units float8 := coalesce($4, NULL);
     burst float8 := coalesce($7, $5);
     capacity float8;
     tick_us bigint := 1;
     leak float8;
     period_us bigint;
     aligned bool := coalesce($9, false);
+    from_us bigint := 0;
+    turn_us bigint := 0;
+    until_us bigint := 0;
     block_for_us bigint;
     hold_us bigint;
-    now_us bigint;
+    now_us bigint := NULL;
     granted float8 := 0;
     level float8;
     leaked_at_us bigint;
@@ -2151,9 +2346,9 @@ BEGIN
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-            granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))),
-            level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) + EXCLUDED.granted),
-            leaked_at_us = CASE WHEN LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)))),
+            level = GREATEST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)), LEAST(EXCLUDED.capacity, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) + EXCLUDED.granted)),
+            leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
                                 THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
                                 ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
@@ -2181,8 +2376,8 @@ BEGIN
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))),
-            level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted),
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)))),
+            level = GREATEST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)), LEAST(EXCLUDED.capacity, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted)),
             ticket = GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
             expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
@@ -2210,8 +2405,8 @@ BEGIN
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))),
-            level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted),
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)))),
+            level = GREATEST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)), LEAST(EXCLUDED.capacity, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted)),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
             expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                                  THEN t.expires_at_us
@@ -2238,8 +2433,8 @@ BEGIN
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))),
-            level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted),
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)))),
+            level = GREATEST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)), LEAST(EXCLUDED.capacity, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted)),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
             expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                                  THEN t.expires_at_us
@@ -2257,7 +2452,8 @@ BEGIN
         INSERT INTO pglimit_fixed_window AS t
                (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
         SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity,
-               CASE WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+               CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+                    WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
                     ELSE a.now_us + a.period_us END,
                a.now_us, 0, a.now_us + a.hold_us
         FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
@@ -2266,12 +2462,16 @@ BEGIN
                      ask.capacity::float8 AS capacity,
                      ask.period_us::bigint AS period_us,
                      ask.aligned::bool AS aligned,
+                     ask.from_us::bigint AS from_us,
+                     ask.turn_us::bigint AS turn_us,
+                     ask.until_us::bigint AS until_us,
                      ask.hold_us::bigint AS hold_us,
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-            granted = LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
-            level = LEAST(EXCLUDED.capacity, LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) + EXCLUDED.granted),
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END))),
+            level = GREATEST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END), LEAST(EXCLUDED.capacity, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) + EXCLUDED.granted)),
             ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
             expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
@@ -2299,18 +2499,18 @@ BEGIN
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                             WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                              * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                               ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                             + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
-            current = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-                      + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                             + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
+            current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+                      + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                             WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
                              * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                               ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                             + LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
-            previous = LEAST(EXCLUDED.capacity, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                             + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
+            previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                             WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
             ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
                               ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
@@ -2341,13 +2541,13 @@ BEGIN
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))),
-        entries = CASE WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
-            totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity))
-                          WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))),
+        entries = CASE WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
+            totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))
+                          WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
                           ELSE t.totals END,
-            base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity) END,
-            total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), t.total - EXCLUDED.capacity)))),
+            base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END) END,
+            total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
             expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                                  THEN t.expires_at_us
@@ -2361,7 +2561,8 @@ BEGIN
     END IF;
     ask.answer.allowed := true;
     ask.answer.granted := CASE WHEN ask.granted = ask.units THEN ask.units ELSE GREATEST(0, ask.granted) END;
-    ask.answer.level := LEAST(ask.level, ask.burst);
+    -- A level without the slack; what was spent beyond the capacity shows.
+    ask.answer.level := CASE WHEN ask.level > 1.00000000000001 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END;
     ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
     ask.answer.retry_after_s := 0;
     ask.answer.delay_s := 0;
@@ -2369,7 +2570,7 @@ BEGIN
     ask.fits_at_us := ask.updated_at_us;
     IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
         IF ask.level > 0 THEN
-            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, NULL, NULL);
         END IF;
     ELSIF algorithm IN ('fixed_window') THEN
         IF ask.level > 0 THEN
@@ -2398,7 +2599,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy text := $2;
     key text := $3;
-    units float8 := $4;
+    units float8 := coalesce($4, NULL);
     unit float8 := $4;
     burst float8 := coalesce($7, $5);
     capacity float8;
@@ -2408,7 +2609,7 @@ DECLARE
     aligned bool := coalesce($9, false);
     block_for_us bigint;
     hold_us bigint;
-    now_us bigint;
+    now_us bigint := NULL;
     granted float8 := 0;
     level float8;
     leaked_at_us bigint;
@@ -2419,6 +2620,8 @@ DECLARE
     frees_at_us bigint;
     updated_at_us bigint;
     blocked_until_us bigint;
+    capacity_before float8;
+    brim float8;
     steps bigint;
     fits_at_us bigint;
     empty_at_us bigint;
@@ -2436,7 +2639,7 @@ BEGIN
     IF (burst IS NULL OR burst BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
         PERFORM pglimit._refuse('burst', burst::text, 'must be from 1e-9 to 2^53, or NULL for limit_units', 'It is how many units pass at once when nothing was used before.');
     END IF;
-    IF NOT algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') AND ask.burst <> limit_units THEN
+    IF NOT algorithm IN ('leaky_bucket', 'token_bucket', 'gcra') AND ask.burst <> limit_units THEN
         PERFORM pglimit._refuse('burst', burst::text, algorithm || ' has no burst apart from limit_units', 'Leave it out.');
     END IF;
     IF ends_at IS NULL THEN
@@ -2480,7 +2683,7 @@ BEGIN
         ask.now_us := extract(epoch FROM now) * 1000000;
     END IF;
     IF algorithm = 'leaky_bucket_queue' THEN
-        RAISE feature_not_supported USING MESSAGE = 'pglimit: refund is not for leaky_bucket_queue: a place in the queue cannot be given back',
+        RAISE feature_not_supported USING MESSAGE = 'pglimit: refund is not for leaky_bucket_queue: what waits in a queue is not given back',
             HINT = 'Take leaky_bucket, which decides alike and has no turns.';
     END IF;
     IF (cost > 0 AND cost <= 9007199254740992) IS NOT TRUE THEN
@@ -2497,7 +2700,7 @@ BEGIN
         END IF;
         ask.period_us := (extract(epoch FROM ends_at) * 1000000)::bigint - ask.now_us;
     END IF;
-    IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+    IF algorithm IN ('leaky_bucket', 'token_bucket', 'gcra') THEN
         ask.leak := limit_units * ask.tick_us / ask.period_us;
         ask.hold_us := CASE WHEN ceil(ask.capacity / ask.leak) + 1 >= (3155760000000000 / ask.tick_us)::float8 THEN 3155760000000000
                             ELSE (ceil(ask.capacity / ask.leak) + 1)::bigint * ask.tick_us END;
@@ -2507,10 +2710,10 @@ BEGIN
     ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
     IF algorithm = 'leaky_bucket' THEN
         UPDATE pglimit_leaky_bucket AS t SET
-            cost = 1,
-            granted = LEAST(ask.units::float8, LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / ask.tick_us::bigint * ask.leak::float8))),
-            level = GREATEST(0, LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / ask.tick_us::bigint * ask.leak::float8)) - ask.units::float8),
-            leaked_at_us = CASE WHEN LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / ask.tick_us::bigint * ask.leak::float8)) = 0
+            cost = 1, capacity = ask.capacity::float8, leak = ask.leak::float8, tick_us = ask.tick_us::bigint,
+            granted = LEAST(ask.units::float8, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE ask.capacity::float8 END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / ask.tick_us::bigint * ask.leak::float8))),
+            level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE ask.capacity::float8 END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / ask.tick_us::bigint * ask.leak::float8)) - ask.units::float8),
+            leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE ask.capacity::float8 END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / ask.tick_us::bigint * ask.leak::float8)) = 0
                                 THEN GREATEST(t.updated_at_us, c.us)
                                 ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / ask.tick_us::bigint * ask.tick_us::bigint END,
             updated_at_us = GREATEST(t.updated_at_us, c.us)
@@ -2521,27 +2724,25 @@ BEGIN
         INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
         IF NOT FOUND THEN -- no row: nothing is there
             ask.granted := 0;
-            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
             ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
         ELSE
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
             END IF;
         END IF;
-    ELSIF algorithm = 'leaky_bucket_queue' THEN
-        NULL; -- refused above
     ELSIF algorithm = 'token_bucket' THEN
         UPDATE pglimit_token_bucket AS t SET
-            cost = 1,
-            granted = LEAST(ask.units::float8, LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * ask.leak::float8))),
-            level = GREATEST(0, LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * ask.leak::float8)) - ask.units::float8),
+            cost = 1, capacity = ask.capacity::float8, leak = ask.leak::float8,
+            granted = LEAST(ask.units::float8, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE ask.capacity::float8 END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * ask.leak::float8))),
+            level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE ask.capacity::float8 END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * ask.leak::float8)) - ask.units::float8),
             updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
                           THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
@@ -2550,15 +2751,15 @@ BEGIN
         INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
         IF NOT FOUND THEN -- no row: nothing is there
             ask.granted := 0;
-            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_token_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
             ask.leaked_at_us := ask.updated_at_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
             ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
         ELSE
             ask.leaked_at_us := ask.updated_at_us;
@@ -2568,9 +2769,9 @@ BEGIN
         END IF;
     ELSIF algorithm = 'gcra' THEN
         UPDATE pglimit_gcra AS t SET
-            cost = 1,
-            granted = LEAST(ask.units::float8, LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * ask.leak::float8))),
-            level = GREATEST(0, LEAST(ask.capacity::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * ask.leak::float8)) - ask.units::float8),
+            cost = 1, capacity = ask.capacity::float8, leak = ask.leak::float8,
+            granted = LEAST(ask.units::float8, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE ask.capacity::float8 END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * ask.leak::float8))),
+            level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE ask.capacity::float8 END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * ask.leak::float8)) - ask.units::float8),
             updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
                           THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
@@ -2579,15 +2780,15 @@ BEGIN
         INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
         IF NOT FOUND THEN -- no row: nothing is there
             ask.granted := 0;
-            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_gcra AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
             ask.leaked_at_us := ask.updated_at_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
             ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
-            ask.level := LEAST(ask.capacity, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
         ELSE
             ask.leaked_at_us := ask.updated_at_us;
@@ -2597,9 +2798,9 @@ BEGIN
         END IF;
     ELSIF algorithm = 'fixed_window' THEN
         UPDATE pglimit_fixed_window AS t SET
-            cost = 1,
-            granted = LEAST(ask.units::float8, LEAST(ask.capacity::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END)),
-            level = GREATEST(0, LEAST(ask.capacity::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END) - ask.units::float8),
+            cost = 1, capacity = ask.capacity::float8,
+            granted = LEAST(ask.units::float8, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE ask.capacity::float8 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END)),
+            level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE ask.capacity::float8 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END) - ask.units::float8),
             updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
                           THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
@@ -2608,17 +2809,17 @@ BEGIN
         INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
         IF NOT FOUND THEN -- no row: nothing is there
             ask.granted := 0;
-            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_fixed_window AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
             IF ask.now_us >= ask.ends_at_us THEN
                 ask.level := 0;
                 ask.ends_at_us := CASE WHEN ask.aligned THEN (ask.now_us / ask.period_us + 1) * ask.period_us ELSE ask.now_us + ask.period_us END;
             END IF;
-            ask.level := LEAST(ask.capacity, ask.level);
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, ask.level);
         ELSE
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
@@ -2626,12 +2827,12 @@ BEGIN
         END IF;
     ELSIF algorithm = 'sliding_window_counter' THEN
         UPDATE pglimit_sliding_window_counter AS t SET
-            cost = 1, period_us = ask.period_us::bigint,
-            granted = LEAST(ask.units::float8, LEAST(ask.capacity::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) + LEAST(ask.capacity::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+            cost = 1, capacity = ask.capacity::float8, period_us = ask.period_us::bigint,
+            granted = LEAST(ask.units::float8, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE ask.capacity::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE ask.capacity::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
                             WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + ask.period_us::bigint THEN t.current ELSE 0 END)),
-            current = GREATEST(0, LEAST(ask.capacity::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) - ask.units::float8),
-            previous = GREATEST(0, LEAST(ask.capacity::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
-                            WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + ask.period_us::bigint THEN t.current ELSE 0 END) - GREATEST(0, ask.units::float8 - LEAST(ask.capacity::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END))),
+            current = GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE ask.capacity::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) - ask.units::float8),
+            previous = GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE ask.capacity::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + ask.period_us::bigint THEN t.current ELSE 0 END) - GREATEST(0, ask.units::float8 - LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE ask.capacity::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END))),
             ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us
                               ELSE (GREATEST(t.updated_at_us, c.us) / ask.period_us::bigint + 1) * ask.period_us::bigint END,
             updated_at_us = GREATEST(t.updated_at_us, c.us)
@@ -2643,34 +2844,36 @@ BEGIN
         IF NOT FOUND THEN -- no row: nothing is there
             ask.granted := 0;
             SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-                   coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+                   coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            INTO ask.now_us, ask.current, ask.previous, ask.capacity_before, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.brim := CASE WHEN GREATEST(ask.current, ask.previous) > 1.00000000000001 * ask.capacity_before THEN GREATEST(ask.current, ask.previous) ELSE ask.capacity END;
             IF ask.updated_at_us >= ask.ends_at_us THEN
                 ask.previous := CASE WHEN ask.updated_at_us >= ask.ends_at_us + ask.period_us THEN 0 ELSE ask.current END;
                 ask.current := 0;
                 ask.ends_at_us := (ask.updated_at_us / ask.period_us + 1) * ask.period_us;
             END IF;
-            ask.previous := LEAST(ask.capacity, ask.previous);
-            ask.current := LEAST(ask.capacity, ask.current);
+            ask.previous := LEAST(ask.brim, ask.previous);
+            ask.current := LEAST(ask.brim, ask.current);
+            ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
         ELSE
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
             END IF;
+            ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
         END IF;
-        ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
     ELSIF algorithm = 'sliding_window_log' THEN
         UPDATE pglimit_sliding_window_log AS t SET
-            cost = 1, period_us = ask.period_us::bigint,
-            granted = LEAST(ask.units::float8, (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8))),
-            entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)
-                           THEN t.entries[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1 : width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8), t.totals) - CASE WHEN t.totals[width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8), t.totals)] = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8) THEN 1 ELSE 0 END] ELSE '{}' END,
-            totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)
-                          THEN t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1 : width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8), t.totals) - CASE WHEN t.totals[width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8), t.totals)] = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8) THEN 1 ELSE 0 END] ELSE '{}' END,
-            base = GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), total = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8), t.total - ask.units::float8),
+            cost = 1, capacity = ask.capacity::float8, period_us = ask.period_us::bigint,
+            granted = LEAST(ask.units::float8, (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END))),
+            entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END), t.total - ask.units::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)
+                           THEN t.entries[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1 : coalesce(array_position(t.totals, GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END), t.total - ask.units::float8)) - 1, width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END), t.total - ask.units::float8), t.totals))] ELSE '{}' END,
+            totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END), t.total - ask.units::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)
+                          THEN t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1 : coalesce(array_position(t.totals, GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END), t.total - ask.units::float8)) - 1, width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END), t.total - ask.units::float8), t.totals))] ELSE '{}' END,
+            base = GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END), total = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END), t.total - ask.units::float8),
             updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
                           THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
@@ -2680,9 +2883,9 @@ BEGIN
         IF NOT FOUND THEN -- no row: nothing is there
             ask.granted := 0;
             SELECT c.us AS now_us,
-                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)), 0)::float8 AS level,
+                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)), 0)::float8 AS level,
                    coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
-                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), t.total - ask.capacity::float8)) >= ask.unit::float8 THEN 0
+                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)) >= ask.unit::float8 THEN 0
                                  WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) - 1]
                                  WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]
                                  WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 2]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1]
@@ -2700,15 +2903,16 @@ BEGIN
     END IF;
     ask.answer.allowed := true;
     ask.answer.granted := CASE WHEN ask.granted = ask.units THEN ask.units ELSE GREATEST(0, ask.granted) END;
-    ask.answer.level := LEAST(ask.level, ask.burst);
+    -- A level without the slack; what was spent beyond the capacity shows.
+    ask.answer.level := CASE WHEN ask.level > 1.00000000000001 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END;
     ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
     ask.answer.retry_after_s := 0;
     ask.answer.delay_s := 0;
     ask.empty_at_us := ask.updated_at_us;
     ask.fits_at_us := ask.updated_at_us;
-    IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+    IF algorithm IN ('leaky_bucket', 'token_bucket', 'gcra') THEN
         IF ask.level > 0 THEN
-            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, NULL);
+            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, NULL, NULL);
         END IF;
     ELSIF algorithm IN ('fixed_window') THEN
         IF ask.level > 0 THEN
@@ -2730,6 +2934,894 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.refund IS 'Gives cost units back, at most what is there.';
 
 -- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.reserve(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL, ttl_s float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.hold
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $2;
+    key text := $3;
+    units float8 := coalesce($4, NULL);
+    cost float8 := $4;
+    count float8 := 1;
+    unit float8 := $4;
+    limit_units float8 := $5;
+    burst float8 := coalesce($7, $5);
+    capacity float8;
+    tick_us bigint := 1;
+    leak float8;
+    period_us bigint;
+    aligned bool := coalesce($9, false);
+    from_us bigint := 0;
+    turn_us bigint := 0;
+    until_us bigint := 0;
+    block_for_us bigint;
+    hold_us bigint;
+    now_us bigint := NULL;
+    id text := NULL;
+    state text := NULL;
+    idempotency_key text;
+    ttl_us bigint;
+    remember_us bigint := 86400000000;
+    granted float8 := 0;
+    level float8;
+    leaked_at_us bigint;
+    ends_at_us bigint;
+    current float8;
+    previous float8;
+    newest_at_us bigint;
+    frees_at_us bigint;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    capacity_before float8;
+    reaped bool := false;
+    brim float8;
+    steps bigint;
+    rest float8;
+    fits_at_us bigint;
+    empty_at_us bigint;
+    answer pglimit.hold;
+BEGIN
+    IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm), 'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
+    END IF;
+    IF (ask.policy COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(ask.policy, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be from 1e-9 to 2^53', 'It is how many units pass per period_s, such as 5.');
+    END IF;
+    IF (burst IS NULL OR burst BETWEEN 1e-9 AND 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('burst', burst::text, 'must be from 1e-9 to 2^53, or NULL for limit_units', 'It is how many units pass at once when nothing was used before.');
+    END IF;
+    IF NOT algorithm IN ('leaky_bucket', 'token_bucket', 'gcra') AND ask.burst <> limit_units THEN
+        PERFORM pglimit._refuse('burst', burst::text, algorithm || ' has no burst apart from limit_units', 'Leave it out.');
+    END IF;
+    IF ends_at IS NULL THEN
+        IF (period_s BETWEEN 1e-6 AND 3155760000 AND abs(period_s * 1e6 - round(period_s * 1e6)) <= period_s * 1e-9) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the time that limit_units is for, such as 60; a fixed_window takes ends_at instead.');
+        END IF;
+        ask.period_us := round(period_s * 1e6);
+    ELSIF algorithm <> 'fixed_window' THEN
+        PERFORM pglimit._refuse('ends_at', ends_at::text, 'is for fixed_window only', 'Give period_s instead.');
+    ELSIF period_s IS NOT NULL THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'excludes ends_at', 'Leave out one of the two.');
+    ELSIF aligned THEN
+        PERFORM pglimit._refuse('aligned', aligned::text, 'excludes ends_at', 'Leave out one of the two.');
+    END IF;
+    IF tick_s <> 0 THEN
+        IF (tick_s BETWEEN 1e-6 AND 3155760000 AND abs(tick_s * 1e6 - round(tick_s * 1e6)) <= tick_s * 1e-9) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('tick_s', tick_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'A bucket that leaks in whole steps has one every tick_s; 0 is continuous.');
+        END IF;
+        IF algorithm <> 'leaky_bucket' THEN
+            PERFORM pglimit._refuse('tick_s', tick_s::text, 'is for leaky_bucket only', 'Leave it out.');
+        END IF;
+        ask.tick_us := round(tick_s * 1e6);
+    END IF;
+    IF (coalesce(block_for_s, 0) = 0 OR block_for_s BETWEEN 1e-6 AND 3155760000 AND abs(block_for_s * 1e6 - round(block_for_s * 1e6)) <= block_for_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, at most a hundred years, in whole microseconds, or 0', 'It is for how long a denial blocks the key; 0 is not at all.');
+    END IF;
+    ask.block_for_us := round(coalesce(block_for_s, 0) * 1e6);
+    IF aligned AND algorithm <> 'fixed_window' THEN
+        PERFORM pglimit._refuse('aligned', aligned::text, 'is for fixed_window only', 'Leave it out.');
+    END IF;
+    IF (octet_length(ask.key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(ask.key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(ask.key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    IF algorithm = 'leaky_bucket_queue' THEN
+        RAISE feature_not_supported USING MESSAGE = 'pglimit: reserve is not for leaky_bucket_queue: what waits in a queue is not given back',
+            HINT = 'Take leaky_bucket, which decides alike and has no turns.';
+    END IF;
+    IF (ttl_s BETWEEN 1 AND 3155760000 AND abs(ttl_s * 1e6 - round(ttl_s * 1e6)) <= ttl_s * 1e-9) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'must be seconds, from 1 to a hundred years, in whole microseconds', 'It is for how long the units are set aside at most.');
+    END IF;
+    ask.ttl_us := round(ttl_s * 1e6);
+    ask.id := algorithm || ':' || replace(gen_random_uuid()::text, '-', '');
+    ask.state := 'held';
+    IF (cost > 0 AND cost <= 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be positive and at most 2^53', 'pglimit.check at cost 0 reads without consuming.');
+    ELSIF cost < LEAST(1, 1e-9 * ask.burst) THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be at least ' || LEAST(1, 1e-9 * ask.burst) || ', a billionth of the burst', 'Count in larger units.');
+    END IF;
+    ask.capacity := ask.burst + LEAST(1e-6, 1e-9 * ask.burst);
+    IF ends_at IS NOT NULL THEN
+        -- A window that ends then is one that begins now and lasts until then.
+        ask.now_us := coalesce(ask.now_us, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+        IF (ends_at >= '1970-01-01+00' AND ends_at < '10000-01-01+00' AND (extract(epoch FROM ends_at) * 1000000)::bigint - ask.now_us BETWEEN 1 AND 3155760000000000) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('ends_at', quote_literal(ends_at), 'must be after the clock, ' || to_timestamp(ask.now_us / 1000000) || ', by at most a hundred years', 'It is the end of the period that clock_timestamp() is in.');
+        END IF;
+        ask.period_us := (extract(epoch FROM ends_at) * 1000000)::bigint - ask.now_us;
+    END IF;
+    IF algorithm IN ('leaky_bucket', 'token_bucket', 'gcra') THEN
+        ask.leak := limit_units * ask.tick_us / ask.period_us;
+        ask.hold_us := CASE WHEN ceil(ask.capacity / ask.leak) + 1 >= (3155760000000000 / ask.tick_us)::float8 THEN 3155760000000000
+                            ELSE (ceil(ask.capacity / ask.leak) + 1)::bigint * ask.tick_us END;
+    ELSE
+        ask.hold_us := CASE WHEN algorithm = 'sliding_window_counter' THEN 2 ELSE 1 END * ask.period_us;
+    END IF;
+    ask.hold_us := LEAST(GREATEST(ask.hold_us, ask.block_for_us), 3155760000000000);
+    IF algorithm = 'leaky_bucket' THEN
+        IF floor(ask.capacity / ask.cost) < 1 THEN
+            -- What can never fit is not tried: reading tells how the key stands.
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        ELSE
+            IF ask.block_for_us > 0 THEN
+                -- Before: a denial that expired holds cause would start a block.
+                PERFORM pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
+            END IF;
+            LOOP
+                WITH taken AS (
+                INSERT INTO pglimit_leaky_bucket AS t
+                       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+                SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+                FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                             CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                             CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                             ask.policy::text AS policy, ask.key::text AS key,
+                             ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                             ask.leak::float8 AS leak,
+                             ask.tick_us::bigint AS tick_us,
+                             ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                             LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+                WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+                                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = ask.idempotency_key::text
+                                    AND h.algorithm = 'leaky_bucket' AND h.forget_at_us > a.now_us)
+                ON CONFLICT (policy, key) DO UPDATE SET
+                    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                    leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                        ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+                    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                            ELSE t.blocked_until_us END,
+                    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                         THEN t.expires_at_us
+                                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+                ), held AS (
+                INSERT INTO pglimit_hold
+                       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+                        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+                SELECT ask.id::text, ask.state::text, 'leaky_bucket', ask.policy::text, ask.key::text, ask.idempotency_key::text,
+                       ask.cost::float8, ask.cost::float8, ask.limit_units::float8, ask.burst::float8, ask.capacity::float8, ask.hold_us::bigint,
+                       t.updated_at_us, t.updated_at_us + ask.ttl_us::bigint, t.updated_at_us + ask.ttl_us::bigint + ask.remember_us::bigint,
+                       t.level, ask.leak::float8, ask.tick_us::bigint, 0, 0, t.leaked_at_us
+                FROM taken AS t
+                WHERE t.granted > 0
+                )
+                SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+                INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
+                ask.reaped := true;
+            END LOOP;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    ELSIF algorithm = 'token_bucket' THEN
+        IF floor(ask.capacity / ask.cost) < 1 THEN
+            -- What can never fit is not tried: reading tells how the key stands.
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_token_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        ELSE
+            IF ask.block_for_us > 0 THEN
+                -- Before: a denial that expired holds cause would start a block.
+                PERFORM pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
+            END IF;
+            LOOP
+                WITH taken AS (
+                INSERT INTO pglimit_token_bucket AS t
+                       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+                SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+                FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                             CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                             CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                             ask.policy::text AS policy, ask.key::text AS key,
+                             ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                             ask.leak::float8 AS leak,
+                             ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                             LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+                WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+                                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = ask.idempotency_key::text
+                                    AND h.algorithm = 'token_bucket' AND h.forget_at_us > a.now_us)
+                ON CONFLICT (policy, key) DO UPDATE SET
+                    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                            ELSE t.blocked_until_us END,
+                    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                         THEN t.expires_at_us
+                                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+                ), held AS (
+                INSERT INTO pglimit_hold
+                       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+                        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+                SELECT ask.id::text, ask.state::text, 'token_bucket', ask.policy::text, ask.key::text, ask.idempotency_key::text,
+                       ask.cost::float8, ask.cost::float8, ask.limit_units::float8, ask.burst::float8, ask.capacity::float8, ask.hold_us::bigint,
+                       t.updated_at_us, t.updated_at_us + ask.ttl_us::bigint, t.updated_at_us + ask.ttl_us::bigint + ask.remember_us::bigint,
+                       t.level, ask.leak::float8, 1, 0, 0, t.updated_at_us
+                FROM taken AS t
+                WHERE t.granted > 0
+                )
+                SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t
+                INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
+                ask.reaped := true;
+            END LOOP;
+            ask.leaked_at_us := ask.updated_at_us;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    ELSIF algorithm = 'gcra' THEN
+        IF floor(ask.capacity / ask.cost) < 1 THEN
+            -- What can never fit is not tried: reading tells how the key stands.
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_gcra AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        ELSE
+            IF ask.block_for_us > 0 THEN
+                -- Before: a denial that expired holds cause would start a block.
+                PERFORM pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
+            END IF;
+            LOOP
+                WITH taken AS (
+                INSERT INTO pglimit_gcra AS t
+                       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+                SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+                FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                             CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                             CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                             ask.policy::text AS policy, ask.key::text AS key,
+                             ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                             ask.leak::float8 AS leak,
+                             ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                             LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+                WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+                                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = ask.idempotency_key::text
+                                    AND h.algorithm = 'gcra' AND h.forget_at_us > a.now_us)
+                ON CONFLICT (policy, key) DO UPDATE SET
+                    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+                    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                            ELSE t.blocked_until_us END,
+                    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                         THEN t.expires_at_us
+                                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+                ), held AS (
+                INSERT INTO pglimit_hold
+                       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+                        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+                SELECT ask.id::text, ask.state::text, 'gcra', ask.policy::text, ask.key::text, ask.idempotency_key::text,
+                       ask.cost::float8, ask.cost::float8, ask.limit_units::float8, ask.burst::float8, ask.capacity::float8, ask.hold_us::bigint,
+                       t.updated_at_us, t.updated_at_us + ask.ttl_us::bigint, t.updated_at_us + ask.ttl_us::bigint + ask.remember_us::bigint,
+                       t.level, ask.leak::float8, 1, 0, 0, t.updated_at_us
+                FROM taken AS t
+                WHERE t.granted > 0
+                )
+                SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t
+                INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
+                ask.reaped := true;
+            END LOOP;
+            ask.leaked_at_us := ask.updated_at_us;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    ELSIF algorithm = 'fixed_window' THEN
+        IF floor(ask.capacity / ask.cost) < 1 THEN
+            -- What can never fit is not tried: reading tells how the key stands.
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_fixed_window AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            IF ask.now_us >= ask.ends_at_us THEN
+                ask.level := 0;
+                ask.ends_at_us := CASE WHEN ask.aligned THEN (ask.now_us / ask.period_us + 1) * ask.period_us ELSE ask.now_us + ask.period_us END;
+            END IF;
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, ask.level);
+        ELSE
+            IF ask.block_for_us > 0 THEN
+                -- Before: a denial that expired holds cause would start a block.
+                PERFORM pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
+            END IF;
+            LOOP
+                WITH taken AS (
+                INSERT INTO pglimit_fixed_window AS t
+                       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+                SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
+                       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+                            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+                            ELSE a.now_us + a.period_us END,
+                       a.now_us, -a.block_for_us, a.now_us + a.hold_us
+                FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                             CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                             CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                             ask.policy::text AS policy, ask.key::text AS key,
+                             ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                             ask.period_us::bigint AS period_us,
+                             ask.aligned::bool AS aligned,
+                             ask.from_us::bigint AS from_us,
+                             ask.turn_us::bigint AS turn_us,
+                             ask.until_us::bigint AS until_us,
+                             ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                             LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+                WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+                  AND NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+                                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = ask.idempotency_key::text
+                                    AND h.algorithm = 'fixed_window' AND h.forget_at_us > a.now_us)
+                ON CONFLICT (policy, key) DO UPDATE SET
+                    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+                    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
+                    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+                    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
+                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                            ELSE t.blocked_until_us END,
+                    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                         THEN t.expires_at_us
+                                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+                ), held AS (
+                INSERT INTO pglimit_hold
+                       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+                        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+                SELECT ask.id::text, ask.state::text, 'fixed_window', ask.policy::text, ask.key::text, ask.idempotency_key::text,
+                       ask.cost::float8, ask.cost::float8, ask.limit_units::float8, ask.burst::float8, ask.capacity::float8, ask.hold_us::bigint,
+                       t.updated_at_us, t.updated_at_us + ask.ttl_us::bigint, t.updated_at_us + ask.ttl_us::bigint + ask.remember_us::bigint,
+                       t.level, 0, 1, ask.period_us::bigint, t.ends_at_us, t.updated_at_us
+                FROM taken AS t
+                WHERE t.granted > 0
+                )
+                SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+                INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
+                ask.reaped := true;
+            END LOOP;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        IF floor(ask.capacity / ask.cost) < 1 THEN
+            -- What can never fit is not tried: reading tells how the key stands.
+            SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+                   coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.current, ask.previous, ask.capacity_before, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.brim := CASE WHEN GREATEST(ask.current, ask.previous) > 1.00000000000001 * ask.capacity_before THEN GREATEST(ask.current, ask.previous) ELSE ask.capacity END;
+            IF ask.updated_at_us >= ask.ends_at_us THEN
+                ask.previous := CASE WHEN ask.updated_at_us >= ask.ends_at_us + ask.period_us THEN 0 ELSE ask.current END;
+                ask.current := 0;
+                ask.ends_at_us := (ask.updated_at_us / ask.period_us + 1) * ask.period_us;
+            END IF;
+            ask.previous := LEAST(ask.brim, ask.previous);
+            ask.current := LEAST(ask.brim, ask.current);
+            ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
+        ELSE
+            IF ask.block_for_us > 0 THEN
+                -- Before: a denial that expired holds cause would start a block.
+                PERFORM pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
+            END IF;
+            LOOP
+                WITH taken AS (
+                INSERT INTO pglimit_sliding_window_counter AS t
+                       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+                SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
+                       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+                FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                             CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                             CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                             ask.policy::text AS policy, ask.key::text AS key,
+                             ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                             ask.period_us::bigint AS period_us,
+                             ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                             LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+                WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+                                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = ask.idempotency_key::text
+                                    AND h.algorithm = 'sliding_window_counter' AND h.forget_at_us > a.now_us)
+                ON CONFLICT (policy, key) DO UPDATE SET
+                    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+                    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
+                              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
+                    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
+                    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
+                    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
+                                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
+                                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
+                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                            ELSE t.blocked_until_us END,
+                    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                         THEN t.expires_at_us
+                                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+                ), held AS (
+                INSERT INTO pglimit_hold
+                       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+                        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+                SELECT ask.id::text, ask.state::text, 'sliding_window_counter', ask.policy::text, ask.key::text, ask.idempotency_key::text,
+                       ask.cost::float8, ask.cost::float8, ask.limit_units::float8, ask.burst::float8, ask.capacity::float8, ask.hold_us::bigint,
+                       t.updated_at_us, t.updated_at_us + ask.ttl_us::bigint, t.updated_at_us + ask.ttl_us::bigint + ask.remember_us::bigint,
+                       t.previous * LEAST(ask.period_us::bigint, t.ends_at_us - t.updated_at_us) / ask.period_us::bigint + t.current, 0, 1, ask.period_us::bigint, t.ends_at_us, t.updated_at_us
+                FROM taken AS t
+                WHERE t.granted > 0
+                )
+                SELECT t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+                INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
+                ask.reaped := true;
+            END LOOP;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+            ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
+        END IF;
+    ELSIF algorithm = 'sliding_window_log' THEN
+        IF floor(ask.capacity / ask.cost) < 1 THEN
+            -- What can never fit is not tried: reading tells how the key stands.
+            SELECT c.us AS now_us,
+                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)), 0)::float8 AS level,
+                   coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)) >= ask.unit::float8 THEN 0
+                                 WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) - 1]
+                                 WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]
+                                 WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 2]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1]
+                                 ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        ELSE
+            IF ask.block_for_us > 0 THEN
+                -- Before: a denial that expired holds cause would start a block.
+                PERFORM pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
+            END IF;
+            LOOP
+                WITH taken AS (
+                INSERT INTO pglimit_sliding_window_log AS t
+                       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+                SELECT a.policy, a.key, a.cost, a.granted,
+                       CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
+                       CASE WHEN a.granted > 0 THEN ARRAY[0] ELSE '{}' END,
+                       0, a.cost * a.granted, a.capacity, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+                FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                             CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                             CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits,
+                             ask.policy::text AS policy, ask.key::text AS key,
+                             ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
+                             ask.period_us::bigint AS period_us,
+                             ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                             LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+                WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+                                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = ask.idempotency_key::text
+                                    AND h.algorithm = 'sliding_window_log' AND h.forget_at_us > a.now_us)
+                ON CONFLICT (policy, key) DO UPDATE SET
+                    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
+                entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
+                    totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))
+                                  WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+                                  ELSE t.totals END,
+                    base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END) END,
+                    total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
+                    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost) < 1
+                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                                            ELSE t.blocked_until_us END,
+                    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                         THEN t.expires_at_us
+                                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                       coalesce(CASE WHEN t.capacity - (t.total - t.base) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN 0
+                                     WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) - 1]
+                                     WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals)]
+                                     WHEN t.capacity - (t.total - t.totals[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 2]) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)), t.totals) + 1]
+                                     ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
+                       t.updated_at_us, t.blocked_until_us
+                ), held AS (
+                INSERT INTO pglimit_hold
+                       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+                        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+                SELECT ask.id::text, ask.state::text, 'sliding_window_log', ask.policy::text, ask.key::text, ask.idempotency_key::text,
+                       ask.cost::float8, ask.cost::float8, ask.limit_units::float8, ask.burst::float8, ask.capacity::float8, ask.hold_us::bigint,
+                       t.updated_at_us, t.updated_at_us + ask.ttl_us::bigint, t.updated_at_us + ask.ttl_us::bigint + ask.remember_us::bigint,
+                       t.level, 0, 1, ask.period_us::bigint, 0, t.updated_at_us
+                FROM taken AS t
+                WHERE t.granted > 0
+                )
+                SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+                INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
+                ask.reaped := true;
+            END LOOP;
+            IF now IS NULL THEN
+                ask.now_us := ask.updated_at_us;
+            END IF;
+        END IF;
+    END IF;
+    ask.answer.allowed := ask.granted > 0;
+    ask.answer.granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
+    -- A level without the slack; what was spent beyond the capacity shows.
+    ask.answer.level := CASE WHEN ask.level > 1.00000000000001 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END;
+    ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
+    ask.answer.retry_after_s := 0;
+    ask.answer.delay_s := 0;
+    IF NOT ask.answer.allowed THEN
+        -- A block that begins with this very denial is its consequence.
+        ask.answer.reason := CASE WHEN ask.granted = -1 THEN 'blocked' ELSE 'limit' END;
+    END IF;
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.rest := LEAST(ask.unit, ask.units - ask.answer.granted);
+    END IF;
+    ask.empty_at_us := ask.updated_at_us;
+    ask.fits_at_us := ask.updated_at_us;
+    IF algorithm IN ('leaky_bucket', 'token_bucket', 'gcra') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, NULL, NULL);
+        END IF;
+        IF ask.rest > 0 THEN
+            ask.fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, ask.capacity, ask.rest);
+        END IF;
+    ELSIF algorithm IN ('fixed_window') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := GREATEST(ask.updated_at_us, ask.ends_at_us);
+        END IF;
+        IF ask.rest > 0 THEN
+            ask.fits_at_us := CASE WHEN floor(ask.capacity / ask.rest) < 1 THEN 9223372036854775807
+                                   WHEN ask.updated_at_us >= ask.ends_at_us OR floor((ask.capacity - ask.level) / ask.rest) >= 1 THEN ask.updated_at_us
+                                   ELSE ask.ends_at_us END;
+        END IF;
+    ELSIF algorithm IN ('sliding_window_counter') THEN
+        ask.empty_at_us := CASE WHEN ask.current > 0 THEN ask.ends_at_us + ask.period_us
+                                WHEN ask.previous > 0 THEN GREATEST(ask.updated_at_us, ask.ends_at_us)
+                                ELSE ask.updated_at_us END;
+        IF ask.rest > 0 THEN
+            ask.fits_at_us := pglimit._counter_at(ask.current, ask.previous, ask.ends_at_us, ask.period_us, ask.updated_at_us, ask.capacity, ask.rest);
+        END IF;
+    ELSIF algorithm IN ('sliding_window_log') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := GREATEST(ask.updated_at_us, ask.newest_at_us + ask.period_us);
+        END IF;
+        IF ask.rest > 0 THEN
+            ask.fits_at_us := CASE WHEN floor(ask.capacity / ask.rest) < 1 THEN 9223372036854775807
+                                   WHEN floor((ask.capacity - ask.level) / ask.rest) >= 1 THEN ask.updated_at_us
+                                   ELSE GREATEST(ask.updated_at_us, ask.frees_at_us + ask.period_us) END;
+        END IF;
+    END IF;
+    ask.answer.reset_after_s := pglimit._seconds(GREATEST(ask.empty_at_us, ask.blocked_until_us), ask.now_us);
+    IF ask.answer.granted < ask.units OR NOT ask.answer.allowed THEN
+        ask.answer.retry_after_s := pglimit._seconds(GREATEST(ask.fits_at_us, ask.blocked_until_us), ask.now_us);
+    END IF;
+    IF ask.answer.allowed THEN
+        ask.answer.hold := ask.id;
+        ask.answer.expires_at := to_timestamp((ask.updated_at_us + ask.ttl_us) / 1000000) + (ask.updated_at_us + ask.ttl_us) % 1000000 * interval '1 microsecond';
+    END IF;
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.reserve IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the hold.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.settle(hold text, units float8, now timestamptz DEFAULT NULL) RETURNS pglimit.settlement
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := NULL;
+    key text := NULL;
+    units float8 := coalesce(NULL, $2);
+    unit float8 := NULL;
+    burst float8 := coalesce(NULL, NULL);
+    capacity float8;
+    tick_us bigint := 1;
+    leak float8;
+    period_us bigint;
+    aligned bool := coalesce(NULL, false);
+    now_us bigint := NULL;
+    algorithm text := NULL;
+    level float8;
+    leaked_at_us bigint;
+    ends_at_us bigint;
+    current float8;
+    previous float8;
+    newest_at_us bigint;
+    frees_at_us bigint;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    capacity_before float8;
+    settled pglimit._settled;
+    again bool := false;
+    brim float8;
+    steps bigint;
+    fits_at_us bigint;
+    empty_at_us bigint;
+    answer pglimit.settlement;
+BEGIN
+    IF (ask.units >= 0 AND ask.units <= 9007199254740992) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('units', ask.units::text, 'must be from 0 to 2^53', 'It is what was really spent; 0 gives all back.');
+    END IF;
+    ask.algorithm := split_part(hold, ':', 1);
+    IF (ask.algorithm IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log') AND octet_length(hold) <= 128 AND octet_length(hold) - octet_length(ask.algorithm) > 16) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('hold', quote_nullable(left(hold, 40)), 'is not the hold of a reservation', 'It is the column hold of what pglimit.reserve returned.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    ask.settled := pglimit._settle(hold, 'settled', ask.units, ask.now_us);
+    IF ask.settled IS NULL THEN
+        RAISE no_data_found USING MESSAGE = 'pglimit: there is no hold ' || quote_literal(left(hold, 80)),
+            HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
+    END IF;
+    ask.again := (ask.settled).state = 'settled' AND (ask.settled).units_before = ask.units;
+    IF NOT ((ask.settled).changes OR ask.again) THEN
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'pglimit: the hold was ' || (ask.settled).state || ', with ' || (ask.settled).units_before || ' of its ' || (ask.settled).reserved || ' units',
+            HINT = 'A hold ends once. Settling it again with the same units is no error.';
+    END IF;
+    ask.answer.replayed := ask.again;
+    ask.answer.expired := (ask.settled).state = 'expired' OR (ask.settled).state = 'held' AND (ask.settled).now_us >= (ask.settled).expires_at_us;
+    ask.policy := (ask.settled).policy;
+    ask.key := (ask.settled).key;
+    ask.burst := (ask.settled).burst;
+    ask.capacity := (ask.settled).capacity;
+    ask.leak := (ask.settled).leak;
+    ask.tick_us := (ask.settled).tick_us;
+    ask.period_us := (ask.settled).period_us;
+    ask.unit := 0;
+    IF (ask.settled).known THEN
+        ask.now_us := (ask.settled).now_us;
+        ask.updated_at_us := (ask.settled).updated_at_us;
+        ask.blocked_until_us := (ask.settled).blocked_until_us;
+        ask.level := (ask.settled).level;
+        ask.leaked_at_us := (ask.settled).at_us;
+        ask.ends_at_us := (ask.settled).at_us;
+        ask.newest_at_us := (ask.settled).at_us;
+        ask.current := (ask.settled).level;
+        ask.previous := (ask.settled).previous;
+        IF ask.algorithm = 'sliding_window_counter' THEN
+            ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
+        END IF;
+    ELSE
+        IF ask.algorithm = 'leaky_bucket' THEN
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        ELSIF ask.algorithm = 'token_bucket' THEN
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_token_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        ELSIF ask.algorithm = 'gcra' THEN
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_gcra AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.updated_at_us, ask.blocked_until_us;
+            ask.leaked_at_us := ask.updated_at_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
+            ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
+        ELSIF ask.algorithm = 'fixed_window' THEN
+            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_fixed_window AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.capacity_before, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            IF ask.now_us >= ask.ends_at_us THEN
+                ask.level := 0;
+                ask.ends_at_us := CASE WHEN ask.aligned THEN (ask.now_us / ask.period_us + 1) * ask.period_us ELSE ask.now_us + ask.period_us END;
+            END IF;
+            ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, ask.level);
+        ELSIF ask.algorithm = 'sliding_window_counter' THEN
+            SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+                   coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.current, ask.previous, ask.capacity_before, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+            ask.brim := CASE WHEN GREATEST(ask.current, ask.previous) > 1.00000000000001 * ask.capacity_before THEN GREATEST(ask.current, ask.previous) ELSE ask.capacity END;
+            IF ask.updated_at_us >= ask.ends_at_us THEN
+                ask.previous := CASE WHEN ask.updated_at_us >= ask.ends_at_us + ask.period_us THEN 0 ELSE ask.current END;
+                ask.current := 0;
+                ask.ends_at_us := (ask.updated_at_us / ask.period_us + 1) * ask.period_us;
+            END IF;
+            ask.previous := LEAST(ask.brim, ask.previous);
+            ask.current := LEAST(ask.brim, ask.current);
+            ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
+        ELSIF ask.algorithm = 'sliding_window_log' THEN
+            SELECT c.us AS now_us,
+                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)), 0)::float8 AS level,
+                   coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - ask.capacity::float8 END)) >= ask.unit::float8 THEN 0
+                                 WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) - 1]
+                                 WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals)]
+                                 WHEN ask.capacity::float8 - (t.total - t.totals[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 2]) >= ask.unit::float8 THEN t.entries[width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8), t.totals) + 1]
+                                 ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
+                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+            FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
+            INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+            ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        END IF;
+    END IF;
+    ask.answer.allowed := true;
+    ask.answer.granted := ask.units;
+    -- A level without the slack; what was spent beyond the capacity shows.
+    ask.answer.level := CASE WHEN ask.level > 1.00000000000001 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END;
+    ask.answer.remaining := CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END;
+    ask.answer.retry_after_s := 0;
+    ask.answer.delay_s := 0;
+    ask.empty_at_us := ask.updated_at_us;
+    ask.fits_at_us := ask.updated_at_us;
+    IF algorithm IN ('leaky_bucket', 'token_bucket', 'gcra') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, ask.leaked_at_us, ask.updated_at_us, NULL, NULL);
+        END IF;
+    ELSIF algorithm IN ('fixed_window') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := GREATEST(ask.updated_at_us, ask.ends_at_us);
+        END IF;
+    ELSIF algorithm IN ('sliding_window_counter') THEN
+        ask.empty_at_us := CASE WHEN ask.current > 0 THEN ask.ends_at_us + ask.period_us
+                                WHEN ask.previous > 0 THEN GREATEST(ask.updated_at_us, ask.ends_at_us)
+                                ELSE ask.updated_at_us END;
+    ELSIF algorithm IN ('sliding_window_log') THEN
+        IF ask.level > 0 THEN
+            ask.empty_at_us := GREATEST(ask.updated_at_us, ask.newest_at_us + ask.period_us);
+        END IF;
+    END IF;
+    ask.answer.reset_after_s := pglimit._seconds(GREATEST(ask.empty_at_us, ask.blocked_until_us), ask.now_us);
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.settle IS 'Ends a hold with what was really spent; what is left of it comes back.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.cancel(hold text, now timestamptz DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    now_us bigint := NULL;
+    algorithm text := NULL;
+    settled pglimit._settled;
+BEGIN
+    ask.algorithm := split_part(hold, ':', 1);
+    IF (ask.algorithm IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log') AND octet_length(hold) <= 128 AND octet_length(hold) - octet_length(ask.algorithm) > 16) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('hold', quote_nullable(left(hold, 40)), 'is not the hold of a reservation', 'It is the column hold of what pglimit.reserve returned.');
+    END IF;
+    IF now IS NOT NULL THEN
+        IF now < '1970-01-01+00' OR now >= '10000-01-01+00' THEN
+            PERFORM pglimit._refuse('now', quote_literal(now), 'must be from 1970 to 9999', 'It is for tests; leave it out to go by the database''s clock.');
+        END IF;
+        ask.now_us := extract(epoch FROM now) * 1000000;
+    END IF;
+    ask.settled := pglimit._settle(hold, 'cancelled', 0, ask.now_us);
+    IF ask.settled IS NULL THEN
+        RAISE no_data_found USING MESSAGE = 'pglimit: there is no hold ' || quote_literal(left(hold, 80)),
+            HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
+    END IF;
+    IF (ask.settled).state = 'settled' THEN
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'pglimit: the hold was settled, with ' || (ask.settled).units_before || ' of its ' || (ask.settled).reserved || ' units',
+            HINT = 'What was spent can be given back with pglimit.refund.';
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.cancel IS 'Ends a hold of which nothing was spent.';
+
+-- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.block(algorithm text, name text, key text, for_s float8, now timestamptz DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
@@ -2738,7 +3830,7 @@ DECLARE
     policy text := $2;
     key text := $3;
     for_us bigint;
-    now_us bigint;
+    now_us bigint := NULL;
 BEGIN
     IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
         PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm), 'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
@@ -2920,44 +4012,463 @@ BEGIN
         PERFORM pglimit._refuse('key', quote_nullable(ask.key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
     END IF;
     IF algorithm = 'leaky_bucket' THEN
+        WITH freed AS (
+            UPDATE pglimit_hold AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'leaky_bucket' AND h.state = 'held'
+            RETURNING h.id
+        )
         DELETE FROM pglimit_leaky_bucket AS t
         USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     ELSIF algorithm = 'leaky_bucket_queue' THEN
+        WITH freed AS (
+            UPDATE pglimit_hold AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'held'
+            RETURNING h.id
+        )
         DELETE FROM pglimit_leaky_bucket_queue AS t
         USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     ELSIF algorithm = 'token_bucket' THEN
+        WITH freed AS (
+            UPDATE pglimit_hold AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'token_bucket' AND h.state = 'held'
+            RETURNING h.id
+        )
         DELETE FROM pglimit_token_bucket AS t
         USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     ELSIF algorithm = 'gcra' THEN
+        WITH freed AS (
+            UPDATE pglimit_hold AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'gcra' AND h.state = 'held'
+            RETURNING h.id
+        )
         DELETE FROM pglimit_gcra AS t
         USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     ELSIF algorithm = 'fixed_window' THEN
+        WITH freed AS (
+            UPDATE pglimit_hold AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'fixed_window' AND h.state = 'held'
+            RETURNING h.id
+        )
         DELETE FROM pglimit_fixed_window AS t
         USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     ELSIF algorithm = 'sliding_window_counter' THEN
+        WITH freed AS (
+            UPDATE pglimit_hold AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'held'
+            RETURNING h.id
+        )
         DELETE FROM pglimit_sliding_window_counter AS t
         USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     ELSIF algorithm = 'sliding_window_log' THEN
+        WITH freed AS (
+            UPDATE pglimit_hold AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'sliding_window_log' AND h.state = 'held'
+            RETURNING h.id
+        )
         DELETE FROM pglimit_sliding_window_log AS t
         USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                          THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text;
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.reset IS 'Forgets the key: what it has used and its block.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._settle(hold text, to_state text, units float8, at_us bigint) RETURNS pglimit._settled
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := NULL;
+    key text := NULL;
+    units float8 := coalesce(NULL, $3);
+    limit_units float8 := NULL;
+    burst float8 := coalesce(NULL, NULL);
+    capacity float8;
+    tick_us bigint := 1;
+    leak float8;
+    period_us bigint;
+    hold_us bigint;
+    now_us bigint := $4;
+    algorithm text := NULL;
+    id text := $1;
+    state text := $2;
+    level float8;
+    previous float8;
+    updated_at_us bigint;
+    blocked_until_us bigint;
+    reserved float8;
+    units_before float8;
+    changes bool;
+    expires_at_us bigint;
+    known bool;
+    freed bool;
+    at_us bigint;
+    answer pglimit._settled;
+BEGIN
+    ask.algorithm := split_part(hold, ':', 1);
+    IF ask.algorithm = 'leaky_bucket' THEN
+        WITH c AS MATERIALIZED (
+            SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits
+        ), hold AS MATERIALIZED (
+            SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+                   h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
+                   (h.state = 'held' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                    OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
+            FROM c JOIN pglimit_hold AS h ON h.id = ask.id::text AND h.state <> 'spent'
+                        AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
+            FOR UPDATE OF h
+        ), counted AS (
+        INSERT INTO pglimit_leaky_bucket AS t
+               (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak, h.tick_us, h.now_us,
+               h.now_us, -h.counted_at_us, h.now_us + h.hold_us + LEAST(3155760000000000, GREATEST(0, h.actual - h.units) / h.leak * h.tick_us)::bigint
+        FROM hold AS h
+        WHERE h.changes AND h.actual <> h.units
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = 1,
+            granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / t.tick_us * t.leak)), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / t.tick_us * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us * EXCLUDED.leak)))),
+            level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / t.tick_us * t.leak)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / t.tick_us * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+            leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / t.tick_us * t.leak)) = 0
+                                THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            expires_at_us = CASE WHEN GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / t.tick_us * t.leak)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / t.tick_us * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) <= t.capacity THEN CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                                 ELSE GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END
+        RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+        ), ended AS (
+        UPDATE pglimit_hold AS h SET
+            state = ask.state::text,
+            units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+        FROM hold AS b LEFT JOIN counted AS t ON true
+        WHERE h.id = b.id AND b.changes
+        )
+        SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+               h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
+               (t.updated_at_us IS NOT NULL)::bool AS known,
+               (coalesce(t.granted, 0) > 0)::bool AS freed,
+               coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
+               coalesce(t.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.leaked_at_us, 0)::bigint AS at_us
+        FROM hold AS h LEFT JOIN counted AS t ON true
+        INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us, ask.period_us, ask.hold_us, ask.now_us, ask.expires_at_us, ask.known, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us;
+    ELSIF ask.algorithm = 'token_bucket' THEN
+        WITH c AS MATERIALIZED (
+            SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits
+        ), hold AS MATERIALIZED (
+            SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+                   h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
+                   (h.state = 'held' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                    OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
+            FROM c JOIN pglimit_hold AS h ON h.id = ask.id::text AND h.state <> 'spent'
+                        AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
+            FOR UPDATE OF h
+        ), counted AS (
+        INSERT INTO pglimit_token_bucket AS t
+               (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak,
+               h.now_us, -h.counted_at_us, h.now_us + h.hold_us + LEAST(3155760000000000, GREATEST(0, h.actual - h.units) / h.leak * h.tick_us)::bigint
+        FROM hold AS h
+        WHERE h.changes AND h.actual <> h.units
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = 1,
+            granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * t.leak)), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * EXCLUDED.leak)))),
+            level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * t.leak)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            expires_at_us = CASE WHEN GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * t.leak)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) <= t.capacity THEN CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                                 ELSE GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END
+        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+        ), ended AS (
+        UPDATE pglimit_hold AS h SET
+            state = ask.state::text,
+            units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+        FROM hold AS b LEFT JOIN counted AS t ON true
+        WHERE h.id = b.id AND b.changes
+        )
+        SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+               h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
+               (t.updated_at_us IS NOT NULL)::bool AS known,
+               (coalesce(t.granted, 0) > 0)::bool AS freed,
+               coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
+               coalesce(t.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.updated_at_us, 0)::bigint AS at_us
+        FROM hold AS h LEFT JOIN counted AS t ON true
+        INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us, ask.period_us, ask.hold_us, ask.now_us, ask.expires_at_us, ask.known, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us;
+    ELSIF ask.algorithm = 'gcra' THEN
+        WITH c AS MATERIALIZED (
+            SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits
+        ), hold AS MATERIALIZED (
+            SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+                   h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
+                   (h.state = 'held' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                    OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
+            FROM c JOIN pglimit_hold AS h ON h.id = ask.id::text AND h.state <> 'spent'
+                        AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
+            FOR UPDATE OF h
+        ), counted AS (
+        INSERT INTO pglimit_gcra AS t
+               (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak,
+               h.now_us, -h.counted_at_us, h.now_us + h.hold_us + LEAST(3155760000000000, GREATEST(0, h.actual - h.units) / h.leak * h.tick_us)::bigint
+        FROM hold AS h
+        WHERE h.changes AND h.actual <> h.units
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = 1,
+            granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * t.leak)), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * EXCLUDED.leak)))),
+            level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * t.leak)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            expires_at_us = CASE WHEN GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * t.leak)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) <= t.capacity THEN CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                                 ELSE GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END
+        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+        ), ended AS (
+        UPDATE pglimit_hold AS h SET
+            state = ask.state::text,
+            units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+        FROM hold AS b LEFT JOIN counted AS t ON true
+        WHERE h.id = b.id AND b.changes
+        )
+        SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+               h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
+               (t.updated_at_us IS NOT NULL)::bool AS known,
+               (coalesce(t.granted, 0) > 0)::bool AS freed,
+               coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
+               coalesce(t.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.updated_at_us, 0)::bigint AS at_us
+        FROM hold AS h LEFT JOIN counted AS t ON true
+        INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us, ask.period_us, ask.hold_us, ask.now_us, ask.expires_at_us, ask.known, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us;
+    ELSIF ask.algorithm = 'fixed_window' THEN
+        WITH c AS MATERIALIZED (
+            SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits
+        ), hold AS MATERIALIZED (
+            SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+                   h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
+                   (h.state = 'held' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                    OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
+            FROM c JOIN pglimit_hold AS h ON h.id = ask.id::text AND h.state <> 'spent'
+                        AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
+            FOR UPDATE OF h
+        ), counted AS (
+        INSERT INTO pglimit_fixed_window AS t
+               (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.ends_at_us,
+               h.now_us, 0, h.now_us + h.hold_us
+        FROM hold AS h
+        WHERE h.changes AND h.actual <> h.units AND h.ends_at_us > h.now_us
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = 1,
+            granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)),
+            level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        WHERE t.ends_at_us = EXCLUDED.ends_at_us
+        RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+        ), ended AS (
+        UPDATE pglimit_hold AS h SET
+            state = ask.state::text,
+            units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+        FROM hold AS b LEFT JOIN counted AS t ON true
+        WHERE h.id = b.id AND b.changes
+        )
+        SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+               h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
+               (t.updated_at_us IS NOT NULL)::bool AS known,
+               (coalesce(t.granted, 0) > 0)::bool AS freed,
+               coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
+               coalesce(t.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.ends_at_us, 0)::bigint AS at_us
+        FROM hold AS h LEFT JOIN counted AS t ON true
+        INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us, ask.period_us, ask.hold_us, ask.now_us, ask.expires_at_us, ask.known, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us;
+    ELSIF ask.algorithm = 'sliding_window_counter' THEN
+        WITH c AS MATERIALIZED (
+            SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits
+        ), hold AS MATERIALIZED (
+            SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+                   h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
+                   (h.state = 'held' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                    OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
+            FROM c JOIN pglimit_hold AS h ON h.id = ask.id::text AND h.state <> 'spent'
+                        AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
+            FOR UPDATE OF h
+        ), counted AS (
+        INSERT INTO pglimit_sliding_window_counter AS t
+               (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
+               (h.now_us / h.period_us + 1) * h.period_us, h.now_us, -h.ends_at_us, h.now_us + h.hold_us
+        FROM hold AS h
+        WHERE h.changes AND h.actual <> h.units
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = 1,
+            granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us THEN LEAST(LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
+                           WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us + t.period_us THEN LEAST(LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE 0 END,
+            current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us THEN GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END) END
+                      + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+            previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us + t.period_us THEN GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END) END,
+            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END,
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+        ), ended AS (
+        UPDATE pglimit_hold AS h SET
+            state = ask.state::text,
+            units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+        FROM hold AS b LEFT JOIN counted AS t ON true
+        WHERE h.id = b.id AND b.changes
+        )
+        SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+               h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
+               (t.updated_at_us IS NOT NULL)::bool AS known,
+               (coalesce(t.granted, 0) > 0)::bool AS freed,
+               coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
+               coalesce(t.current, 0)::float8 AS level, coalesce(t.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, 0)::bigint AS at_us
+        FROM hold AS h LEFT JOIN counted AS t ON true
+        INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us, ask.period_us, ask.hold_us, ask.now_us, ask.expires_at_us, ask.known, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us;
+    ELSIF ask.algorithm = 'sliding_window_log' THEN
+        WITH c AS MATERIALIZED (
+            SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
+                     CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                          THEN set_config('synchronous_commit', ''::text, true) END AS commits,
+                     CASE WHEN ''::text <> '' THEN set_config('lock_timeout', ''::text, true) END AS waits
+        ), hold AS MATERIALIZED (
+            SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+                   h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
+                   (h.state = 'held' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                    OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
+            FROM c JOIN pglimit_hold AS h ON h.id = ask.id::text AND h.state <> 'spent'
+                        AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
+            FOR UPDATE OF h
+        ), counted AS (
+        INSERT INTO pglimit_sliding_window_log AS t
+               (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+        SELECT h.policy, h.key, h.units, h.actual,
+               CASE WHEN h.actual > h.units THEN ARRAY[h.now_us] ELSE '{}' END,
+               CASE WHEN h.actual > h.units THEN ARRAY[0] ELSE '{}' END,
+               0, GREATEST(0, h.actual - h.units), h.capacity, h.period_us, h.now_us, -h.counted_at_us, h.now_us + h.hold_us
+        FROM hold AS h
+        WHERE h.changes AND h.actual <> h.units
+        ON CONFLICT (policy, key) DO UPDATE SET
+            cost = 1,
+            granted = GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))),
+            entries = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN t.entries || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)]
+                           WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 AND coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN t.entries[: width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)] || t.entries[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :]
+                           ELSE t.entries END,
+            totals = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN t.totals || ARRAY[t.total]
+                          WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 AND coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN t.totals[: width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)] || pglimit_rebase(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :], coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))
+                          WHEN GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 THEN pglimit_lower(t.totals, width_bucket(-EXCLUDED.blocked_until_us, t.entries), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))))
+                          ELSE t.totals END,
+            base = GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)),
+            total = CASE WHEN NOT (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 AND coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN t.total - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
+                         WHEN width_bucket(-EXCLUDED.blocked_until_us, t.entries) = cardinality(t.entries) THEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))
+                         ELSE t.total - (coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.period_us, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) END + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+            expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+                                 THEN t.expires_at_us
+                                 ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+        RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+        ), ended AS (
+        UPDATE pglimit_hold AS h SET
+            state = ask.state::text,
+            units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+        FROM hold AS b LEFT JOIN counted AS t ON true
+        WHERE h.id = b.id AND b.changes
+        )
+        SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+               h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
+               (t.updated_at_us IS NOT NULL)::bool AS known,
+               (coalesce(t.granted, 0) > 0)::bool AS freed,
+               coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
+               coalesce(t.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.newest_at_us, 0)::bigint AS at_us
+        FROM hold AS h LEFT JOIN counted AS t ON true
+        INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us, ask.period_us, ask.hold_us, ask.now_us, ask.expires_at_us, ask.known, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us;
+    END IF;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    ask.answer := (ask.state, ask.policy, ask.key, ask.reserved, ask.units_before, ask.burst, ask.capacity, ask.leak, ask.tick_us, ask.period_us,
+                   ask.now_us, ask.expires_at_us, ask.changes, ask.known, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us);
+    RETURN ask.answer;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit._settle IS 'Brings a hold to a state; nobody''s API.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._reap(algorithm text, name text, key text, at_us bigint) RETURNS bool
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+<<ask>>
+DECLARE
+    policy text := $2;
+    key text := $3;
+    now_us bigint := $4;
+    algorithm text := $1;
+    max_rows bigint := 100;
+    freed bool;
+    settled pglimit._settled;
+    ids text[];
+BEGIN
+    IF current_setting('transaction_read_only') = 'on' THEN
+        RETURN false; -- a check may be asked there; it tells of them as held
+    END IF;
+    ask.policy := name;
+    ask.now_us := at_us;
+    ask.ids := ARRAY(
+    SELECT h.id
+    FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+    JOIN pglimit_hold AS h ON h.policy = ask.policy::text AND h.key = ask.key::text AND h.state = 'held' AND h.expires_at_us <= c.us
+    WHERE h.algorithm = ask.algorithm::text
+    ORDER BY h.expires_at_us, h.units
+    LIMIT ask.max_rows::bigint
+    FOR UPDATE OF h SKIP LOCKED
+    );
+    FOR i IN 1 .. cardinality(ask.ids) LOOP
+        ask.settled := pglimit._settle(ask.ids[i], 'expired', 0, at_us);
+        ask.freed := coalesce(ask.freed, false) OR coalesce((ask.settled).freed, false);
+    END LOOP;
+    RETURN coalesce(ask.freed, false);
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit._reap IS 'Gives back the key''s expired holds and tells whether there was any; nobody''s API.';
 
 -- The functions see the schema of the tables, whatever the caller's search_path,
 -- and no temporary table before it.
@@ -2968,7 +4479,7 @@ DECLARE
     f regprocedure;
 BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
-             WHERE p.pronamespace = to_regnamespace('pglimit') AND p.proname IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'allow_up_to', 'check', 'fill', 'refund', 'block', 'unblock', 'reset') LOOP
+             WHERE p.pronamespace = to_regnamespace('pglimit') AND p.proname IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'allow_up_to', 'check', 'fill', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset', '_settle', '_reap') LOOP
         EXECUTE format('ALTER FUNCTION %s SET search_path TO %I, pg_temp', f, home);
     END LOOP;
 END $pglimit$;
@@ -2982,11 +4493,11 @@ DECLARE
 BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE p.pronamespace = to_regnamespace('pglimit')
-               AND p.proname IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'allow_up_to', 'check', 'fill', 'refund', 'block', 'unblock', 'reset', '_refuse', '_seconds', '_bucket_at', '_counter_at') LOOP
+               AND p.proname IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'allow_up_to', 'check', 'fill', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset', '_settle', '_reap', '_refuse', '_seconds', '_bucket_at', '_counter_at') LOOP
         EXECUTE 'DROP FUNCTION ' || f;
     END LOOP;
     IF to_regtype('pglimit.result') IS NOT NULL THEN
-        DROP TYPE pglimit.result;
+        DROP TYPE pglimit.result, pglimit.hold, pglimit.settlement, pglimit._settled;
     END IF;
     BEGIN
         DROP SCHEMA IF EXISTS pglimit;

@@ -53,13 +53,16 @@ var algorithms = []algorithm{
 	{Table: "sliding_window_log", Name: "SlidingWindowLog", Family: "log"},
 }
 
+// unqueued are those of which something can be given back.
+var unqueued = slices.DeleteFunc(slices.Clone(algorithms), func(a algorithm) bool { return a.Queue })
+
 // parameter is one of a function's, as it is declared.
 type parameter struct{ Name, Type, Default string }
 
 // function is one function of schema pglimit.
 type function struct {
 	Name       string
-	Template   string      // decide or command
+	Template   string      // which one writes its body
 	Verb       string      // what of the templates applies to it
 	Algorithms []algorithm // one, or all: then it has a parameter algorithm
 	About      string      // one sentence, the function's comment in the database
@@ -104,17 +107,36 @@ func functions(read *statements) (all []function) {
 		all = append(all, f)
 	}
 	verb := func(name, template, verb, about string, more ...[]parameter) {
-		all = append(all, function{Name: name, Template: template, Verb: verb, Algorithms: algorithms, About: about,
+		of := algorithms
+		if verb == "refund" || verb == "reserve" { // what waits in a queue is not given back
+			of = unqueued
+		}
+		all = append(all, function{Name: name, Template: template, Verb: verb, Algorithms: of, About: about,
 			Parameters: slices.Concat(which, asker, slices.Concat(more...))})
 	}
 	verb("allow_up_to", "decide", "up_to", "Asks for up to cost units and is granted what fits.", limit, burst, tick, fixed, ends)
 	verb("check", "decide", "check", "Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", limit, burst, tick, fixed, ends)
 	verb("fill", "decide", "fill", "Records cost units that were spent whatever the limit says.", limit, burst, tick, fixed, ends)
 	verb("refund", "decide", "refund", "Gives cost units back, at most what is there.", limit, burst, tick, fixed, ends)
+	verb("reserve", "decide", "reserve", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the hold.", limit, burst, tick, fixed,
+		[]parameter{{"ttl_s", "float8", "NULL"}}, ends)
+	all = append(all,
+		function{Name: "settle", Template: "settle", Verb: "settle", Algorithms: unqueued,
+			About:      "Ends a hold with what was really spent; what is left of it comes back.",
+			Parameters: []parameter{{"hold", "text", ""}, {"units", "float8", ""}, {"now", "timestamptz", "NULL"}}},
+		function{Name: "cancel", Template: "cancel", Verb: "cancel", Algorithms: unqueued,
+			About:      "Ends a hold of which nothing was spent.",
+			Parameters: []parameter{{"hold", "text", ""}, {"now", "timestamptz", "NULL"}}})
 	verb("block", "command", "Block", "Denies the key for for_s seconds whatever it has used.",
 		[]parameter{{"for_s", "float8", ""}, {"now", "timestamptz", "NULL"}})
 	verb("unblock", "command", "Unblock", "Lifts the key's block and leaves what it has used.")
 	verb("reset", "command", "Reset", "Forgets the key: what it has used and its block.")
+	// What reserve, settle, cancel and every denial share.
+	all = append(all,
+		function{Name: "_settle", Template: "ending", Algorithms: unqueued, About: "Brings a hold to a state; nobody's API.",
+			Parameters: []parameter{{"hold", "text", ""}, {"to_state", "text", ""}, {"units", "float8", ""}, {"at_us", "bigint", ""}}},
+		function{Name: "_reap", Template: "reap", Algorithms: unqueued, About: "Gives back the key's expired holds and tells whether there was any; nobody's API.",
+			Parameters: []parameter{{"algorithm", "text", ""}, {"name", "text", ""}, {"key", "text", ""}, {"at_us", "bigint", ""}}})
 	for i := range all {
 		all[i].read = read
 	}
@@ -166,7 +188,14 @@ func (f function) Queue() bool {
 
 // Returns is what the function returns.
 func (f function) Returns() string {
-	if f.Template == "command" {
+	returns := map[string]string{
+		"reserve": "pglimit.hold", "settle": "pglimit.settlement", "cancel": "void",
+		"_settle": "pglimit._settled", "_reap": "bool",
+	}[f.Name]
+	switch {
+	case returns != "":
+		return returns
+	case f.Template == "command":
 		return "void"
 	}
 	return "pglimit.result"
@@ -198,6 +227,9 @@ func (f function) position(parameter string) int {
 // Statement is the text of a query as plpgsql runs it: see statements.plpgsql.
 func (f function) Statement(query string) (string, error) { return f.read.plpgsql(query) }
 
+// Rows is the text of a query that returns many rows, for an expression.
+func (f function) Rows(query string) (string, error) { return f.read.rows(query) }
+
 // names are those of all algorithms, as a list in SQL.
 func names() string {
 	var all []string
@@ -206,6 +238,9 @@ func names() string {
 	}
 	return strings.Join(all, ", ")
 }
+
+// list is names without the quotes.
+func list() string { return strings.ReplaceAll(names(), "'", "") }
 
 // quote makes a literal in SQL.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
@@ -222,7 +257,7 @@ func run(from, to string) error {
 	if err != nil {
 		return err
 	}
-	templates, err := template.New("").Funcs(template.FuncMap{"names": names, "quote": quote}).ParseFS(sources, "*.tmpl")
+	templates, err := template.New("").Funcs(template.FuncMap{"names": names, "list": list, "quote": quote}).ParseFS(sources, "*.tmpl")
 	if err != nil {
 		return err
 	}
@@ -264,7 +299,7 @@ func tidy(text string) string {
 		}
 		own := len(line) - len(strings.TrimLeft(line, " "))
 		starts := func(keyword string) bool { return !goesOn && strings.HasPrefix(words, keyword) }
-		if starts("END IF") || starts("ELS") {
+		if starts("END IF") || starts("END LOOP") || starts("ELS") {
 			depth--
 		}
 		in := 4 * depth
@@ -274,11 +309,11 @@ func tidy(text string) string {
 			first = own
 		}
 		b.WriteString(strings.Repeat(" ", in) + words + "\n")
-		if starts("IF ") || starts("ELS") {
+		if starts("IF ") || starts("ELS") || words == "LOOP" || strings.HasSuffix(words, " LOOP") {
 			depth++
 		}
 		code, _, _ := strings.Cut(words, " -- ")
-		goesOn = !strings.HasPrefix(words, "--") && !strings.HasSuffix(code, ";") && !strings.HasSuffix(code, "THEN") && code != "ELSE"
+		goesOn = !strings.HasPrefix(words, "--") && !strings.HasSuffix(code, ";") && !strings.HasSuffix(code, "THEN") && !strings.HasSuffix(code, "LOOP") && code != "ELSE"
 	}
 	return b.String()
 }

@@ -53,29 +53,45 @@ func readStatements(dir string) (*statements, error) {
 // are read from those of the same name, and what it returns goes into them. How
 // a transaction commits and how long it waits for locks stays the caller's.
 func (s *statements) plpgsql(query string) (string, error) {
-	text, ok := s.text[query]
-	if !ok {
-		return "", fmt.Errorf("there is no query %s", query)
+	text, err := s.rows(query)
+	if err != nil {
+		return "", err
 	}
-	columns, err := returned(text)
+	columns, err := returned(s.text[query])
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", query, err)
 	}
-	text = argument.ReplaceAllStringFunc(text, func(arg string) string {
-		name := argument.FindStringSubmatch(arg)[1]
-		if name == "commit" || name == "lock_timeout" {
-			return "''"
+	for i, c := range columns {
+		if c == "capacity" && strings.HasSuffix(query, "Get") { // the row's, not the one asked with
+			columns[i] = "capacity_before"
 		}
-		return "ask." + name
-	})
+	}
 	if len(columns) > 0 {
 		text += "\nINTO ask." + strings.Join(columns, ", ask.")
 	}
 	return text + ";", nil
 }
 
+// rows is plpgsql without a place for what it returns.
+func (s *statements) rows(query string) (string, error) {
+	text, ok := s.text[query]
+	if !ok {
+		return "", fmt.Errorf("there is no query %s", query)
+	}
+	return argument.ReplaceAllStringFunc(text, func(arg string) string {
+		name := argument.FindStringSubmatch(arg)[1]
+		if name == "commit" || name == "lock_timeout" {
+			return "''"
+		}
+		return "ask." + name
+	}), nil
+}
+
 // returned names the columns that a statement returns, none for a command.
 func returned(text string) ([]string, error) {
+	if at := strings.LastIndex(text, "\n)\n"); strings.HasPrefix(text, "WITH ") && at >= 0 {
+		text = text[at+len("\n)\n"):] // the statement after its queries
+	}
 	list := text
 	if at := strings.LastIndex(text, "RETURNING "); at >= 0 {
 		list = text[at+len("RETURNING "):]
@@ -87,7 +103,7 @@ func returned(text string) ([]string, error) {
 	var columns []string
 	depth, from := 0, 0
 	for i := 0; i <= len(list); i++ {
-		end := i == len(list) || depth == 0 && strings.HasPrefix(list[i:], "\nFROM ")
+		end := i == len(list) || depth == 0 && (strings.HasPrefix(list[i:], "\nFROM ") || strings.HasPrefix(list[i:], " FROM "))
 		if end || depth == 0 && list[i] == ',' {
 			name := lastName.FindString(strings.TrimSpace(list[from:i]))
 			if name == "" || slices.Contains(columns, name) {
@@ -116,10 +132,11 @@ var variables = []struct{ name, declaration string }{
 	// What is asked, and the policy's numbers.
 	{"policy", "text := $name"},
 	{"key", "text := $key"},
-	{"units", "float8 := $cost"},
+	{"units", "float8 := coalesce($cost, $units)"},
 	{"cost", "float8 := $cost"},
 	{"count", "float8 := 1"},
 	{"unit", "float8 := $cost"},
+	{"limit_units", "float8 := $limit_units"},
 	{"burst", "float8 := coalesce($burst, $limit_units)"},
 	{"capacity", "float8"},
 	{"room", "float8"},
@@ -127,10 +144,20 @@ var variables = []struct{ name, declaration string }{
 	{"leak", "float8"},
 	{"period_us", "bigint"},
 	{"aligned", "bool := coalesce($aligned, false)"},
+	{"from_us", "bigint := 0"}, // of a calendar: none
+	{"turn_us", "bigint := 0"},
+	{"until_us", "bigint := 0"},
 	{"block_for_us", "bigint"},
 	{"for_us", "bigint"},
 	{"hold_us", "bigint"},
-	{"now_us", "bigint"},
+	{"now_us", "bigint := $at_us"},
+	{"algorithm", "text := $algorithm"},
+	{"id", "text := $hold"},
+	{"state", "text := $to_state"},
+	{"idempotency_key", "text"}, // none: an INSERT of the caller's in the same transaction is as good
+	{"ttl_us", "bigint"},
+	{"remember_us", "bigint := 86400000000"}, // limiter.DefaultIdempotencyTTL
+	{"max_rows", "bigint := 100"},
 	// What a statement returns.
 	{"granted", "float8 := 0"},
 	{"level", "float8"},
@@ -143,13 +170,26 @@ var variables = []struct{ name, declaration string }{
 	{"frees_at_us", "bigint"},
 	{"updated_at_us", "bigint"},
 	{"blocked_until_us", "bigint"},
+	{"capacity_before", "float8"},
+	{"reserved", "float8"},
+	{"units_before", "float8"},
+	{"changes", "bool"},
+	{"expires_at_us", "bigint"},
+	{"known", "bool"},
+	{"freed", "bool"},
+	{"at_us", "bigint"},
 	// What that means.
+	{"settled", "pglimit._settled"},
+	{"ids", "text[]"},
+	{"again", "bool := false"},
+	{"reaped", "bool := false"},
+	{"brim", "float8"},
 	{"steps", "bigint"},
 	{"rest", "float8"},
 	{"fits_at_us", "bigint"},
 	{"empty_at_us", "bigint"},
 	{"ahead_us", "float8"},
-	{"answer", "pglimit.result"},
+	{"answer", ""}, // what the function returns
 }
 
 // declare puts the declarations of the variables that it mentions before a
@@ -166,6 +206,9 @@ func (f function) declare(body string) (string, error) {
 			continue
 		}
 		used = slices.DeleteFunc(used, func(name string) bool { return name == v.name })
+		if v.declaration == "" {
+			v.declaration = f.Returns()
+		}
 		declaration := parameters.ReplaceAllStringFunc(v.declaration, func(p string) string {
 			if at := f.position(p[1:]); at > 0 {
 				return fmt.Sprintf("$%d", at)
