@@ -82,14 +82,30 @@ func TestFunctionsBadArguments(t *testing.T) {
 		`block('gcra', 'n', 'k', 0)`:                                                                   `for_s is 0: ` + seconds,
 		`block('gcra', 'n', 'k', NULL)`:                                                                `for_s is NULL: ` + seconds,
 		`block('gcra', 'n', '', 1)`:                                                                    `key is ''`,
+		`reserve('leaky_bucket_queue', 'n', 'k', ` + limits + `, ttl_s => 60)`:                         `reserve is not for leaky_bucket_queue`,
+		`reserve('gcra', 'n', 'k', ` + limits + `)`:                                                    `ttl_s is NULL: ` + seconds,
+		`reserve('gcra', 'n', 'k', ` + limits + `, ttl_s => 0.5)`:                                      `ttl_s is 0.5: ` + seconds,
+		`reserve('gcra', 'n', 'k', ` + limits + `, ttl_s => 'NaN')`:                                    `ttl_s is NaN: ` + seconds,
+		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa', -1)`:                                                `units is -1: must be from 0 to 2^53`,
+		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa', 'NaN')`:                                             `units is NaN: must be from 0 to 2^53`,
+		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa', NULL)`:                                              `units is NULL: must be from 0 to 2^53`,
+		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa', 1)`:                                                 `there is no hold 'gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa'`,
+		`cancel('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa')`:                                                    `there is no hold 'gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa'`,
+		`settle('order 7', 1)`:                                                                         `hold is 'order 7': is not the hold of a reservation`,
+		`settle(NULL, 1)`:                                                                              `hold is NULL: is not the hold of a reservation`,
+		`cancel('gcra:a')`:                                                                             `hold is 'gcra:a': is not the hold of a reservation`,
+		`cancel('leaky_bucket_queue:aaaaaaaaaaaaaaaaaaaaaaaaaa')`:                                      `is not the hold of a reservation`,
 		`unblock('no', 'n', 'k')`:                                                                      `algorithm is 'no'`,
 		`reset('gcra', 'N', 'k')`:                                                                      `name is 'N'`,
 	} {
 		_, err := pool.Exec(t.Context(), `SELECT * FROM pglimit.`+call)
 		var pg *pgconn.PgError
 		code := "22023"
-		if strings.HasPrefix(call, "refund('leaky_bucket_queue'") {
+		switch {
+		case strings.Contains(want, "is not for leaky_bucket_queue"):
 			code = "0A000"
+		case strings.Contains(want, "there is no hold"):
+			code = "P0002"
 		}
 		if !errors.As(err, &pg) || pg.Code != code || !strings.HasPrefix(pg.Message, "pglimit: ") || !strings.Contains(pg.Message, want) || pg.Hint == "" {
 			t.Errorf("%s: got %v (hint %q), want %s with %q and a hint", call, err, hintOf(pg), code, want)

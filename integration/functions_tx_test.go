@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -102,6 +103,80 @@ func TestFunctionsRollBackWithTheCaller(t *testing.T) {
 			t.Errorf("%s: a concurrent change gave %v, want 40001", variant(p), err)
 		}
 		_ = tx.Rollback(ctx) // it has failed: all that this does is give its connection back
+	}
+}
+
+// TestFunctionsHolds: a hold goes with its transaction, ends once, and comes back
+// after its time as soon as somebody is denied; no more than the limit is ever held.
+func TestFunctionsHolds(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := functionsPool(t)
+	reserve := func(q querier, key string, units float64, now string) (hold *string) {
+		rows, err := q.Query(ctx, `SELECT hold FROM pglimit.reserve('fixed_window', 'h', $1, $2, limit_units => 30, period_s => 3600000, ttl_s => 60, now => $3::text::timestamptz)`,
+			key, units, now)
+		if err == nil {
+			hold, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[*string])
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return hold
+	}
+	const start, after = "2026-01-01 00:00+00", "2026-01-01 00:01+00" // ttl_s later
+	level := func(key string) float64 {
+		t.Helper()
+		return one[float64](t, pool, `SELECT level FROM pglimit.check('fixed_window', 'h', $1, 0, 30, 3600000, now => '2026-01-01 00:00+00')`, key)
+	}
+	tx := begin(t, pool, pgx.TxOptions{})
+	hold := reserve(tx, "tx", 30, start)
+	if err := tx.Rollback(ctx); err != nil || hold == nil {
+		t.Fatal(err, hold)
+	}
+	_, err := pool.Exec(ctx, `SELECT * FROM pglimit.settle($1, 30)`, hold)
+	var pg *pgconn.PgError
+	if got := level("tx"); got != 0 || !errors.As(err, &pg) || pg.Code != "P0002" {
+		t.Errorf("a rolled-back hold left %v units; settling it gave %v", got, err)
+	}
+	hold = reserve(pool, "k", 30, start)
+	if reserve(pool, "k", 1, start) != nil {
+		t.Error("reserved beyond the limit")
+	}
+	if reserve(pool, "k", 20, after) == nil || level("k") != 20 {
+		t.Errorf("an expired hold did not come back: %v units", level("k"))
+	}
+	var expired bool
+	if err := pool.QueryRow(ctx, `SELECT expired FROM pglimit.settle($1, 7, $2::text::timestamptz)`, hold, after).Scan(&expired); err != nil || !expired || level("k") != 27 {
+		t.Errorf("settled after it had expired: %v, expired %v, %v units", err, expired, level("k"))
+	}
+	for _, call := range []string{`settle($1, 8, $2::text::timestamptz)`, `cancel($1, $2::text::timestamptz)`} {
+		_, err := pool.Exec(ctx, `SELECT pglimit.`+call, hold, after)
+		if !errors.As(err, &pg) || pg.Code != "55000" || !strings.Contains(pg.Message, "was settled, with 7 of its 30 units") || pg.Hint == "" {
+			t.Errorf("%s of a hold that was settled: %v", call, err)
+		}
+	}
+	clients := connect(t, pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = callers })
+	var held atomic.Int64
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for {
+				h := reserve(clients, "storm", 2, start)
+				if h == nil || held.Add(2) > 10*capUnit {
+					return
+				}
+				if rand.IntN(2) == 0 {
+					if _, err := clients.Exec(ctx, `SELECT pglimit.cancel($1, $2::text::timestamptz)`, h, start); err != nil {
+						t.Error(err)
+					}
+					held.Add(-2)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if held.Load() != 30 || level("storm") != 30 {
+		t.Errorf("%d units are held, %v counted, want 30", held.Load(), level("storm"))
 	}
 }
 
