@@ -171,6 +171,7 @@ DECLARE
     tick_us bigint := 1;
     leak float8;
     period_us bigint;
+    until_us bigint := 0;
     block_for_us bigint;
     hold_us bigint;
     now_us bigint := NULL;
@@ -244,10 +245,6 @@ BEGIN
         ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
         ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
     ELSE
-        IF ask.block_for_us > 0 THEN
-            -- Before: a denial that expired holds cause would start a block.
-            PERFORM pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
-        END IF;
         LOOP
             INSERT INTO pglimit_leaky_bucket AS t
                    (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -281,6 +278,16 @@ BEGIN
             INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
             EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
             ask.reaped := true;
+            IF ask.blocked_until_us > ask.updated_at_us THEN
+                -- The block that this denial started, which expired holds caused.
+                ask.until_us := ask.blocked_until_us;
+                UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
+                FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                  AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                ask.until_us := 0;
+            END IF;
         END LOOP;
         IF now IS NULL THEN
             ask.now_us := ask.updated_at_us;
@@ -492,6 +499,7 @@ DECLARE
     tick_us bigint := 1;
     leak float8;
     period_us bigint;
+    until_us bigint := 0;
     block_for_us bigint;
     hold_us bigint;
     now_us bigint := NULL;
@@ -560,10 +568,6 @@ BEGIN
         ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
         ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
     ELSE
-        IF ask.block_for_us > 0 THEN
-            -- Before: a denial that expired holds cause would start a block.
-            PERFORM pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
-        END IF;
         LOOP
             INSERT INTO pglimit_token_bucket AS t
                    (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
@@ -593,6 +597,16 @@ BEGIN
             INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
             EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
             ask.reaped := true;
+            IF ask.blocked_until_us > ask.updated_at_us THEN
+                -- The block that this denial started, which expired holds caused.
+                ask.until_us := ask.blocked_until_us;
+                UPDATE pglimit_token_bucket AS t SET blocked_until_us = 0
+                FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                  AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                ask.until_us := 0;
+            END IF;
         END LOOP;
         ask.leaked_at_us := ask.updated_at_us;
         IF now IS NULL THEN
@@ -647,6 +661,7 @@ DECLARE
     tick_us bigint := 1;
     leak float8;
     period_us bigint;
+    until_us bigint := 0;
     block_for_us bigint;
     hold_us bigint;
     now_us bigint := NULL;
@@ -715,10 +730,6 @@ BEGIN
         ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
         ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
     ELSE
-        IF ask.block_for_us > 0 THEN
-            -- Before: a denial that expired holds cause would start a block.
-            PERFORM pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
-        END IF;
         LOOP
             INSERT INTO pglimit_gcra AS t
                    (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
@@ -748,6 +759,16 @@ BEGIN
             INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
             EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
             ask.reaped := true;
+            IF ask.blocked_until_us > ask.updated_at_us THEN
+                -- The block that this denial started, which expired holds caused.
+                ask.until_us := ask.blocked_until_us;
+                UPDATE pglimit_gcra AS t SET blocked_until_us = 0
+                FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                  AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                ask.until_us := 0;
+            END IF;
         END LOOP;
         ask.leaked_at_us := ask.updated_at_us;
         IF now IS NULL THEN
@@ -881,10 +902,6 @@ BEGIN
         END IF;
         ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, ask.level);
     ELSE
-        IF ask.block_for_us > 0 THEN
-            -- Before: a denial that expired holds cause would start a block.
-            PERFORM pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
-        END IF;
         LOOP
             INSERT INTO pglimit_fixed_window AS t
                    (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -924,6 +941,16 @@ BEGIN
             INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
             EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
             ask.reaped := true;
+            IF ask.blocked_until_us > ask.updated_at_us THEN
+                -- The block that this denial started, which expired holds caused.
+                ask.until_us := ask.blocked_until_us;
+                UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
+                FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                  AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                ask.until_us := 0;
+            END IF;
         END LOOP;
         IF now IS NULL THEN
             ask.now_us := ask.updated_at_us;
@@ -977,6 +1004,7 @@ DECLARE
     burst float8 := coalesce(NULL, $4);
     capacity float8;
     period_us bigint;
+    until_us bigint := 0;
     block_for_us bigint;
     hold_us bigint;
     now_us bigint := NULL;
@@ -1048,10 +1076,6 @@ BEGIN
         ask.current := LEAST(ask.brim, ask.current);
         ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
     ELSE
-        IF ask.block_for_us > 0 THEN
-            -- Before: a denial that expired holds cause would start a block.
-            PERFORM pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
-        END IF;
         LOOP
             INSERT INTO pglimit_sliding_window_counter AS t
                    (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -1098,6 +1122,16 @@ BEGIN
             INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
             EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
             ask.reaped := true;
+            IF ask.blocked_until_us > ask.updated_at_us THEN
+                -- The block that this denial started, which expired holds caused.
+                ask.until_us := ask.blocked_until_us;
+                UPDATE pglimit_sliding_window_counter AS t SET blocked_until_us = 0
+                FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                  AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                ask.until_us := 0;
+            END IF;
         END LOOP;
         IF now IS NULL THEN
             ask.now_us := ask.updated_at_us;
@@ -1150,6 +1184,7 @@ DECLARE
     burst float8 := coalesce(NULL, $4);
     capacity float8;
     period_us bigint;
+    until_us bigint := 0;
     block_for_us bigint;
     hold_us bigint;
     now_us bigint := NULL;
@@ -1215,10 +1250,6 @@ BEGIN
         INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
     ELSE
-        IF ask.block_for_us > 0 THEN
-            -- Before: a denial that expired holds cause would start a block.
-            PERFORM pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
-        END IF;
         LOOP
             INSERT INTO pglimit_sliding_window_log AS t
                    (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -1261,6 +1292,16 @@ BEGIN
             INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
             EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
             ask.reaped := true;
+            IF ask.blocked_until_us > ask.updated_at_us THEN
+                -- The block that this denial started, which expired holds caused.
+                ask.until_us := ask.blocked_until_us;
+                UPDATE pglimit_sliding_window_log AS t SET blocked_until_us = 0
+                FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                  THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                  AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                ask.until_us := 0;
+            END IF;
         END LOOP;
         IF now IS NULL THEN
             ask.now_us := ask.updated_at_us;
@@ -1441,10 +1482,6 @@ BEGIN
             ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
         ELSE
-            IF ask.block_for_us > 0 THEN
-                -- Before: a denial that expired holds cause would start a block.
-                PERFORM pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
-            END IF;
             LOOP
                 INSERT INTO pglimit_leaky_bucket AS t
                        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -1478,6 +1515,16 @@ BEGIN
                 INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
                 ask.reaped := true;
+                IF ask.blocked_until_us > ask.updated_at_us THEN
+                    -- The block that this denial started, which expired holds caused.
+                    ask.until_us := ask.blocked_until_us;
+                    UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
+                    FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                      THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                    WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                      AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                    ask.until_us := 0;
+                END IF;
             END LOOP;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
@@ -1545,10 +1592,6 @@ BEGIN
             ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
         ELSE
-            IF ask.block_for_us > 0 THEN
-                -- Before: a denial that expired holds cause would start a block.
-                PERFORM pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
-            END IF;
             LOOP
                 INSERT INTO pglimit_token_bucket AS t
                        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
@@ -1578,6 +1621,16 @@ BEGIN
                 INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
                 ask.reaped := true;
+                IF ask.blocked_until_us > ask.updated_at_us THEN
+                    -- The block that this denial started, which expired holds caused.
+                    ask.until_us := ask.blocked_until_us;
+                    UPDATE pglimit_token_bucket AS t SET blocked_until_us = 0
+                    FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                      THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                    WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                      AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                    ask.until_us := 0;
+                END IF;
             END LOOP;
             ask.leaked_at_us := ask.updated_at_us;
             IF now IS NULL THEN
@@ -1598,10 +1651,6 @@ BEGIN
             ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
         ELSE
-            IF ask.block_for_us > 0 THEN
-                -- Before: a denial that expired holds cause would start a block.
-                PERFORM pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
-            END IF;
             LOOP
                 INSERT INTO pglimit_gcra AS t
                        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
@@ -1631,6 +1680,16 @@ BEGIN
                 INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
                 ask.reaped := true;
+                IF ask.blocked_until_us > ask.updated_at_us THEN
+                    -- The block that this denial started, which expired holds caused.
+                    ask.until_us := ask.blocked_until_us;
+                    UPDATE pglimit_gcra AS t SET blocked_until_us = 0
+                    FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                      THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                    WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                      AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                    ask.until_us := 0;
+                END IF;
             END LOOP;
             ask.leaked_at_us := ask.updated_at_us;
             IF now IS NULL THEN
@@ -1652,10 +1711,6 @@ BEGIN
             END IF;
             ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, ask.level);
         ELSE
-            IF ask.block_for_us > 0 THEN
-                -- Before: a denial that expired holds cause would start a block.
-                PERFORM pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
-            END IF;
             LOOP
                 INSERT INTO pglimit_fixed_window AS t
                        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -1695,6 +1750,16 @@ BEGIN
                 INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
                 ask.reaped := true;
+                IF ask.blocked_until_us > ask.updated_at_us THEN
+                    -- The block that this denial started, which expired holds caused.
+                    ask.until_us := ask.blocked_until_us;
+                    UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
+                    FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                      THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                    WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                      AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                    ask.until_us := 0;
+                END IF;
             END LOOP;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
@@ -1720,10 +1785,6 @@ BEGIN
             ask.current := LEAST(ask.brim, ask.current);
             ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
         ELSE
-            IF ask.block_for_us > 0 THEN
-                -- Before: a denial that expired holds cause would start a block.
-                PERFORM pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
-            END IF;
             LOOP
                 INSERT INTO pglimit_sliding_window_counter AS t
                        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -1770,6 +1831,16 @@ BEGIN
                 INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
                 ask.reaped := true;
+                IF ask.blocked_until_us > ask.updated_at_us THEN
+                    -- The block that this denial started, which expired holds caused.
+                    ask.until_us := ask.blocked_until_us;
+                    UPDATE pglimit_sliding_window_counter AS t SET blocked_until_us = 0
+                    FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                      THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                    WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                      AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                    ask.until_us := 0;
+                END IF;
             END LOOP;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
@@ -1793,10 +1864,6 @@ BEGIN
             INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
         ELSE
-            IF ask.block_for_us > 0 THEN
-                -- Before: a denial that expired holds cause would start a block.
-                PERFORM pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
-            END IF;
             LOOP
                 INSERT INTO pglimit_sliding_window_log AS t
                        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -1839,6 +1906,16 @@ BEGIN
                 INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
                 ask.reaped := true;
+                IF ask.blocked_until_us > ask.updated_at_us THEN
+                    -- The block that this denial started, which expired holds caused.
+                    ask.until_us := ask.blocked_until_us;
+                    UPDATE pglimit_sliding_window_log AS t SET blocked_until_us = 0
+                    FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                      THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                    WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                      AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                    ask.until_us := 0;
+                END IF;
             END LOOP;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
@@ -3082,10 +3159,6 @@ BEGIN
             ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
         ELSE
-            IF ask.block_for_us > 0 THEN
-                -- Before: a denial that expired holds cause would start a block.
-                PERFORM pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
-            END IF;
             LOOP
                 WITH taken AS (
                 INSERT INTO pglimit_leaky_bucket AS t
@@ -3135,6 +3208,16 @@ BEGIN
                 INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
                 ask.reaped := true;
+                IF ask.blocked_until_us > ask.updated_at_us THEN
+                    -- The block that this denial started, which expired holds caused.
+                    ask.until_us := ask.blocked_until_us;
+                    UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
+                    FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                      THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                    WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                      AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                    ask.until_us := 0;
+                END IF;
             END LOOP;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
@@ -3154,10 +3237,6 @@ BEGIN
             ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
         ELSE
-            IF ask.block_for_us > 0 THEN
-                -- Before: a denial that expired holds cause would start a block.
-                PERFORM pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
-            END IF;
             LOOP
                 WITH taken AS (
                 INSERT INTO pglimit_token_bucket AS t
@@ -3203,6 +3282,16 @@ BEGIN
                 INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
                 ask.reaped := true;
+                IF ask.blocked_until_us > ask.updated_at_us THEN
+                    -- The block that this denial started, which expired holds caused.
+                    ask.until_us := ask.blocked_until_us;
+                    UPDATE pglimit_token_bucket AS t SET blocked_until_us = 0
+                    FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                      THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                    WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                      AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                    ask.until_us := 0;
+                END IF;
             END LOOP;
             ask.leaked_at_us := ask.updated_at_us;
             IF now IS NULL THEN
@@ -3223,10 +3312,6 @@ BEGIN
             ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
         ELSE
-            IF ask.block_for_us > 0 THEN
-                -- Before: a denial that expired holds cause would start a block.
-                PERFORM pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
-            END IF;
             LOOP
                 WITH taken AS (
                 INSERT INTO pglimit_gcra AS t
@@ -3272,6 +3357,16 @@ BEGIN
                 INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
                 ask.reaped := true;
+                IF ask.blocked_until_us > ask.updated_at_us THEN
+                    -- The block that this denial started, which expired holds caused.
+                    ask.until_us := ask.blocked_until_us;
+                    UPDATE pglimit_gcra AS t SET blocked_until_us = 0
+                    FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                      THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                    WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                      AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                    ask.until_us := 0;
+                END IF;
             END LOOP;
             ask.leaked_at_us := ask.updated_at_us;
             IF now IS NULL THEN
@@ -3293,10 +3388,6 @@ BEGIN
             END IF;
             ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, ask.level);
         ELSE
-            IF ask.block_for_us > 0 THEN
-                -- Before: a denial that expired holds cause would start a block.
-                PERFORM pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
-            END IF;
             LOOP
                 WITH taken AS (
                 INSERT INTO pglimit_fixed_window AS t
@@ -3352,6 +3443,16 @@ BEGIN
                 INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
                 ask.reaped := true;
+                IF ask.blocked_until_us > ask.updated_at_us THEN
+                    -- The block that this denial started, which expired holds caused.
+                    ask.until_us := ask.blocked_until_us;
+                    UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
+                    FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                      THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                    WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                      AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                    ask.until_us := 0;
+                END IF;
             END LOOP;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
@@ -3377,10 +3478,6 @@ BEGIN
             ask.current := LEAST(ask.brim, ask.current);
             ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
         ELSE
-            IF ask.block_for_us > 0 THEN
-                -- Before: a denial that expired holds cause would start a block.
-                PERFORM pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
-            END IF;
             LOOP
                 WITH taken AS (
                 INSERT INTO pglimit_sliding_window_counter AS t
@@ -3443,6 +3540,16 @@ BEGIN
                 INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
                 ask.reaped := true;
+                IF ask.blocked_until_us > ask.updated_at_us THEN
+                    -- The block that this denial started, which expired holds caused.
+                    ask.until_us := ask.blocked_until_us;
+                    UPDATE pglimit_sliding_window_counter AS t SET blocked_until_us = 0
+                    FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                      THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                    WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                      AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                    ask.until_us := 0;
+                END IF;
             END LOOP;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
@@ -3466,10 +3573,6 @@ BEGIN
             INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
         ELSE
-            IF ask.block_for_us > 0 THEN
-                -- Before: a denial that expired holds cause would start a block.
-                PERFORM pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
-            END IF;
             LOOP
                 WITH taken AS (
                 INSERT INTO pglimit_sliding_window_log AS t
@@ -3528,6 +3631,16 @@ BEGIN
                 INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
                 ask.reaped := true;
+                IF ask.blocked_until_us > ask.updated_at_us THEN
+                    -- The block that this denial started, which expired holds caused.
+                    ask.until_us := ask.blocked_until_us;
+                    UPDATE pglimit_sliding_window_log AS t SET blocked_until_us = 0
+                    FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
+                                      THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
+                    WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+                      AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+                    ask.until_us := 0;
+                END IF;
             END LOOP;
             IF now IS NULL THEN
                 ask.now_us := ask.updated_at_us;
@@ -3937,6 +4050,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy text := $2;
     key text := $3;
+    until_us bigint := 0;
 BEGIN
     IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
         PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm), 'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
@@ -3954,37 +4068,44 @@ BEGIN
         UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
         FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
                           THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
     ELSIF algorithm = 'leaky_bucket_queue' THEN
         UPDATE pglimit_leaky_bucket_queue AS t SET blocked_until_us = 0
         FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
                           THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
     ELSIF algorithm = 'token_bucket' THEN
         UPDATE pglimit_token_bucket AS t SET blocked_until_us = 0
         FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
                           THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
     ELSIF algorithm = 'gcra' THEN
         UPDATE pglimit_gcra AS t SET blocked_until_us = 0
         FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
                           THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
     ELSIF algorithm = 'fixed_window' THEN
         UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
         FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
                           THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
     ELSIF algorithm = 'sliding_window_counter' THEN
         UPDATE pglimit_sliding_window_counter AS t SET blocked_until_us = 0
         FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
                           THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
     ELSIF algorithm = 'sliding_window_log' THEN
         UPDATE pglimit_sliding_window_log AS t SET blocked_until_us = 0
         FROM (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
                           THEN set_config('synchronous_commit', ''::text, true) END AS commits) AS c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0;
+        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
+          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
