@@ -254,6 +254,10 @@ func TestFunctionsCheckReadOnly(t *testing.T) {
 		if r := ask(t, tx, p, "allow", "k", 11); r.Allowed || r.RetryAfter != limiter.Never { // above the burst: writes nothing
 			t.Errorf("%s: %+v", variant(p), r)
 		}
+		ask(t, pool, p, "allow", "full", 10)
+		if r := ask(t, tx, p, "check", "full", 1); r.Allowed || r.Reason != limiter.ReasonLimit { // looks for no expired holds
+			t.Errorf("%s: %+v", variant(p), r)
+		}
 		if err := tx.Commit(context.Background()); err != nil {
 			t.Error(err)
 		}
