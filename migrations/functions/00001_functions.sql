@@ -906,7 +906,8 @@ BEGIN
             INSERT INTO pglimit_fixed_window AS t
                    (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
             SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-                   CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+                   CASE WHEN a.granted = 0 THEN 0
+                        WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
                         WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
                         ELSE a.now_us + a.period_us END,
                    a.now_us, -a.block_for_us, a.now_us + a.hold_us
@@ -1715,7 +1716,8 @@ BEGIN
                 INSERT INTO pglimit_fixed_window AS t
                        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
                 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-                       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+                       CASE WHEN a.granted = 0 THEN 0
+                            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
                             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
                             ELSE a.now_us + a.period_us END,
                        a.now_us, -a.block_for_us, a.now_us + a.hold_us
@@ -2529,7 +2531,8 @@ BEGIN
         INSERT INTO pglimit_fixed_window AS t
                (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
         SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity,
-               CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+               CASE WHEN a.granted = 0 THEN 0
+                    WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
                     WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
                     ELSE a.now_us + a.period_us END,
                a.now_us, 0, a.now_us + a.hold_us
@@ -3393,7 +3396,8 @@ BEGIN
                 INSERT INTO pglimit_fixed_window AS t
                        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
                 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-                       CASE WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+                       CASE WHEN a.granted = 0 THEN 0
+                            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
                             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
                             ELSE a.now_us + a.period_us END,
                        a.now_us, -a.block_for_us, a.now_us + a.hold_us
