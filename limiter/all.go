@@ -199,10 +199,7 @@ func (e *engine) takeAll(ctx context.Context, joints []*joint) (allowed bool, er
 		if !j.q.reapable(verbTake) || j.outcome.granted != 0 {
 			continue
 		}
-		some, err := e.reap(ctx, &j.q)
-		if o := &j.outcome; some && err == nil && o.blockedUntil > o.updatedAt {
-			err = e.store.unblock(ctx, &j.q, o.blockedUntil) // which this denial has started
-		}
+		some, err := e.makeRoom(ctx, verbTake, &j.q, j.outcome)
 		if err != nil {
 			return false, err
 		}

@@ -64,16 +64,8 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 		o, err = e.askOnce(ctx, v, q, h)
 	}
 	if err == nil && q.reapable(v) && q.lacks(v, o) {
-		var freed bool
-		if freed, err = e.reap(ctx, q); freed && err == nil {
-			if started := o.blockedUntil; v != verbCheck && started > o.updatedAt {
-				_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
-					return outcome{}, e.store.unblock(ctx, q, started)
-				})
-				if err != nil {
-					return r, o, err
-				}
-			}
+		var room bool
+		if room, err = e.makeRoom(ctx, v, q, o); room {
 			o, err = e.askOnce(ctx, v, q, h)
 		}
 	}

@@ -313,6 +313,22 @@ func (q *question) lacks(v verb, o outcome) bool {
 	return o.granted == 0 && o.before == nil
 }
 
+// makeRoom gives back what expired holds of a key count that was denied for want
+// of room, and lifts the block that the denial has started. It tells whether asking
+// again can help. Outside of a transaction a failure leaves it at the denial.
+func (e *engine) makeRoom(ctx context.Context, v verb, q *question, o outcome) (room bool, err error) {
+	room, err = e.reap(ctx, q)
+	if room && err == nil && v != verbCheck && o.blockedUntil > o.updatedAt {
+		_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
+			return outcome{}, e.store.unblock(ctx, q, o.blockedUntil)
+		})
+	}
+	if err != nil && !e.inTx {
+		return false, nil
+	}
+	return room && err == nil, err
+}
+
 // reap gives back what expired holds of the key still count, and tells whether
 // there was any.
 func (e *engine) reap(ctx context.Context, q *question) (freed bool, err error) {
