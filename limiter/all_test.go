@@ -107,7 +107,8 @@ func TestResultsJSON(t *testing.T) {
 }
 
 // script is a runner over a connection that can send one statement at a time.
-// It notes the statements by their names, and answers Takes with granted.
+// It notes the statements by their names, those apart that look for expired holds,
+// and answers Takes with granted.
 type script struct {
 	granted map[string]float64 // by key
 	sent    []string
@@ -128,6 +129,9 @@ func (s *script) within(_ context.Context, f func(db.DBTX) error) error {
 
 func (s *script) note(sql string, args []any) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(sql, "-- name: "), " ")
+	if strings.HasPrefix(name, "Holds") {
+		return ""
+	}
 	s.sent = append(s.sent, name)
 	i := slices.IndexFunc(args, func(arg any) bool { _, ok := s.granted[fmt.Sprint(arg)]; return ok })
 	if i < 0 {
