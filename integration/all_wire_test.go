@@ -188,7 +188,14 @@ func (s *rowsSent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndDa
 func (s *rowsSent) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
 	for _, q := range data.Batch.QueuedQueries {
 		for _, arg := range q.Arguments {
-			if key, ok := arg.(string); ok && len(key) > 30 {
+			keys, _ := arg.([]string)
+			if key, ok := arg.(string); ok {
+				keys = []string{key}
+			}
+			for _, key := range keys {
+				if len(key) < 30 {
+					continue
+				}
 				place := slices.IndexFunc(limiter.Algorithms(), func(a limiter.Algorithm) bool {
 					return strings.Contains(q.SQL, "pglimit_"+string(a)+" ")
 				})
