@@ -242,14 +242,14 @@ func TestAllowAllDurability(t *testing.T) {
 				q.Algorithm, q.Durability = limiter.FixedWindow, all[1]
 				ask := l.AllowAll
 				var tx pgx.Tx
-				want, changes := own, map[string]int{"a": 1, "b": 2} // b: taken, then blocked
+				want, changes := own, map[string]int{"a": 1, "b": 2, "c": 1} // b: taken, then blocked
 				if inside {
 					tx = begin(t, connect(t, c.url, setting("synchronous_commit", session)), pgx.TxOptions{})
 					ask = l.InTx(tx).AllowAll
-					want, changes = session, map[string]int{"a": 3, "b": 4} // locked, taken, locked; b: blocked
+					want, changes = session, map[string]int{"a": 3, "b": 4, "c": 3} // locked, taken, locked; b: blocked
 				}
-				mustAll(t)(ask(ctx, p.Ask("a", 1), q.Ask("b", 10)))
-				mustAll(t)(ask(ctx, p.Ask("a", 1), q.Ask("b", 10)))
+				mustAll(t)(ask(ctx, p.Ask("a", 1), p.Ask("c", 1), q.Ask("b", 10)))
+				mustAll(t)(ask(ctx, p.Ask("a", 1), p.Ask("c", 1), q.Ask("b", 10)))
 				if inside {
 					commit(t, tx)
 				}

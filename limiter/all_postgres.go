@@ -201,9 +201,6 @@ func readAll(ctx context.Context, tx db.DBTX, joints []*joint) error {
 func (j *joint) take(ctx context.Context, count int, now *int64) call {
 	q := j.q
 	q.count, q.now = float64(count), now
-	if count == 0 {
-		q.blockFor = 0 // as a TakeMany of none starts no block
-	}
 	return func(tx db.DBTX) error {
 		o, err := tables[q.algorithm].take(ctx, tx, &q)
 		if err != nil {
