@@ -233,7 +233,7 @@ func TestAllowAllDurability(t *testing.T) {
 		l := newLimiter(t, connect(t, c.url, setting("synchronous_commit", session)), nil)
 		for _, all := range [][]limiter.Durability{{limiter.Relaxed, limiter.Relaxed}, {limiter.Relaxed, limiter.Durable}, {limiter.Durable, limiter.Relaxed}} {
 			own := committedWith(session, min(all[0], all[1])) // Durable is the lesser
-			for i := range 4 { // outside and inside, of two tables and of one
+			for i := range 4 {                                 // outside and inside, of two tables and of one
 				inside := i%2 == 1
 				p := limiter.Policy{
 					Name:      fmt.Sprintf("%s-%s-%s-%d", session, all[0], all[1], i),
