@@ -233,23 +233,27 @@ func TestAllowAllDurability(t *testing.T) {
 		l := newLimiter(t, connect(t, c.url, setting("synchronous_commit", session)), nil)
 		for _, all := range [][]limiter.Durability{{limiter.Relaxed, limiter.Relaxed}, {limiter.Relaxed, limiter.Durable}, {limiter.Durable, limiter.Relaxed}} {
 			own := committedWith(session, min(all[0], all[1])) // Durable is the lesser
-			for _, inside := range []bool{false, true} {
+			for i := range 4 {                                 // outside and inside, of two tables and of one
+				inside := i%2 == 1
 				p := limiter.Policy{
-					Name:      strings.ToLower(fmt.Sprintf("%s-%s-%s-%v", session, all[0], all[1], inside)),
+					Name:      fmt.Sprintf("%s-%s-%s-%d", session, all[0], all[1], i),
 					Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour, BlockFor: time.Hour, Durability: all[0],
 				}
 				q := p
-				q.Algorithm, q.Durability = limiter.FixedWindow, all[1]
+				q.Durability = all[1]
+				if i < 2 {
+					q.Algorithm = limiter.FixedWindow
+				}
 				ask := l.AllowAll
 				var tx pgx.Tx
-				want, changes := own, map[string]int{"a": 1, "b": 2} // b: taken, then blocked
+				want, changes := own, map[string]int{"a": 1, "b": 2, "c": 1} // b: taken, then blocked
 				if inside {
 					tx = begin(t, connect(t, c.url, setting("synchronous_commit", session)), pgx.TxOptions{})
 					ask = l.InTx(tx).AllowAll
-					want, changes = session, map[string]int{"a": 3, "b": 3}
+					want, changes = session, map[string]int{"a": 3, "b": 4, "c": 3} // locked, taken, locked; b: blocked
 				}
-				mustAll(t)(ask(ctx, p.Ask("a", 1), q.Ask("b", 10)))
-				mustAll(t)(ask(ctx, p.Ask("a", 1), q.Ask("b", 10)))
+				mustAll(t)(ask(ctx, p.Ask("a", 1), p.Ask("c", 1), q.Ask("b", 10)))
+				mustAll(t)(ask(ctx, p.Ask("a", 1), p.Ask("c", 1), q.Ask("b", 10)))
 				if inside {
 					commit(t, tx)
 				}

@@ -179,18 +179,29 @@ func TestAllowAllDenialsAreAnswers(t *testing.T) {
 	}
 }
 
-// rowsSent notes which rows the statements of a batch are about: the place of
-// their table among the algorithms, and their key.
-type rowsSent struct{ rows []string }
+// rowsSent notes which rows the statements of batches are about, the place of
+// their table among the algorithms and their key, and how many there are.
+type rowsSent struct {
+	rows       []string
+	statements []int
+}
 
 func (s *rowsSent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
 }
 func (s *rowsSent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 func (s *rowsSent) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	s.statements = append(s.statements, len(data.Batch.QueuedQueries))
 	for _, q := range data.Batch.QueuedQueries {
 		for _, arg := range q.Arguments {
-			if key, ok := arg.(string); ok && len(key) > 30 {
+			keys, _ := arg.([]string)
+			if key, ok := arg.(string); ok {
+				keys = []string{key}
+			}
+			for _, key := range keys {
+				if len(key) < 30 {
+					continue
+				}
 				place := slices.IndexFunc(limiter.Algorithms(), func(a limiter.Algorithm) bool {
 					return strings.Contains(q.SQL, "pglimit_"+string(a)+" ")
 				})
@@ -204,7 +215,7 @@ func (s *rowsSent) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQue
 func (s *rowsSent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
 // TestAllowAllLocksInOneOrder: that of the tables, then of the stored keys, which
-// with Config.KeySecret is not that of the keys.
+// with Config.KeySecret is not that of the keys. Each table has one statement.
 func TestAllowAllLocksInOneOrder(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -221,13 +232,18 @@ func TestAllowAllLocksInOneOrder(t *testing.T) {
 		}
 		for _, inside := range []bool{false, true} {
 			rand.Shuffle(len(asks), func(i, j int) { asks[i], asks[j] = asks[j], asks[i] })
-			sent.rows = nil
+			sent.rows, sent.statements = nil, nil
+			statements := []int{1 + len(limiter.Algorithms())} // with BEGIN
 			if inside {
 				tx := begin(t, pool, pgx.TxOptions{})
 				mustAll(t)(l.InTx(tx).AllowAll(ctx, asks...))
 				commit(t, tx)
+				statements = []int{len(limiter.Algorithms()), len(limiter.Algorithms())}
 			} else {
 				mustAll(t)(l.AllowAll(ctx, asks...))
+			}
+			if !slices.Equal(sent.statements, statements) {
+				t.Errorf("inside: %v: batches of %d statements, want %d", inside, sent.statements, statements)
 			}
 			if rows := sent.rows[:len(asks)]; !slices.IsSorted(rows) {
 				t.Errorf("with the secret %q, inside: %v, rows are locked in the order %q", secret, inside, rows)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/pglimit/pglimit/db"
 )
@@ -41,11 +42,7 @@ func (p postgres) takeAllOnce(ctx context.Context, joints []*joint, possible boo
 func (p postgres) takeOrRollBack(ctx context.Context, joints []*joint) (allowed bool, err error) {
 	var blocks, reads []call
 	err = p.runner.within(ctx, func(tx db.DBTX) error {
-		takes := make([]call, len(joints))
-		for i, j := range joints {
-			takes[i] = j.take(ctx, j.q)
-		}
-		if err := together(ctx, tx, takes); err != nil {
+		if err := together(ctx, tx, takes(ctx, joints, 1, false)); err != nil {
 			return err
 		}
 		if allowed = every(joints, granted); allowed {
@@ -101,6 +98,7 @@ func begunBlocks(ctx context.Context, joints []*joint) (blocks []call) {
 	for _, j := range joints {
 		if j.outcome.granted == 0 && j.q.blockFor > 0 {
 			at := j.outcome.updatedAt
+			j.outcome.blockedUntil = at + j.q.blockFor
 			blocks = append(blocks, func(tx db.DBTX) error {
 				return tables[j.q.algorithm].block(ctx, tx, db.TokenBucketBlockParams{
 					Policy: j.q.policy, Key: j.q.key, ForUs: j.q.blockFor, NowUs: &at, Commit: j.q.commit,
@@ -112,29 +110,17 @@ func begunBlocks(ctx context.Context, joints []*joint) (blocks []call) {
 }
 
 // lockThenTake takes all in the caller's transaction, without having to undo
-// anything there: asks for a count of 0 lock the rows and tell how they stand
-// (and start blocks). If all fit, all are asked for again as of that moment.
+// anything there: asks for a count of 0 lock the rows and tell how they stand.
+// If all fit, all are asked for again as of that moment.
 func lockThenTake(ctx context.Context, tx db.DBTX, joints []*joint) (allowed bool, err error) {
-	locks := make([]call, len(joints))
-	for i, j := range joints {
-		q := j.q
-		q.count = 0
-		locks[i] = j.take(ctx, q)
-	}
-	if err := together(ctx, tx, locks); err != nil {
+	if err := together(ctx, tx, takes(ctx, joints, 0, false)); err != nil {
 		return false, err
 	}
-	takes := make([]call, len(joints))
-	for i, j := range joints {
-		q, at := j.q, j.outcome.updatedAt
-		if q.now == nil {
-			q.now = &at
-		}
-		takes[i] = j.take(ctx, q)
+	for _, j := range joints {
 		j.judge(j.outcome.granted == blocked)
 	}
 	if every(joints, granted) {
-		if err := together(ctx, tx, takes); err != nil {
+		if err := together(ctx, tx, takes(ctx, joints, 1, true)); err != nil {
 			return false, err
 		}
 		if !every(joints, granted) {
@@ -142,16 +128,66 @@ func lockThenTake(ctx context.Context, tx db.DBTX, joints []*joint) (allowed boo
 		}
 		return true, nil
 	}
-	var reads []call
+	calls := begunBlocks(ctx, joints)
 	for _, j := range joints {
 		j.seen(func(float64) view { return j.outcome.view })
 		if j.q.algorithm == SlidingWindowLog && !granted(j) { // it was asked about no units
 			q := j.q
 			q.now = &j.outcome.updatedAt
-			reads = append(reads, j.frees(ctx, q, len(j.parts))...)
+			calls = append(calls, j.frees(ctx, q, len(j.parts))...)
 		}
 	}
-	return false, together(ctx, tx, reads)
+	if len(calls) == 0 {
+		return false, nil
+	}
+	return false, together(ctx, tx, calls)
+}
+
+// takes are the calls that ask for count times all joints, one call for each
+// table; again is as of when the rows were asked for before.
+func takes(ctx context.Context, joints []*joint, count int, again bool) (calls []call) {
+	for len(joints) > 0 {
+		n := 1
+		for n < len(joints) && joints[n].q.algorithm == joints[0].q.algorithm {
+			n++
+		}
+		now := joints[0].q.now
+		if again && now == nil {
+			// No later than when any of them was: each row's clock is at that.
+			earliest := joints[0].outcome.updatedAt
+			for _, j := range joints[:n] {
+				earliest = min(earliest, j.outcome.updatedAt)
+			}
+			now = &earliest
+		}
+		if n == 1 {
+			calls = append(calls, joints[0].take(ctx, count, now))
+		} else {
+			calls = append(calls, takeMany(ctx, joints[:n], count, now))
+		}
+		joints = joints[n:]
+	}
+	return calls
+}
+
+// takeMany is the call of a TakeMany, whose outcomes are then the joints'.
+func takeMany(ctx context.Context, joints []*joint, count int, now *int64) call {
+	rows := make([]*row, len(joints))
+	for i, j := range joints {
+		rows[i] = &row{q: &j.q, count: count}
+	}
+	s := new(statement)
+	s.reset(rows, now)
+	s.commit = joints[0].q.commit
+	return func(tx db.DBTX) error {
+		if err := tables[joints[0].q.algorithm].takeMany(ctx, tx, s); err != nil {
+			return named(err, joints)
+		}
+		for i, j := range joints {
+			j.outcome = rows[i].outcome
+		}
+		return nil
+	}
 }
 
 // readAll only reads how the keys stand: one of the joints never fits.
@@ -176,11 +212,13 @@ func readAll(ctx context.Context, tx db.DBTX, joints []*joint) error {
 }
 
 // take is the call of a Take, whose outcome is then the joint's.
-func (j *joint) take(ctx context.Context, q question) call {
+func (j *joint) take(ctx context.Context, count int, now *int64) call {
+	q := j.q
+	q.count, q.now = float64(count), now
 	return func(tx db.DBTX) error {
 		o, err := tables[q.algorithm].take(ctx, tx, &q)
 		if err != nil {
-			return j.named(err)
+			return named(err, []*joint{j})
 		}
 		if q.now != nil {
 			o.now = *q.now
@@ -195,7 +233,7 @@ func (j *joint) get(ctx context.Context, q question, then func(outcome)) call {
 	return func(tx db.DBTX) error {
 		o, err := tables[q.algorithm].get(ctx, tx, &q)
 		if err != nil {
-			return j.named(err)
+			return named(err, []*joint{j})
 		}
 		if q.now != nil {
 			o.now = *q.now
@@ -205,12 +243,16 @@ func (j *joint) get(ctx context.Context, q question, then func(outcome)) call {
 	}
 }
 
-// named adds the ask to an error that its values caused.
-func (j *joint) named(err error) error {
-	if dataError(err) {
-		return fmt.Errorf("asks[%d]: %w", j.parts[0].index, err)
+// named adds the asks to an error that their values caused.
+func named(err error, joints []*joint) error {
+	if !dataError(err) {
+		return err
 	}
-	return err
+	indexes := make([]string, len(joints))
+	for i, j := range joints {
+		indexes[i] = fmt.Sprintf("asks[%d]", j.parts[0].index)
+	}
+	return fmt.Errorf("%s: %w", strings.Join(indexes, " or "), err)
 }
 
 // frees are the calls that find, for each of the first n parts of a log's joint,

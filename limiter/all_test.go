@@ -168,21 +168,22 @@ func TestAllowAllOneByOne(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 10, Period: time.Hour, BlockFor: time.Hour}
+	first := Policy{Name: "q", Algorithm: TokenBucket, Limit: 10, Period: time.Hour}
 	logs := Policy{Name: "p", Algorithm: SlidingWindowLog, Limit: 10, Period: time.Hour}
 	for _, c := range []struct {
 		tx      bool
 		granted map[string]float64
 		want    string
 	}{
-		{false, map[string]float64{"a": 1, "b": 1, "c": 1}, "begin GCRATake a GCRATake b SlidingWindowLogTake c commit"},
-		{false, map[string]float64{"a": 1, "b": 0, "c": 1}, "begin GCRATake a GCRATake b SlidingWindowLogTake c rollback begin GCRABlock b commit GCRAGet a SlidingWindowLogGet c"},
-		{false, map[string]float64{"a": 1, "b": -1, "c": 0}, "begin GCRATake a GCRATake b SlidingWindowLogTake c rollback GCRAGet a"},
-		{true, map[string]float64{"a": -1, "b": 0, "c": 0}, "begin GCRATake a GCRATake b SlidingWindowLogTake c commit"},
+		{false, map[string]float64{"a": 1, "b": 1, "c": 1}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c commit"},
+		{false, map[string]float64{"a": 1, "b": 0, "c": 1}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c rollback begin GCRABlock b commit TokenBucketGet a SlidingWindowLogGet c"},
+		{false, map[string]float64{"a": 1, "b": -1, "c": 0}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c rollback TokenBucketGet a"},
+		{true, map[string]float64{"a": -1, "b": 0, "c": 0}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c commit"},
 	} {
 		s := &script{granted: c.granted}
 		l := newLimiter(nil, postgres{runner: s, tx: c.tx})
 		l.engine.inTx = c.tx
-		all, err := l.AllowAll(ctx, logs.Ask("c", 1), p.Ask("b", 1), p.Ask("a", 1))
+		all, err := l.AllowAll(ctx, logs.Ask("c", 1), p.Ask("b", 1), first.Ask("a", 1))
 		if got := strings.Join(s.sent, " "); got != c.want || err != nil {
 			t.Errorf("%+v, %v: sent\n%s, want\n%s", all, err, got, c.want)
 		}
