@@ -21,16 +21,35 @@ import (
 func TestAllowAllDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
+	over := func(config *limiter.Config) (*limiter.Limiter, error) { return limiter.New(pool, config) }
 	for _, mode := range []string{"outside", "inside", "both"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			histories := 0
-			rapid.Check(t, func(rt *rapid.T) {
-				histories++
-				newAllHistory(rt, pool, fmt.Sprintf("%s-%d", mode, histories), mode != "outside").run(rt, mode)
-			})
+			allDecidesAsMemory(t, pool, mode, mode, over)
 		})
 	}
+}
+
+// TestSQLAllowAllDecidesAsMemory does so over database/sql, where the asks cannot
+// be sent together.
+func TestSQLAllowAllDecidesAsMemory(t *testing.T) {
+	address := newDatabase(t)
+	pool := connect(t, address)
+	overDrivers(t, func(t *testing.T, driver string) {
+		db := connectSQL(t, driver, address)
+		allDecidesAsMemory(t, pool, "outside", driver, func(config *limiter.Config) (*limiter.Limiter, error) {
+			config.Timeout = time.Minute
+			return limiter.NewSQL(db, config)
+		})
+	})
+}
+
+func allDecidesAsMemory(t *testing.T, pool *pgxpool.Pool, mode, name string, over func(*limiter.Config) (*limiter.Limiter, error)) {
+	histories := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		histories++
+		newAllHistory(rt, pool, fmt.Sprintf("%s-%d", name, histories), mode != "outside", over).run(rt, mode)
+	})
 }
 
 // allHistory asks the model and a database the same.
@@ -47,11 +66,11 @@ type allHistory struct {
 	plain bool
 }
 
-func newAllHistory(rt *rapid.T, pool *pgxpool.Pool, name string, plain bool) *allHistory {
+func newAllHistory(rt *rapid.T, pool *pgxpool.Pool, name string, plain bool, over func(*limiter.Config) (*limiter.Limiter, error)) *allHistory {
 	h := &allHistory{pool: pool, clock: new(conformance.Clock), at: 1_000_000_000, plain: plain}
 	h.inMemory = limiter.NewMemory(&limiter.Config{Now: h.clock.Now})
 	var err error
-	if h.inSQL, err = limiter.New(pool, &limiter.Config{Now: h.clock.Now, DenyCacheTTL: -1}); err != nil {
+	if h.inSQL, err = over(&limiter.Config{Now: h.clock.Now, DenyCacheTTL: -1}); err != nil {
 		rt.Fatal(err)
 	}
 	for i := range rapid.IntRange(1, 4).Draw(rt, "policies") {

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -36,7 +37,9 @@ type pair struct{ inSQL, inMemory string }
 // caller's transaction.
 func TestHoldsInSQLAsInMemory(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	address := newDatabase(t)
+	pool := connect(t, address)
+	dbs := []*sql.DB{connectSQL(t, "pgx", address), connectSQL(t, "postgres", address)}
 	var histories atomic.Int64
 	for _, base := range variants(10, 10*time.Second) {
 		if base.Algorithm == limiter.LeakyBucketQueue {
@@ -47,7 +50,9 @@ func TestHoldsInSQLAsInMemory(t *testing.T) {
 			ctx := context.Background()
 			clock := new(conformance.Clock)
 			config := limiter.Config{Now: clock.Now, DenyCacheTTL: -1}
-			alone := newLimiter(t, pool, &config)
+			overSQL := config
+			overSQL.Timeout = time.Minute
+			all := []*limiter.Limiter{newLimiter(t, pool, &config), newSQL(t, dbs[0], &overSQL), newSQL(t, dbs[1], &overSQL)}
 			rapid.Check(t, func(rt *rapid.T) {
 				model := limiter.NewMemory(&config)
 				plans := drawPlans(rt, base, fmt.Sprintf("p%d", histories.Add(1)))
@@ -57,6 +62,7 @@ func TestHoldsInSQLAsInMemory(t *testing.T) {
 				for range 60 {
 					at = max(0, at+drawDelta(rt, plans[0]))
 					clock.Set(at)
+					alone := rapid.SampledFrom(all).Draw(rt, "limiter") // they share the rows
 					inSQL, commit, where := holdVerbs(alone), func() error { return nil }, "alone"
 					if rapid.IntRange(0, 3).Draw(rt, "in a transaction") == 0 {
 						tx, err := pool.BeginTx(ctx, pgx.TxOptions{})

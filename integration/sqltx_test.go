@@ -32,7 +32,35 @@ func effects(ctx context.Context, p limiter.Policy) []effect {
 		{"reset", func(tx *limiter.Tx) error { return tx.Reset(ctx, p, "k") }},
 		{"block", func(tx *limiter.Tx) error { return tx.Block(ctx, p, "k", time.Hour) }},
 	}
+	once := p.Ask("k", 2)
+	once.IdempotencyKey = "order 1"
+	all = append(all,
+		effect{"once", func(tx *limiter.Tx) error { return noResult(tx.Do(ctx, once)) }},
+		effect{"allow all", func(tx *limiter.Tx) error {
+			_, err := tx.AllowAll(ctx, p.Ask("k", 2), p.Ask("other", 1), p.Ask("k", 1))
+			return err
+		}},
+		effect{"deny all", func(tx *limiter.Tx) error { // starts a block
+			_, err := tx.AllowAll(ctx, p.Ask("k", 9), p.Ask("other", 1))
+			return err
+		}})
 	if p.Algorithm != limiter.LeakyBucketQueue {
+		all = append(all,
+			effect{"reserve and settle", func(tx *limiter.Tx) error {
+				h, err := tx.Reserve(ctx, p.Ask("k", 3), time.Hour)
+				if err != nil || h.ID == "" {
+					return err
+				}
+				return noResult(tx.Settle(ctx, h.ID, 2))
+			}},
+			effect{"cancel of two", func(tx *limiter.Tx) error {
+				h, err := tx.Reserve(ctx, p.Ask("k", 2), time.Hour)
+				if err == nil && h.ID != "" {
+					err = tx.Cancel(ctx, h.ID)
+				}
+				_, more := tx.Reserve(ctx, p.Ask("k", 2), time.Hour)
+				return errors.Join(err, more)
+			}})
 		all = append(all, effect{"refund", func(tx *limiter.Tx) error { return noResult(tx.Refund(ctx, p, "k", 2)) }})
 	}
 	return all
