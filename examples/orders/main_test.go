@@ -112,6 +112,13 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
+// bounded is the test's context with an end, against hanging for ever.
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // agree checks that what was ordered is what was spent, to the cent, and returns it.
 func (s *shop) agree(t *testing.T, budget limiter.Policy, key string) float64 {
 	t.Helper()

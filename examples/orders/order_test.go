@@ -131,6 +131,7 @@ func TestPlacedAgain(t *testing.T) {
 func TestPlacedTwiceAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, migrated.New(t), march)
+	ctx := bounded(t)
 	var running sync.WaitGroup
 	for i := range 40 {
 		o := Order{Account: fmt.Sprint("account ", i%5), Number: "1", Cents: 20_00}
@@ -138,7 +139,7 @@ func TestPlacedTwiceAtOnce(t *testing.T) {
 			o.Company = "initech"
 		}
 		running.Go(func() {
-			if err := s.place(t.Context(), o); err != nil {
+			if err := s.place(ctx, o); err != nil {
 				t.Error(err)
 			}
 		})
@@ -159,6 +160,7 @@ func TestManyAtOnce(t *testing.T) {
 			t.Parallel()
 			url := migrated.New(t)
 			shops := []*shop{newShop(t, url, march, isolation(level)), newShop(t, url, march, isolation(level))}
+			ctx := bounded(t)
 			var denied, again atomic.Int64
 			var running sync.WaitGroup
 			for worker := range 12 {
@@ -171,10 +173,10 @@ func TestManyAtOnce(t *testing.T) {
 							Cents:   1_00 + rand.Int64N(30_00),
 						}
 						var over *OverBudgetError
-						err := shops[worker%2].place(t.Context(), o)
+						err := shops[worker%2].place(ctx, o)
 						for retryable(err) { // five tries were too few here
 							again.Add(1)
-							err = shops[rand.IntN(2)].place(t.Context(), o)
+							err = shops[rand.IntN(2)].place(ctx, o)
 						}
 						if errors.As(err, &over) {
 							denied.Add(1)
