@@ -1,0 +1,140 @@
+// Command llm answers prompts within each tenant's daily budget of tokens: it
+// reserves what an answer may use at most, and settles for what it has used.
+// complete.go has what to copy; fake.go stands in for a model.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// budget is how many tokens a tenant may use in a day, of UTC's calendar.
+var budget = limiter.Policy{Name: "tokens", Algorithm: limiter.FixedWindow, Limit: 500, Calendar: limiter.Day}
+
+// newService is what each process of the application has, the tables made.
+func newService(ctx context.Context, url string, config *limiter.Config, model Model) (_ *service, end func(), err error) {
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := migrations.Up(ctx, pool); err != nil {
+		pool.Close()
+		return nil, nil, err
+	}
+	limits, err := limiter.New(pool, config)
+	if err != nil {
+		pool.Close()
+		return nil, nil, err
+	}
+	return &service{limits, model}, pool.Close, nil
+}
+
+// tenant writes down what one tenant does.
+type tenant struct {
+	bytes.Buffer
+	name, key string
+	at        *service
+}
+
+func (t *tenant) ask(ctx context.Context, prompt string) error {
+	var answer strings.Builder
+	used, err := t.at.complete(ctx, &answer, t.key, prompt, 400)
+	denied, ok := errors.AsType[*limiter.DeniedError](err)
+	switch {
+	case ok:
+		fmt.Fprintf(t, "%-5s  %-22q  denied: %v tokens are left\n", t.name, prompt, denied.Result.Remaining)
+	case err == nil || errors.Is(err, errModel):
+		if err != nil {
+			answer.WriteString("... " + err.Error())
+		}
+		fmt.Fprintf(t, "%-5s  %-22q  %s (%d tokens)\n", t.name, prompt, strings.TrimSpace(answer.String()), used)
+	default:
+		return err
+	}
+	return nil
+}
+
+func (t *tenant) statement(ctx context.Context, title string) error {
+	s, err := t.at.limits.Statement(ctx, budget, t.key)
+	fmt.Fprintf(t, "%-5s  %-22s  %v spent, %v held, %v left\n", t.name, title, s.Spent, s.Held, s.Left)
+	return err
+}
+
+// job reserves for an answer that another process finishes.
+func (t *tenant) job(ctx context.Context, other *service) error {
+	hold, err := t.at.reserve(ctx, t.key, "a long report", 400)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		t.statement(ctx, "a job begins"),
+		t.ask(ctx, "is there room"),
+		other.finish(ctx, hold.ID, 60),
+		t.statement(ctx, "it ends elsewhere"),
+		t.ask(ctx, "is there room now"),
+	)
+}
+
+// run has tenants ask at the same time. A nil config is the defaults.
+func run(ctx context.Context, url string, config *limiter.Config, out io.Writer) error {
+	if url == "" {
+		return errors.New("DATABASE_URL is empty: set it to postgres://USER:PASSWORD@HOST:PORT/DATABASE")
+	}
+	here, end, err := newService(ctx, url, config, fake)
+	if err != nil {
+		return err
+	}
+	defer end()
+	other, end, err := newService(ctx, url, config, fake) // as if in another process
+	if err != nil {
+		return err
+	}
+	defer end()
+
+	stamp := time.Now().Format(time.RFC3339Nano) // new tenants each time
+	tenants := make([]tenant, 3)
+	errs := make([]error, len(tenants))
+	var running sync.WaitGroup
+	for i, name := range []string{"red", "green", "blue"} {
+		t := &tenants[i]
+		t.name, t.key, t.at = name, limiter.Key(name, stamp), here
+		running.Go(func() {
+			switch name {
+			case "red":
+				errs[i] = t.job(ctx, other)
+			case "green":
+				errs[i] = errors.Join(t.ask(ctx, "to be or not to be"), t.ask(ctx, "that is the question"))
+			case "blue":
+				errs[i] = errors.Join(t.ask(ctx, "fail at once"), t.ask(ctx, "to be or fail to be"))
+			}
+			errs[i] = errors.Join(errs[i], t.statement(ctx, "at the end"))
+		})
+	}
+	running.Wait()
+	for i := range tenants {
+		_, err := tenants[i].WriteTo(out)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func main() {
+	log.SetFlags(0)
+	url := os.Getenv("DATABASE_URL")
+	if err := run(context.Background(), url, nil, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Order is an order as it is sent. Number is the sender's own, other for each
+// order of an account and the same each time that this one is sent.
+type Order struct {
+	Account, Number string
+	Company         string // who pays; empty for the account itself
+	Cents           int64
+}
+
+// OverBudgetError tells which budget has no room for an order, how many cents
+// are left of it, and when it is renewed: the zero time if that would not help, as
+// the order is above the whole of it.
+type OverBudgetError struct {
+	Budget  string
+	Left    float64
+	Renewed time.Time
+}
+
+func (e *OverBudgetError) Error() string {
+	if e.Renewed.IsZero() {
+		return "above the whole " + e.Budget
+	}
+	return fmt.Sprintf("over the %s: %.0f cents are left until %v", e.Budget, e.Left, e.Renewed)
+}
+
+func overBudget(p limiter.Policy, r limiter.Result) error {
+	err := &OverBudgetError{Budget: p.Name, Left: r.Remaining}
+	if r.RetryAfter != limiter.Never {
+		err.Renewed = r.At.Add(r.RetryAfter)
+	}
+	return err
+}
+
+// errTaken: the account has another order of that number, or this one has been
+// there for longer than its spend is remembered (Config.IdempotencyTTL).
+var errTaken = errors.New("there is an order of that number")
+
+// place writes an order and spends its cents of the budgets that it is for: both,
+// or neither and an error, of no room an *OverBudgetError. Where a connection ends
+// on the way, nobody knows whether the commit went through. Place the same order
+// again, after that or any other error: it is written and counted once.
+func (s *shop) place(ctx context.Context, o Order) error {
+	spend := s.spend
+	if o.Company != "" {
+		spend = s.spendOfBoth
+	}
+	return s.inTx(ctx, func(tx pgx.Tx) error {
+		const insert = `INSERT INTO orders (account, number, company, cents) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`
+		written, err := tx.Exec(ctx, insert, o.Account, o.Number, o.Company, o.Cents)
+		if err != nil {
+			return err
+		}
+		// Last, as a budget's row stays locked until the transaction ends.
+		return spend(ctx, tx, o, written.RowsAffected() == 1)
+	})
+}
+
+// spend takes an order's cents of its account's budget. The IdempotencyKey makes
+// the limiter remember that with the order's number: asked again it says so, and
+// counts nothing. The row and what is remembered are committed together, so both
+// are new or neither is.
+func (s *shop) spend(ctx context.Context, tx pgx.Tx, o Order, isNew bool) error {
+	ask := accountBudget.Ask(o.Account, float64(o.Cents))
+	ask.IdempotencyKey = o.Number
+	r, err := s.limits.InTx(tx).Do(ctx, ask)
+	switch {
+	case err != nil:
+		return err
+	case !r.Allowed:
+		return overBudget(accountBudget, r)
+	case r.Replayed == isNew:
+		return errTaken
+	}
+	return nil
+}
+
+// spendOfBoth takes an order's cents of its account's and its company's budget, or
+// of neither. AllowAll takes no IdempotencyKey. It needs none here: the order that
+// is there was committed together with what it spent.
+func (s *shop) spendOfBoth(ctx context.Context, tx pgx.Tx, o Order, isNew bool) error {
+	if !isNew {
+		return same(ctx, tx, o)
+	}
+	asks := []limiter.Ask{
+		accountBudget.Ask(o.Account, float64(o.Cents)),
+		companyBudget.Ask(o.Company, float64(o.Cents)),
+	}
+	all, err := s.limits.InTx(tx).AllowAll(ctx, asks...)
+	if err != nil {
+		return err
+	}
+	if !all.Allowed {
+		return overBudget(asks[all.Binding].Policy, all.Each[all.Binding])
+	}
+	return nil
+}
+
+// same is nil if the order that is there is this one.
+func same(ctx context.Context, tx pgx.Tx, o Order) error {
+	there := o
+	const read = `SELECT company, cents FROM orders WHERE account = $1 AND number = $2`
+	if err := tx.QueryRow(ctx, read, o.Account, o.Number).Scan(&there.Company, &there.Cents); err != nil {
+		return err
+	}
+	if there != o {
+		return errTaken
+	}
+	return nil
+}
+
+// tries is how often a transaction is run at most.
+const tries = 5
+
+// inTx runs work in a transaction, which an error rolls back, and all of it again
+// after a conflict with another transaction, such as a deadlock.
+func (s *shop) inTx(ctx context.Context, work func(pgx.Tx) error) (err error) {
+	for range tries {
+		err = pgx.BeginFunc(ctx, s.pool, work)
+		if !retryable(err) {
+			break
+		}
+	}
+	return err
+}
+
+// retryable tells a conflict: the limiter's, or that of a statement of ours or of
+// the commit.
+func retryable(err error) bool {
+	if errors.Is(err, limiter.ErrRetryTx) {
+		return true
+	}
+	answer, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (answer.Code == "40001" || answer.Code == "40P01")
+}
