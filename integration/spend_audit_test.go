@@ -39,13 +39,15 @@ CREATE TRIGGER note_end AFTER UPDATE ON pglimit_hold FOR EACH ROW EXECUTE FUNCTI
 
 CREATE TABLE overdrafts (tx bigint NOT NULL, policy text NOT NULL, key text NOT NULL, rise float8 NOT NULL);
 CREATE FUNCTION note_overdraft() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-	INSERT INTO overdrafts VALUES (txid_current(), NEW.policy, NEW.key, NEW.level - OLD.level);
+	IF NEW.level > (SELECT budget + leaks FROM places WHERE policy = NEW.policy AND key = NEW.key) THEN
+		INSERT INTO overdrafts VALUES (txid_current(), NEW.policy, NEW.key, NEW.level - OLD.level);
+	END IF;
 	RETURN NULL;
 END $$;
 CREATE TRIGGER note_overdraft AFTER UPDATE ON pglimit_fixed_window
-	FOR EACH ROW WHEN (NEW.level > NEW.capacity AND NEW.level > OLD.level) EXECUTE FUNCTION note_overdraft();
+	FOR EACH ROW WHEN (NEW.level > OLD.level) EXECUTE FUNCTION note_overdraft();
 CREATE TRIGGER note_overdraft AFTER UPDATE ON pglimit_token_bucket
-	FOR EACH ROW WHEN (NEW.level > NEW.capacity AND NEW.level > OLD.level) EXECUTE FUNCTION note_overdraft();
+	FOR EACH ROW WHEN (NEW.level > OLD.level) EXECUTE FUNCTION note_overdraft();
 
 -- What each budget counts beside what it should.
 CREATE VIEW balance AS

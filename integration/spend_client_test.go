@@ -40,7 +40,7 @@ func init() {
 const (
 	spendWorkers  = 8 // of each client
 	spendPatience = time.Minute
-	spendRest     = 20 * time.Millisecond
+	spendRest     = 20 * time.Millisecond // at most
 )
 
 // spendWord is what a client is told: at first all of it, then where the server
@@ -110,8 +110,9 @@ func spend(in io.Reader, out *json.Encoder) error {
 		}
 		working.Go(func() { _ = j.Run(ctx) }) // it runs once
 	}
-	ended := make(chan struct{})
+	ended, stuck := make(chan struct{}), make(chan struct{})
 	go func() { working.Wait(); close(ended) }()
+	context.AfterFunc(ctx, func() { time.AfterFunc(spendPatience, func() { close(stuck) }) })
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for over := false; !over; {
@@ -119,6 +120,8 @@ func spend(in io.Reader, out *json.Encoder) error {
 		case <-tick.C:
 		case <-ended:
 			over = true
+		case <-stuck:
+			return errStuck
 		}
 		if err := s.tell(out, over); err != nil {
 			return err
@@ -202,13 +205,16 @@ func (s *spender) judge(what string, err error) {
 // spendWorker is one of a client's workers.
 type spendWorker struct {
 	*spender
-	id string
-	n  int
+	id     string
+	n      int
+	told   []string // the last orders that it knows were committed
+	shaken bool     // the server was away since it looked for them
 }
 
 // run acts until ctx ends; what was begun is finished.
 func (w *spendWorker) run(ctx context.Context) {
 	for ctx.Err() == nil {
+		w.lookBack()
 		acts := []struct {
 			of  int // of a hundred
 			act func()
@@ -227,7 +233,36 @@ func (w *spendWorker) run(ctx context.Context) {
 	}
 }
 
+// rest is a worker's time to think, or to wait while the server is away; nothing
+// depends on how long it is.
 func rest(d time.Duration) { <-time.After(d) }
+
+// ordered notes that an order is there for good.
+func (w *spendWorker) ordered(id string) {
+	w.count("orders")
+	w.told = append(w.told, id)
+	w.told = w.told[max(0, len(w.told)-50):]
+}
+
+// lookBack checks, once the server is back, that nothing is lost of what it
+// acknowledged.
+func (w *spendWorker) lookBack() {
+	if !w.shaken {
+		return
+	}
+	ctx, cancel := patiently()
+	defer cancel()
+	var there int
+	err := w.pool.QueryRow(ctx, "SELECT count(*) FROM orders WHERE id = ANY($1)", w.told).Scan(&there)
+	if err != nil {
+		w.lost(ctx, "look back", err)
+		return
+	}
+	if w.shaken = false; there != len(w.told) {
+		w.fault("%d of %d orders are there that were committed", there, len(w.told))
+	}
+	w.count("looked back")
+}
 
 func (w *spendWorker) newID(kind string) string {
 	w.n++
@@ -236,167 +271,6 @@ func (w *spendWorker) newID(kind string) string {
 
 // chance is true so many times of a hundred.
 func chance(percent int) bool { return rand.IntN(100) < percent }
-
-// fate is how a transaction is to end.
-type fate int
-
-const (
-	toCommit fate = iota
-	toRollBack
-	toFail   // by a statement that does
-	toCancel // by the end of its context, wherever that comes
-)
-
-func anyFate() fate {
-	switch n := rand.IntN(100); {
-	case n < 70:
-		return toCommit
-	case n < 80:
-		return toRollBack
-	case n < 90:
-		return toFail
-	}
-	return toCancel
-}
-
-// ending is how a transaction has ended.
-type ending int
-
-const (
-	spendRolledBack ending = iota
-	spendCommitted
-	spendUnknown // the answer to the commit was lost
-)
-
-// spendTx is a transaction of pgx or of database/sql.
-type spendTx struct {
-	*limiter.Tx
-	exec  func(ctx context.Context, sql string, args ...any) error
-	read  func(ctx context.Context, into []any, sql string, args ...any) error
-	close func(ctx context.Context, commit bool) error
-}
-
-func (w *spendWorker) begin(ctx context.Context) (*spendTx, error) {
-	if chance(30) {
-		tx, err := w.db.BeginTx(ctx, nil)
-		if err != nil {
-			return nil, err
-		}
-		return &spendTx{
-			Tx: w.limiter.InSQLTx(tx),
-			exec: func(ctx context.Context, sql string, args ...any) error {
-				_, err := tx.ExecContext(ctx, sql, args...)
-				return err
-			},
-			read: func(ctx context.Context, into []any, sql string, args ...any) error {
-				return tx.QueryRowContext(ctx, sql, args...).Scan(into...)
-			},
-			close: func(_ context.Context, commit bool) error {
-				if commit {
-					return tx.Commit()
-				}
-				return tx.Rollback()
-			},
-		}, nil
-	}
-	tx, err := w.pool.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &spendTx{
-		Tx: w.limiter.InTx(tx),
-		exec: func(ctx context.Context, sql string, args ...any) error {
-			_, err := tx.Exec(ctx, sql, args...)
-			return err
-		},
-		read: func(ctx context.Context, into []any, sql string, args ...any) error {
-			return tx.QueryRow(ctx, sql, args...).Scan(into...)
-		},
-		close: func(ctx context.Context, commit bool) error {
-			if commit {
-				return tx.Commit(ctx)
-			}
-			return tx.Rollback(ctx)
-		},
-	}, nil
-}
-
-// transact does work in a transaction, which is rolled back if work says so.
-func (w *spendWorker) transact(f fate, work func(ctx context.Context, tx *spendTx) (keep bool, err error)) ending {
-	outer, cancel := patiently()
-	defer cancel()
-	ctx := outer
-	if f == toCancel {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(outer, rand.N(6*time.Millisecond))
-		defer cancel()
-	}
-	w.count("transactions")
-	tx, err := w.begin(ctx)
-	if err != nil {
-		w.lost(ctx, "begin", err)
-		return spendRolledBack
-	}
-	keep, err := work(ctx, tx)
-	switch {
-	case err != nil:
-		_ = tx.close(outer, false) // perhaps there is no connection any more
-		w.lost(ctx, "in a transaction", err)
-	case !keep || f == toRollBack:
-		if err := tx.close(outer, false); err != nil {
-			w.lost(ctx, "roll back", err)
-		}
-		w.count("rolled back by choice")
-	case f == toFail:
-		_ = tx.exec(ctx, "SELECT 1/0")
-		if tx.close(ctx, true) == nil {
-			w.fault("a transaction that had failed was committed")
-		}
-		w.count("rolled back by an error")
-	default:
-		err := tx.close(ctx, true)
-		if err == nil {
-			w.count("committed")
-			return spendCommitted
-		}
-		w.lost(ctx, "commit", err)
-		w.count("unknown outcomes")
-		return spendUnknown
-	}
-	return spendRolledBack
-}
-
-// lost is for an error that ended something; while the server is away it waits.
-func (w *spendWorker) lost(ctx context.Context, what string, err error) {
-	switch {
-	case context.Cause(ctx) == errStuck:
-		w.fault("%s: %v: %v", what, errStuck, err)
-	case ctx.Err() != nil:
-		w.count("ended by a context")
-	default:
-		w.judge(what, err)
-		rest(spendRest)
-	}
-}
-
-// insist asks until an answer comes; it is for what can be asked again.
-func (w *spendWorker) insist(what string, ask func(context.Context) error) {
-	for first := true; ; first = false {
-		ctx, cancel := patiently()
-		if first && chance(15) { // the answer is not waited for
-			cancel()
-			ctx, cancel = context.WithTimeout(context.Background(), rand.N(4*time.Millisecond))
-		}
-		err := ask(ctx)
-		if err == nil {
-			cancel()
-			return
-		}
-		w.lost(ctx, what, err)
-		w.count("asked again")
-		cancel()
-	}
-}
 
 // granted checks an answer: nothing is admitted above the budget.
 func (w *spendWorker) granted(r limiter.Result) bool {

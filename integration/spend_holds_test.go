@@ -20,7 +20,7 @@ func actual(n float64) (float64, string) {
 	case k < 8:
 		return n, "settled at"
 	}
-	return n + units()/4, "settled above"
+	return n + units(), "settled above"
 }
 
 // hold reserves outside a transaction, and settles, cancels or forgets.
@@ -130,7 +130,7 @@ func (w *spendWorker) job() {
 	case denied:
 		w.giveBack(p, account)
 	case end == spendCommitted:
-		w.count("rows")
+		w.ordered(id)
 		w.count("holds in transactions")
 		if state == "held" && chance(65) {
 			rest(rand.N(2 * spendRest))

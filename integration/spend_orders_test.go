@@ -68,9 +68,8 @@ func (w *spendWorker) order() {
 		name := tenantOf(account)
 		tenant = &name
 	}
-	full := "" // whose budget it was
+	id, full := w.newID("order"), "" // whose budget is full
 	end := w.transact(anyFate(), func(ctx context.Context, tx *spendTx) (bool, error) {
-		id := w.newID("order")
 		err := tx.exec(ctx, "INSERT INTO orders (id, client, policy, account, tenant, units, state) VALUES ($1, $2, $3, $4, $5, $6, 'spent')",
 			id, w.name, p.Name, account, tenant, n)
 		if err != nil {
@@ -108,7 +107,7 @@ func (w *spendWorker) order() {
 		return true, tx.exec(ctx, "UPDATE orders SET state = 'denied' WHERE id = $1", id)
 	})
 	if end == spendCommitted {
-		w.count("rows")
+		w.ordered(id)
 	}
 	if full != "" {
 		w.giveBack(p, full)
@@ -121,8 +120,11 @@ func (w *spendWorker) orderOnce() {
 	p, account, n, id := w.policy(), w.account(), units(), w.newID("once")
 	ask := p.Ask(account, n)
 	ask.IdempotencyKey = id
-	denied := false
-	for f, end := anyFate(), spendUnknown; end != spendCommitted && !denied; f = toCommit {
+	f, denied := anyFate(), false
+	if chance(30) {
+		f = toCancel
+	}
+	for end := spendUnknown; end != spendCommitted && !denied; f = toCommit {
 		end = w.transact(f, func(ctx context.Context, tx *spendTx) (bool, error) {
 			var is bool
 			err := tx.read(ctx, []any{&is}, `WITH o AS (INSERT INTO orders (id, client, policy, account, units, state)
@@ -150,7 +152,7 @@ func (w *spendWorker) orderOnce() {
 	if denied {
 		w.giveBack(p, account)
 	} else {
-		w.count("rows")
+		w.ordered(id)
 	}
 }
 
@@ -178,7 +180,7 @@ func (w *spendWorker) orderAfter() {
 			ON CONFLICT (id) DO NOTHING`, id, w.name, p.Name, account, n)
 		return err
 	})
-	w.count("rows")
+	w.ordered(id)
 }
 
 // askInVain asks together with a budget that is used up: nothing is spent.
