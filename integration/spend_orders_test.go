@@ -122,7 +122,7 @@ func (w *spendWorker) orderOnce() {
 	ask.IdempotencyKey = id
 	f, denied := anyFate(), false
 	if chance(30) {
-		f = toCancel
+		f = toLose
 	}
 	for end := spendUnknown; end != spendCommitted && !denied; f = toCommit {
 		end = w.transact(f, func(ctx context.Context, tx *spendTx) (bool, error) {

@@ -16,6 +16,7 @@ const (
 	toRollBack
 	toFail   // by a statement that does
 	toCancel // by the end of its context, wherever that comes
+	toLose   // by a commit whose answer is lost on the way
 )
 
 func anyFate() fate {
@@ -126,11 +127,13 @@ func (w *spendWorker) transact(f fate, work func(ctx context.Context, tx *spendT
 		w.count("rolled back by an error")
 	default:
 		err := tx.close(ctx, true)
-		if err == nil {
+		if err == nil && f != toLose {
 			w.count("committed")
 			return spendCommitted
 		}
-		w.lost(ctx, "commit", err)
+		if err != nil {
+			w.lost(ctx, "commit", err)
+		}
 		w.count("unknown outcomes")
 		return spendUnknown
 	}
