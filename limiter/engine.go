@@ -63,19 +63,8 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 	} else {
 		o, err = e.askOnce(ctx, v, q, h)
 	}
-	if err == nil && q.reapable(v) && q.lacks(v, o) {
-		var freed bool
-		if freed, err = e.reap(ctx, q); freed && err == nil {
-			if started := o.blockedUntil; v != verbCheck && started > o.updatedAt {
-				_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
-					return outcome{}, e.store.unblock(ctx, q, started)
-				})
-				if err != nil {
-					return r, o, err
-				}
-			}
-			o, err = e.askOnce(ctx, v, q, h)
-		}
+	if err == nil {
+		o, err = e.reaping(ctx, v, q, h, o)
 	}
 	if v == verbRefund {
 		e.denied.lift(in.Policy, in.Key)

@@ -3,7 +3,6 @@ package limiter
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -224,10 +223,12 @@ func (e *engine) settleHold(ctx context.Context, id string, units float64) (Resu
 	}
 	q := question{rules: s.rules, policy: s.policy, key: s.key, room: s.capacity, now: e.now()}
 	if !s.known {
+		q.capacity = maxUnits // the key may have a larger plan by now
 		s.outcome, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) { return e.store.get(ctx, &q) })
 		if err != nil {
 			return Result{}, err
 		}
+		q.capacity = s.capacity
 	}
 	r := q.result(verbFill, s.outcome, Policy{Limit: s.limit}, e.store.source())
 	r.Granted, r.Replayed, r.Expired = units, again, s.state == stateExpired || s.state == stateHeld && s.now >= s.expiresAt
@@ -260,10 +261,18 @@ func (e *engine) end(ctx context.Context, id, state string, units float64) (s se
 		s, err = e.store.settle(ctx, &change)
 		return outcome{}, err
 	})
-	if len(e.config.KeySecret) == 0 && err == nil {
-		e.denied.lift(Policy{Name: s.policy, Algorithm: a}, s.key)
+	if err == nil {
+		e.liftStored(a, s.policy, s.key)
 	}
 	return s, err
+}
+
+// liftStored is lift for a key as stored, which only tells the caller's if that is
+// no secret.
+func (e *engine) liftStored(a Algorithm, policy, key string) {
+	if len(e.config.KeySecret) == 0 {
+		e.denied.lift(Policy{Name: policy, Algorithm: a}, key)
+	}
 }
 
 // now is Config.Now as the statements take it; nil for the store's own clock.
@@ -273,49 +282,4 @@ func (e *engine) now() *int64 {
 	}
 	us := e.config.Now().UnixMicro()
 	return &us
-}
-
-// reapable tells whether holds of the key that have expired could make a
-// difference.
-func (q *question) reapable(v verb) bool {
-	switch v {
-	case verbTake, verbUpTo, verbReserve, verbCheck:
-		return q.units > 0 && q.possible() && q.algorithm != LeakyBucketQueue
-	}
-	return false
-}
-
-// lacks tells whether room is what an ask was denied for.
-func (q *question) lacks(v verb, o outcome) bool {
-	if v == verbCheck {
-		return free(q.capacity, o.view.level(&q.rules, o.updatedAt), q.cost) < 1
-	}
-	return o.granted == 0 && o.before == nil
-}
-
-// reap gives back what expired holds of the key still count, and tells whether
-// there was any.
-func (e *engine) reap(ctx context.Context, q *question) (freed bool, err error) {
-	if q.now == nil && e.holds.quiet() {
-		return false, nil
-	}
-	_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
-		if q.now == nil {
-			if err := e.holds.look(ctx, e.store); err != nil || e.holds.quiet() {
-				return outcome{}, err
-			}
-		}
-		ids, err := e.store.due(ctx, q)
-		for _, id := range ids {
-			var s settled
-			s, err = e.store.settle(ctx, &settlement{id: id, algorithm: q.algorithm, state: stateExpired, now: q.now, commit: q.commit})
-			if err != nil && !errors.Is(err, ErrNoHold) {
-				return outcome{}, err
-			}
-			freed = freed || s.freed
-			err = nil
-		}
-		return outcome{}, err
-	})
-	return freed, err
 }
