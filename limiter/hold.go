@@ -86,7 +86,8 @@ type settled struct {
 // Reserve sets ask.Cost units aside for ttl, all or nothing: they are consumed at
 // once, and what turns out not to be needed comes back when the hold is settled
 // or cancelled, or else from when it expires. ttl is whole microseconds from one
-// second to a hundred years. A denial is a Result, not an error.
+// second to a hundred years. A denial is a Result, not an error. While the hold is
+// open RetryAfter, whoever asks, is as if all of it was spent.
 //
 // An ask with an IdempotencyKey that was reserved before gives the same hold again,
 // as it was answered then, with Result.Replayed.
@@ -103,7 +104,10 @@ func (l *Limiter) Reserve(ctx context.Context, ask Ask, ttl time.Duration) (Hold
 // at most n - rate × age for n units, else units would pass twice; of a fixed
 // window only while it is the same window. More than was reserved is recorded even
 // where there is no room, and the key then has nothing left until that has
-// leaked or the window has ended. Result.Granted is units.
+// leaked or the window has ended. A FixedWindow that has ended since the Reserve
+// stays as it was, whatever was spent. The rate is the faster of that reserved by
+// and that last decided by, should the plan have changed. Result.Granted is units,
+// and Limit and Burst are those of the Reserve.
 //
 // After the hold has expired Settle records what was spent all the same, and says
 // so in Result.Expired. Settled once more with the same units it changes nothing
@@ -111,7 +115,7 @@ func (l *Limiter) Reserve(ctx context.Context, ask Ask, ttl time.Duration) (Hold
 // Cancel, it is an ErrHoldEnded. A hold that never was, or that ended longer than
 // Config.IdempotencyTTL ago, is an ErrNoHold.
 //
-// Settle is Durable whatever its policy was. Where Config.KeySecret is set, the
+// Settle and Cancel are Durable whatever the policy was. Where Config.KeySecret is set, the
 // denials that this process remembers of the key are kept until Config.DenyCacheTTL.
 func (l *Limiter) Settle(ctx context.Context, id string, units float64) (Result, error) {
 	return l.engine.settleHold(ctx, id, units)
