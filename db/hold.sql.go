@@ -228,6 +228,32 @@ func (q *Queries) HoldsExpired(ctx context.Context, db DBTX, arg HoldsExpiredPar
 	return items, nil
 }
 
+const holdsFree = `-- name: HoldsFree :exec
+WITH made AS MATERIALIZED (
+    SELECT h.id FROM pglimit_hold AS h
+    WHERE h.policy = $1::text AND h.key = $2::text AND h.algorithm = $3::text AND h.state = 'held' AND h.units > 0
+    FOR UPDATE OF h NOWAIT
+)
+UPDATE pglimit_hold AS h SET units = 0 FROM made AS m WHERE h.id = m.id
+`
+
+type HoldsFreeParams struct {
+	Policy    string
+	Key       string
+	Algorithm string
+}
+
+// HoldsFree ends a Reset that has deleted the key's row, in the same transaction:
+// nothing is counted any more of holds that were made while it waited for that row.
+// Who is about to end one of them waits for the row in turn, so nobody is waited
+// for here: the statement fails with lock_not_available, and all is tried again.
+//
+// Index: pglimit_hold_open. Locks the holds until the transaction ends.
+func (q *Queries) HoldsFree(ctx context.Context, db DBTX, arg HoldsFreeParams) error {
+	_, err := db.Exec(ctx, holdsFree, arg.Policy, arg.Key, arg.Algorithm)
+	return err
+}
+
 const holdsNext = `-- name: HoldsNext :one
 SELECT c.us::bigint AS now_us,
        coalesce((SELECT min(h.expires_at_us) FROM pglimit_hold AS h WHERE h.state = 'held'), 9223372036854775807)::bigint AS expires_at_us

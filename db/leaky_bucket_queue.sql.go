@@ -388,7 +388,7 @@ func (q *Queries) LeakyBucketQueueReserve(ctx context.Context, db DBTX, arg Leak
 	return i, err
 }
 
-const leakyBucketQueueReset = `-- name: LeakyBucketQueueReset :exec
+const leakyBucketQueueReset = `-- name: LeakyBucketQueueReset :execrows
 WITH freed AS (
     UPDATE pglimit_hold AS h SET units = 0
     WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'held'
@@ -407,13 +407,18 @@ type LeakyBucketQueueResetParams struct {
 }
 
 // LeakyBucketQueueReset forgets the key: what it holds and its block. Open holds stay,
-// but nothing of them is counted any more that they could give back.
+// but nothing of them is counted any more that they could give back. Those that it
+// cannot see, because they were made while it waited for the key's row, are for
+// HoldsFree.
 //
 // Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
 // and then its row, if there is one, until the transaction ends.
-func (q *Queries) LeakyBucketQueueReset(ctx context.Context, db DBTX, arg LeakyBucketQueueResetParams) error {
-	_, err := db.Exec(ctx, leakyBucketQueueReset, arg.Commit, arg.Policy, arg.Key)
-	return err
+func (q *Queries) LeakyBucketQueueReset(ctx context.Context, db DBTX, arg LeakyBucketQueueResetParams) (int64, error) {
+	result, err := db.Exec(ctx, leakyBucketQueueReset, arg.Commit, arg.Policy, arg.Key)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const leakyBucketQueueTake = `-- name: LeakyBucketQueueTake :one

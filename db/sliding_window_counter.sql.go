@@ -445,7 +445,7 @@ func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg 
 	return i, err
 }
 
-const slidingWindowCounterReset = `-- name: SlidingWindowCounterReset :exec
+const slidingWindowCounterReset = `-- name: SlidingWindowCounterReset :execrows
 WITH freed AS (
     UPDATE pglimit_hold AS h SET units = 0
     WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'held'
@@ -464,13 +464,18 @@ type SlidingWindowCounterResetParams struct {
 }
 
 // SlidingWindowCounterReset forgets the key: what it holds and its block. Open holds stay,
-// but nothing of them is counted any more that they could give back.
+// but nothing of them is counted any more that they could give back. Those that it
+// cannot see, because they were made while it waited for the key's row, are for
+// HoldsFree.
 //
 // Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
 // and then its row, if there is one, until the transaction ends.
-func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg SlidingWindowCounterResetParams) error {
-	_, err := db.Exec(ctx, slidingWindowCounterReset, arg.Commit, arg.Policy, arg.Key)
-	return err
+func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg SlidingWindowCounterResetParams) (int64, error) {
+	result, err := db.Exec(ctx, slidingWindowCounterReset, arg.Commit, arg.Policy, arg.Key)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const slidingWindowCounterSettle = `-- name: SlidingWindowCounterSettle :one
@@ -495,25 +500,25 @@ SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h
 FROM hold AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1,
+    cost = 1, capacity = CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END, period_us = CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END,
     granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us THEN LEAST(LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us THEN LEAST(LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
                    WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us + t.period_us THEN LEAST(LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE 0 END,
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + EXCLUDED.period_us AND CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END = EXCLUDED.period_us THEN LEAST(LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END THEN t.current ELSE 0 END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE 0 END,
     current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us THEN GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END) END
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us THEN GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END) END
               + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
     previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END = -EXCLUDED.blocked_until_us + t.period_us THEN GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE t.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END) END,
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + EXCLUDED.period_us AND CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END = EXCLUDED.period_us THEN GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END THEN t.current ELSE 0 END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END THEN t.current ELSE 0 END) END,
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / t.period_us + 1) * t.period_us END,
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), 2 * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), 2 * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_hold AS h SET
@@ -572,7 +577,7 @@ type SlidingWindowCounterSettleRow struct {
 // settled late; changes tells. units_before is what was counted until now.
 //
 // What goes back is taken from the window that the hold was counted in, if that is
-// the current one or the one before. What was spent beyond the hold counts as of
+// the current one or, of the same period, the one before. What was spent beyond the hold counts as of
 // now, even where there is no room.
 //
 // Index: the primary keys. Locks the hold and the key's row until the transaction

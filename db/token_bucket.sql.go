@@ -88,9 +88,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)))),
     level = GREATEST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)), LEAST(EXCLUDED.capacity, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted)),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
 
@@ -302,9 +302,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 ), held AS (
 INSERT INTO pglimit_hold
@@ -391,7 +391,7 @@ func (q *Queries) TokenBucketReserve(ctx context.Context, db DBTX, arg TokenBuck
 	return i, err
 }
 
-const tokenBucketReset = `-- name: TokenBucketReset :exec
+const tokenBucketReset = `-- name: TokenBucketReset :execrows
 WITH freed AS (
     UPDATE pglimit_hold AS h SET units = 0
     WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'token_bucket' AND h.state = 'held'
@@ -410,13 +410,18 @@ type TokenBucketResetParams struct {
 }
 
 // TokenBucketReset forgets the key: what it holds and its block. Open holds stay,
-// but nothing of them is counted any more that they could give back.
+// but nothing of them is counted any more that they could give back. Those that it
+// cannot see, because they were made while it waited for the key's row, are for
+// HoldsFree.
 //
 // Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
 // and then its row, if there is one, until the transaction ends.
-func (q *Queries) TokenBucketReset(ctx context.Context, db DBTX, arg TokenBucketResetParams) error {
-	_, err := db.Exec(ctx, tokenBucketReset, arg.Commit, arg.Policy, arg.Key)
-	return err
+func (q *Queries) TokenBucketReset(ctx context.Context, db DBTX, arg TokenBucketResetParams) (int64, error) {
+	result, err := db.Exec(ctx, tokenBucketReset, arg.Commit, arg.Policy, arg.Key)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const tokenBucketSettle = `-- name: TokenBucketSettle :one
@@ -441,14 +446,13 @@ SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.ca
 FROM hold AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1,
-    granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * t.leak)), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * EXCLUDED.leak)))),
-    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * t.leak)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    cost = 1, capacity = CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END,
+    granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END)), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * EXCLUDED.leak)))),
+    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * t.leak)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) <= t.capacity THEN CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), LEAST(3155760000000000, ((t.level + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost)) / CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END + 2))::bigint), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-                         ELSE GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), LEAST(3155760000000000, ((t.level + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost)) / CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END + 2))::bigint), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_hold AS h SET
@@ -572,9 +576,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
 
@@ -666,9 +670,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < EXCLUDED.granted
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.policy, t.key, t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
 

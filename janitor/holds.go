@@ -1,6 +1,7 @@
 package janitor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,42 +43,68 @@ func ender[P ~struct {
 }
 
 // giveBack gives back what expired holds have set aside, batch after batch,
-// until none is left at cutoff but those that somebody is at work with.
-func (s *sweep) giveBack(ctx context.Context, cutoff int64) error {
-	passed := 0 // over
+// until none is left at cutoff but those that somebody is at work with, and those
+// that cannot be given back: the error tells of the first.
+func (s *sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
+	passed := map[string]bool{} // over
 	for {
 		if err := s.keepLease(ctx); err != nil || s.removed.HeldElsewhere {
-			return err
+			return errors.Join(failed, err)
 		}
+		rows := s.cfg.BatchSize + len(passed)
 		var expired []db.HoldsExpiredRow
 		err := s.statement(ctx, func(ctx context.Context) (err error) {
-			expired, err = s.queries.HoldsExpired(ctx, s.pool, db.HoldsExpiredParams{CutoffUs: cutoff, MaxRows: int64(s.cfg.BatchSize + passed)})
+			expired, err = s.queries.HoldsExpired(ctx, s.pool, db.HoldsExpiredParams{CutoffUs: cutoff, MaxRows: int64(rows)})
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("pglimit: list expired holds: %w", err)
+			return errors.Join(failed, fmt.Errorf("pglimit: list expired holds: %w", err))
 		}
-		ended := 0
 		for _, h := range expired {
-			end := settle[h.Algorithm]
-			if end == nil {
-				return fmt.Errorf("pglimit: hold %s: no algorithm %q: a newer pglimit made it", h.ID, h.Algorithm)
+			if passed[h.ID] {
+				continue
 			}
-			p := db.TokenBucketSettleParams{ID: h.ID, State: "expired", NowUs: s.nowUs(), LockTimeout: holdWait}
-			err := s.statement(ctx, func(ctx context.Context) error { return end(ctx, s.pool, p) })
+			err := s.giveBackOne(ctx, h, cutoff)
 			var answer *pgconn.PgError
 			switch {
 			case err == nil:
-				ended++
+				s.countHold()
+				continue
 			case errors.As(err, &answer) && answer.Code == lockNotAvailable:
-			default:
-				return fmt.Errorf("pglimit: give back hold %s: %w", h.ID, err)
+			case errors.As(err, &answer) || errors.Is(err, errNewer):
+				failed = cmp.Or(failed, err)
+			default: // nobody answers
+				return errors.Join(failed, err)
 			}
+			passed[h.ID] = true
 		}
-		s.removed.HoldsExpired += int64(ended)
-		passed += len(expired) - passed - ended
-		if ended < s.cfg.BatchSize {
-			return nil
+		if len(expired) < rows {
+			return failed
 		}
 	}
+}
+
+// errNewer says that a hold is of an algorithm that this version does not know.
+var errNewer = errors.New("a newer pglimit made it")
+
+// giveBackOne gives one hold back as of cutoff: by a clock that was set back since,
+// it would not have expired, and be found again and again.
+func (s *sweep) giveBackOne(ctx context.Context, h db.HoldsExpiredRow, cutoff int64) error {
+	end := settle[h.Algorithm]
+	if end == nil {
+		return fmt.Errorf("pglimit: give back hold %s: no algorithm %q: %w", h.ID, h.Algorithm, errNewer)
+	}
+	p := db.TokenBucketSettleParams{ID: h.ID, State: "expired", NowUs: &cutoff, LockTimeout: holdWait}
+	if err := s.statement(ctx, func(ctx context.Context) error { return end(ctx, s.pool, p) }); err != nil {
+		return fmt.Errorf("pglimit: give back hold %s: %w", h.ID, err)
+	}
+	return nil
+}
+
+// countHold adds one hold to what this sweep and all sweeps gave back.
+func (s *sweep) countHold() {
+	s.removed.HoldsExpired++
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holds++
 }

@@ -46,6 +46,7 @@ type Janitor struct {
 	mu      sync.Mutex
 	running bool
 	total   map[string]int64
+	holds   int64 // given back
 }
 
 // Removed is what one sweep did, or, from [Janitor.Removed], all sweeps.
@@ -150,12 +151,13 @@ func (j *Janitor) isRunning() bool {
 }
 
 // Removed returns how many rows this janitor has deleted since it was made, by
-// table, those of a running sweep included; HeldElsewhere is false. It may be
-// called at any time, and the map is the caller's.
+// table, and how many expired holds it has given back, those of a running sweep
+// included; HeldElsewhere is false. It may be called at any time, and the map is
+// the caller's.
 func (j *Janitor) Removed() Removed {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return Removed{ByTable: maps.Clone(j.total)}
+	return Removed{ByTable: maps.Clone(j.total), HoldsExpired: j.holds}
 }
 
 // jitter spreads processes that were started at once: d give or take a tenth.

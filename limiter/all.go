@@ -187,28 +187,29 @@ func every(joints []*joint, is func(*joint) bool) bool {
 	return !slices.ContainsFunc(joints, func(j *joint) bool { return !is(j) })
 }
 
-// takeAll asks the store, and once more if the keys that denied had holds that
-// have expired.
+// takeAll asks the store, and once more each time the keys that denied had holds
+// that have expired; see engine.reaping.
 func (e *engine) takeAll(ctx context.Context, joints []*joint) (allowed bool, err error) {
-	allowed, err = e.takeAllOnce(ctx, joints)
-	if err != nil || allowed {
-		return allowed, err
-	}
-	freed := false
-	for _, j := range joints {
-		if !j.q.reapable(verbTake) || j.outcome.granted != 0 {
-			continue
+	for {
+		allowed, err = e.takeAllOnce(ctx, joints)
+		if err != nil || allowed {
+			return allowed, err
 		}
-		some, err := e.makeRoom(ctx, verbTake, &j.q, j.outcome)
-		if err != nil {
-			return false, err
+		freed := false
+		for _, j := range joints {
+			if !e.reapable(verbTake, &j.q) || j.outcome.granted != 0 {
+				continue
+			}
+			some, err := e.reap(ctx, &j.q, verbTake, j.outcome)
+			if err != nil && e.inTx {
+				return false, err
+			}
+			freed = freed || some && err == nil
 		}
-		freed = freed || some
+		if !freed {
+			return false, nil
+		}
 	}
-	if freed {
-		return e.takeAllOnce(ctx, joints)
-	}
-	return false, nil
 }
 
 // takeAllOnce asks the store. One ask is a decision like any other.

@@ -83,7 +83,8 @@ func leftBehind(ctx context.Context, joints []*joint) (reads []call) {
 		switch {
 		case granted(j):
 			reads = append(reads, j.get(ctx, q, func(o outcome) {
-				o.granted, j.outcome = j.outcome.granted, o
+				o.granted = j.outcome.granted
+				j.outcome = o
 				j.seen(func(float64) view { return o.view })
 			}))
 		case j.q.algorithm == SlidingWindowLog: // the Take told of the sum

@@ -64,8 +64,8 @@ type Config struct {
 	// it was given: Do, Allow and AllowN of the same policy and key, at an equal
 	// or larger cost, until the denial's RetryAfter or, if that is sooner, until
 	// so long after it was asked for. 0 is DefaultDenyCacheTTL; negative is off.
-	// That much later, at most, a Refund, Reset or Unblock by another process is
-	// seen here. By this Limiter they are seen at once, and so is its Block;
+	// That much later, at most, a Refund, Reset or Unblock by another process, the
+	// end of a hold there, or that one has expired, is seen here. By this Limiter they are seen at once, and so is its Block;
 	// in a transaction that counts from the call, and the TTL bounds what is
 	// remembered between it and the commit. Verbs in a transaction are never
 	// answered so, nor are those of NewMemory. See SourceCache.
@@ -79,7 +79,8 @@ type Config struct {
 	Now func() time.Time
 	// Observe, if set, is called after every decision with what was asked, the
 	// answer and the error, on the caller's goroutine: count here, return
-	// soon. Reset, Block and Unblock decide nothing and are not observed.
+	// soon. Reset, Block, Unblock, Settle, Cancel and Statement decide nothing and
+	// are not observed.
 	Observe func(ctx context.Context, ask Ask, result Result, err error)
 	// Logger gets a warning when FailOpen had to allow, at most one every ten
 	// seconds, with the number allowed since the last. nil is slog.Default().

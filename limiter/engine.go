@@ -63,11 +63,8 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 	} else {
 		o, err = e.askOnce(ctx, v, q, h)
 	}
-	if err == nil && q.reapable(v) && q.lacks(v, o) {
-		var room bool
-		if room, err = e.makeRoom(ctx, v, q, o); room {
-			o, err = e.askOnce(ctx, v, q, h)
-		}
+	if err == nil {
+		o, err = e.reaping(ctx, v, q, h, o)
 	}
 	if v == verbRefund {
 		e.denied.lift(in.Policy, in.Key)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -104,7 +103,8 @@ type settled struct {
 // Reserve sets ask.Cost units aside for ttl, all or nothing: they are consumed at
 // once, and what turns out not to be needed comes back when the hold is settled
 // or cancelled, or else from when it expires. ttl is whole microseconds from one
-// second to a hundred years. A denial is a Result, not an error.
+// second to a hundred years. A denial is a Result, not an error. While the hold is
+// open RetryAfter, whoever asks, is as if all of it was spent.
 //
 // An ask with an IdempotencyKey that was reserved before gives the same hold again,
 // as it was answered then, with Result.Replayed.
@@ -121,7 +121,10 @@ func (l *Limiter) Reserve(ctx context.Context, ask Ask, ttl time.Duration) (Hold
 // at most n - rate × age for n units, else units would pass twice; of a fixed
 // window only while it is the same window. More than was reserved is recorded even
 // where there is no room, and the key then has nothing left until that has
-// leaked or the window has ended. Result.Granted is units.
+// leaked or the window has ended. A FixedWindow that has ended since the Reserve
+// stays as it was, whatever was spent. The rate is the faster of that reserved by
+// and that last decided by, should the plan have changed. Result.Granted is units,
+// and Limit and Burst are those of the Reserve.
 //
 // After the hold has expired Settle records what was spent all the same, and says
 // so in Result.Expired. Settled once more with the same units it changes nothing
@@ -129,7 +132,7 @@ func (l *Limiter) Reserve(ctx context.Context, ask Ask, ttl time.Duration) (Hold
 // Cancel, it is an ErrHoldEnded. A hold that never was, or that ended longer than
 // Config.IdempotencyTTL ago, is an ErrNoHold.
 //
-// Settle is Durable whatever its policy was. Where Config.KeySecret is set, the
+// Settle and Cancel are Durable whatever the policy was. Where Config.KeySecret is set, the
 // denials that this process remembers of the key are kept until Config.DenyCacheTTL.
 func (l *Limiter) Settle(ctx context.Context, id string, units float64) (Result, error) {
 	return l.engine.settleHold(ctx, id, units)
@@ -241,10 +244,12 @@ func (e *engine) settleHold(ctx context.Context, id string, units float64) (Resu
 	}
 	q := question{rules: s.rules, policy: s.policy, key: s.key, room: s.capacity, now: e.now()}
 	if !s.known {
+		q.capacity = maxUnits // the key may have a larger plan by now
 		s.outcome, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) { return e.store.get(ctx, &q) })
 		if err != nil {
 			return Result{}, err
 		}
+		q.capacity = s.capacity
 	}
 	r := q.result(verbFill, s.outcome, Policy{Limit: s.limit}, e.store.source())
 	r.Granted, r.Replayed, r.Expired = units, again, s.state == stateExpired || s.state == stateHeld && s.now >= s.expiresAt
@@ -280,10 +285,18 @@ func (e *engine) end(ctx context.Context, id, state string, units float64) (s se
 		s, err = e.store.settle(ctx, &change)
 		return outcome{}, err
 	})
-	if len(e.config.KeySecret) == 0 && err == nil {
-		e.denied.lift(Policy{Name: s.policy, Algorithm: a}, s.key)
+	if err == nil {
+		e.liftStored(a, s.policy, s.key)
 	}
 	return s, err
+}
+
+// liftStored is lift for a key as stored, which only tells the caller's if that is
+// no secret.
+func (e *engine) liftStored(a Algorithm, policy, key string) {
+	if len(e.config.KeySecret) == 0 {
+		e.denied.lift(Policy{Name: policy, Algorithm: a}, key)
+	}
 }
 
 // now is Config.Now as the statements take it; nil for the store's own clock.
@@ -293,65 +306,4 @@ func (e *engine) now() *int64 {
 	}
 	us := e.config.Now().UnixMicro()
 	return &us
-}
-
-// reapable tells whether holds of the key that have expired could make a
-// difference.
-func (q *question) reapable(v verb) bool {
-	switch v {
-	case verbTake, verbUpTo, verbReserve, verbCheck:
-		return q.units > 0 && q.possible() && q.algorithm != LeakyBucketQueue
-	}
-	return false
-}
-
-// lacks tells whether room is what an ask was denied for.
-func (q *question) lacks(v verb, o outcome) bool {
-	if v == verbCheck {
-		return free(q.capacity, o.view.level(&q.rules, o.updatedAt), q.cost) < 1
-	}
-	return o.granted == 0 && o.before == nil
-}
-
-// makeRoom gives back what expired holds of a key count that was denied for want
-// of room, and lifts the block that the denial has started. It tells whether asking
-// again can help. Outside of a transaction a failure leaves it at the denial.
-func (e *engine) makeRoom(ctx context.Context, v verb, q *question, o outcome) (room bool, err error) {
-	room, err = e.reap(ctx, q)
-	if room && err == nil && v != verbCheck && o.blockedUntil > o.updatedAt {
-		_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
-			return outcome{}, e.store.unblock(ctx, q, o.blockedUntil)
-		})
-	}
-	if err != nil && !e.inTx {
-		return false, nil
-	}
-	return room && err == nil, err
-}
-
-// reap gives back what expired holds of the key still count, and tells whether
-// there was any.
-func (e *engine) reap(ctx context.Context, q *question) (freed bool, err error) {
-	if q.now == nil && e.holds.quiet() {
-		return false, nil
-	}
-	_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
-		if q.now == nil {
-			if err := e.holds.look(ctx, e.store); err != nil || e.holds.quiet() {
-				return outcome{}, err
-			}
-		}
-		ids, err := e.store.due(ctx, q)
-		for _, id := range ids {
-			var s settled
-			s, err = e.store.settle(ctx, &settlement{id: id, algorithm: q.algorithm, state: stateExpired, now: q.now, commit: q.commit})
-			if err != nil && !errors.Is(err, ErrNoHold) {
-				return outcome{}, err
-			}
-			freed = freed || s.freed
-			err = nil
-		}
-		return outcome{}, err
-	})
-	return freed, err
 }

@@ -132,7 +132,9 @@ func (l *Limiter) Refund(ctx context.Context, p Policy, key string, n float64) (
 	return l.engine.one(ctx, verbRefund, p.Ask(key, n))
 }
 
-// Reset forgets the key: what it has used, and its block.
+// Reset forgets the key: what it has used, and its block. Holds stay open, but
+// have nothing to give back; what is settled is counted in full. What was admitted
+// under an idempotency key stays remembered.
 func (l *Limiter) Reset(ctx context.Context, p Policy, key string) error {
 	return l.engine.reset(ctx, p, key)
 }

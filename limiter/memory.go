@@ -121,7 +121,16 @@ func (e *entry) advance(r *rules, now, at int64) {
 // the policy's hold at most.
 func (e *entry) moved(q *question, at int64) {
 	e.updatedAt = at
-	e.expiresAt = max(e.expiresAt, e.blockedUntil, at+q.hold)
+	e.expiresAt = max(e.expiresAt, e.blockedUntil, at+e.lasts(&q.rules, at))
+}
+
+// lasts is how long the state, which is at at, holds something at most: the
+// policy's hold, or longer where more was spent than there was.
+func (e *entry) lasts(r *rules, at int64) int64 {
+	if b, ok := e.state.(*bucket); ok && b.units > r.capacity {
+		return max(r.hold, r.drain(b.units))
+	}
+	return r.hold
 }
 
 func (m *memory) take(_ context.Context, q *question) (outcome, error) {

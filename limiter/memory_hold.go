@@ -102,14 +102,14 @@ func (m *memory) end(h *held, state string, units float64, now int64) settled {
 	if units != h.units && (h.algorithm != FixedWindow || h.endsAt > now) {
 		q := question{rules: h.rules, policy: h.policy, key: h.key, now: &now}
 		s.outcome, _ = m.with(&q, true, func(e *entry, now, at int64) float64 {
-			fresh := e.expiresAt == 0
+			fresh := e.rules.capacity == 0 // or only a block made it
 			if fresh {
 				e.rules = h.rules
 			}
-			s.known = h.algorithm != FixedWindow || fresh || e.state.(*fixedWindow).endsAt == h.endsAt
 			back = e.state.settle(&e.rules, now, at, h, units, fresh)
+			s.known = h.algorithm != FixedWindow || e.state.(*fixedWindow).endsAt == h.endsAt
 			if s.known {
-				e.overdrawnUntil(h, at, units)
+				e.settled(h, at)
 			}
 			return 0
 		})
@@ -128,15 +128,11 @@ func (m *memory) end(h *held, state string, units float64, now int64) settled {
 	return s
 }
 
-// overdrawnUntil notes how long the key holds something after a hold of it was
-// settled with units.
-func (e *entry) overdrawnUntil(h *held, at int64, units float64) {
+// settled notes that the state is at at now, and how long it holds something
+// after a hold of it was settled.
+func (e *entry) settled(h *held, at int64) {
 	e.updatedAt = at
-	lasts := h.hold
-	if h.leak > 0 {
-		lasts += min(maxHold, int64(max(0, units-h.units)/h.leak)*h.tick)
-	}
-	e.expiresAt = max(e.expiresAt, e.blockedUntil, at) + lasts
+	e.expiresAt = max(e.expiresAt, e.blockedUntil, at+max(h.hold, e.lasts(&e.rules, at)))
 }
 
 func (m *memory) due(_ context.Context, q *question) ([]string, error) {

@@ -21,7 +21,7 @@ type table struct {
 	get      func(context.Context, db.DBTX, *question) (outcome, error)
 	block    func(context.Context, db.DBTX, db.TokenBucketBlockParams) error
 	unblock  func(context.Context, db.DBTX, db.TokenBucketUnblockParams) error
-	reset    func(context.Context, db.DBTX, db.TokenBucketResetParams) error
+	reset    func(context.Context, db.DBTX, db.TokenBucketResetParams) (int64, error)
 }
 
 var tables = map[Algorithm]*table{
@@ -172,10 +172,18 @@ func (p postgres) unblock(ctx context.Context, q *question, until int64) error {
 	})
 }
 
+// reset deletes the row and frees the key's holds. A Reserve that had the row when
+// the first statement began has made a hold that only a second one sees: none can
+// be made after that, since it would have to wait for the row that is gone.
 func (p postgres) reset(ctx context.Context, q *question) error {
-	return p.exec(ctx, func(tx db.DBTX) error {
-		return tables[q.algorithm].reset(ctx, tx, db.TokenBucketResetParams{Policy: q.policy, Key: q.key, Commit: q.commit})
+	err := p.runner.within(ctx, func(tx db.DBTX) error {
+		deleted, err := tables[q.algorithm].reset(ctx, tx, db.TokenBucketResetParams{Policy: q.policy, Key: q.key, Commit: q.commit})
+		if err != nil || deleted == 0 {
+			return err
+		}
+		return queries.HoldsFree(ctx, tx, db.HoldsFreeParams{Policy: q.policy, Key: q.key, Algorithm: string(q.algorithm)})
 	})
+	return translate(err, p.tx)
 }
 
 func (p postgres) leave(ctx context.Context, q *question, ticket int64) error {

@@ -49,7 +49,7 @@ var leakyBucketTable = table{
 	unblock: func(ctx context.Context, tx db.DBTX, p db.TokenBucketUnblockParams) error {
 		return queries.LeakyBucketUnblock(ctx, tx, db.LeakyBucketUnblockParams(p))
 	},
-	reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) error {
+	reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) (int64, error) {
 		return queries.LeakyBucketReset(ctx, tx, db.LeakyBucketResetParams(p))
 	},
 }
@@ -90,7 +90,7 @@ var leakyBucketQueueTable = table{
 	unblock: func(ctx context.Context, tx db.DBTX, p db.TokenBucketUnblockParams) error {
 		return queries.LeakyBucketQueueUnblock(ctx, tx, db.LeakyBucketQueueUnblockParams(p))
 	},
-	reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) error {
+	reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) (int64, error) {
 		return queries.LeakyBucketQueueReset(ctx, tx, db.LeakyBucketQueueResetParams(p))
 	},
 }
@@ -154,7 +154,7 @@ var gcraTable = table{
 	unblock: func(ctx context.Context, tx db.DBTX, p db.TokenBucketUnblockParams) error {
 		return queries.GCRAUnblock(ctx, tx, db.GCRAUnblockParams(p))
 	},
-	reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) error {
+	reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) (int64, error) {
 		return queries.GCRAReset(ctx, tx, db.GCRAResetParams(p))
 	},
 }

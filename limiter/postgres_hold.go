@@ -151,7 +151,7 @@ func (p postgres) reserve(ctx context.Context, q *question, h *holding) (outcome
 			if err := p.forget(ctx, q, h); err != nil {
 				return outcome{}, err
 			}
-		case err != nil || o.before != nil || o.updatedAt != 0:
+		case err != nil || o.before != nil || o.view != nil:
 			return o, err
 		}
 	}
@@ -260,9 +260,6 @@ func settlementOf(a Algorithm, row db.TokenBucketSettleRow) settled {
 	}
 	return s
 }
-
-// maxDue is how many expired holds of a key one denial gives back.
-const maxDue = 100
 
 func (p postgres) due(ctx context.Context, q *question) (ids []string, err error) {
 	err = p.exec(ctx, func(tx db.DBTX) (err error) {

@@ -47,7 +47,7 @@ var fixedWindowTable = table{
 	unblock: func(ctx context.Context, tx db.DBTX, p db.TokenBucketUnblockParams) error {
 		return queries.FixedWindowUnblock(ctx, tx, db.FixedWindowUnblockParams(p))
 	},
-	reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) error {
+	reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) (int64, error) {
 		return queries.FixedWindowReset(ctx, tx, db.FixedWindowResetParams(p))
 	},
 }
@@ -98,7 +98,7 @@ var slidingWindowCounterTable = table{
 	unblock: func(ctx context.Context, tx db.DBTX, p db.TokenBucketUnblockParams) error {
 		return queries.SlidingWindowCounterUnblock(ctx, tx, db.SlidingWindowCounterUnblockParams(p))
 	},
-	reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) error {
+	reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) (int64, error) {
 		return queries.SlidingWindowCounterReset(ctx, tx, db.SlidingWindowCounterResetParams(p))
 	},
 }
@@ -155,7 +155,7 @@ var slidingWindowLogTable = table{
 	unblock: func(ctx context.Context, tx db.DBTX, p db.TokenBucketUnblockParams) error {
 		return queries.SlidingWindowLogUnblock(ctx, tx, db.SlidingWindowLogUnblockParams(p))
 	},
-	reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) error {
+	reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) (int64, error) {
 		return queries.SlidingWindowLogReset(ctx, tx, db.SlidingWindowLogResetParams(p))
 	},
 }

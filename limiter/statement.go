@@ -54,6 +54,11 @@ func (l *Limiter) Statement(ctx context.Context, p Policy, key string) (Statemen
 	return l.engine.statement(ctx, p, key)
 }
 
+// Statement is Limiter.Statement in the transaction.
+func (t *Tx) Statement(ctx context.Context, p Policy, key string) (Statement, error) {
+	return t.engine.statement(ctx, p, key)
+}
+
 func (e *engine) statement(ctx context.Context, p Policy, key string) (s Statement, err error) {
 	var q question
 	if err := e.question(verbCheck, p.Ask(key, 0), &q); err != nil {

@@ -72,7 +72,8 @@ func (t *Tx) AllowUpTo(ctx context.Context, p Policy, key string, n float64) (Re
 }
 
 // Check is Limiter.Check in the transaction. It locks nothing: another
-// transaction can use up in the meantime what it found free.
+// transaction can use up in the meantime what it found free, and holds that have
+// expired are given back by the verbs that consume alone.
 func (t *Tx) Check(ctx context.Context, p Policy, key string, n float64) (Result, error) {
 	return t.engine.one(ctx, verbCheck, p.Ask(key, n))
 }
@@ -103,7 +104,8 @@ func (t *Tx) Cancel(ctx context.Context, id string) error {
 	return t.engine.cancelHold(ctx, id)
 }
 
-// Reset is Limiter.Reset in the transaction.
+// Reset is Limiter.Reset in the transaction. It locks the key's open holds and
+// then its row.
 func (t *Tx) Reset(ctx context.Context, p Policy, key string) error {
 	return t.engine.reset(ctx, p, key)
 }

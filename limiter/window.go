@@ -164,8 +164,8 @@ func (w *slidingCounter) emptyAt(r *rules, at int64) int64 {
 
 // settle changes nothing but the window that the hold was counted in.
 func (w *fixedWindow) settle(r *rules, now, _ int64, h *held, actual float64, fresh bool) float64 {
-	if fresh {
-		w.endsAt, w.capacity = h.endsAt, r.capacity
+	if fresh || now >= w.endsAt { // it has had a block or a Reset since
+		w.count, w.endsAt, w.capacity = 0, h.endsAt, r.capacity
 	}
 	if w.endsAt != h.endsAt {
 		return 0
@@ -176,7 +176,7 @@ func (w *fixedWindow) settle(r *rules, now, _ int64, h *held, actual float64, fr
 }
 
 // settle gives back to the window that the hold was counted in, if it is the
-// current one or the one before.
+// current one or, of the same period, the one before.
 func (w *slidingCounter) settle(r *rules, now, at int64, h *held, actual float64, _ bool) (gone float64) {
 	w.advance(r, now, at)
 	back := max(0, h.units-actual)
@@ -184,7 +184,10 @@ func (w *slidingCounter) settle(r *rules, now, at int64, h *held, actual float64
 	case h.endsAt:
 		gone = min(w.current, back)
 		w.current = max(0, w.current-back)
-	case h.endsAt + r.period:
+	case h.endsAt + h.period:
+		if r.period != h.period { // that was another window
+			break
+		}
 		gone = min(w.previous, back)
 		w.previous = max(0, w.previous-back)
 	}

@@ -188,7 +188,8 @@ SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FRO
 -- settled late; changes tells. units_before is what was counted until now.
 --
 -- Only the window that the hold was counted in changes, while it lasts: one that
--- has ended is told no more.
+-- has ended is told no more. It is that one again where the row's has ended before,
+-- which the row then has of a block or after a Reset.
 --
 -- Index: the primary keys. Locks the hold and the key's row until the transaction
 -- ends. No row comes back for a hold that is not known; known is false where the
@@ -214,14 +215,15 @@ SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.ca
 FROM hold AS h
 WHERE h.changes AND h.actual <> h.units AND h.ends_at_us > h.now_us
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1,
-    granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)),
-    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    cost = 1, capacity = CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END,
+    granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)),
+    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    ends_at_us = EXCLUDED.ends_at_us,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
                          THEN t.expires_at_us
                          ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-WHERE t.ends_at_us = EXCLUDED.ends_at_us
+WHERE t.ends_at_us = EXCLUDED.ends_at_us OR EXCLUDED.updated_at_us >= t.ends_at_us
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_hold AS h SET
@@ -344,9 +346,11 @@ FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text 
 WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.blocked_until_us > 0
   AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
--- name: FixedWindowReset :exec
+-- name: FixedWindowReset :execrows
 -- FixedWindowReset forgets the key: what it holds and its block. Open holds stay,
--- but nothing of them is counted any more that they could give back.
+-- but nothing of them is counted any more that they could give back. Those that it
+-- cannot see, because they were made while it waited for the key's row, are for
+-- HoldsFree.
 --
 -- Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
 -- and then its row, if there is one, until the transaction ends.

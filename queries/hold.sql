@@ -33,6 +33,20 @@ ORDER BY h.expires_at_us, h.units
 LIMIT sqlc.arg(max_rows)::bigint
 FOR UPDATE OF h SKIP LOCKED;
 
+-- name: HoldsFree :exec
+-- HoldsFree ends a Reset that has deleted the key's row, in the same transaction:
+-- nothing is counted any more of holds that were made while it waited for that row.
+-- Who is about to end one of them waits for the row in turn, so nobody is waited
+-- for here: the statement fails with lock_not_available, and all is tried again.
+--
+-- Index: pglimit_hold_open. Locks the holds until the transaction ends.
+WITH made AS MATERIALIZED (
+    SELECT h.id FROM pglimit_hold AS h
+    WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = sqlc.arg(algorithm)::text AND h.state = 'held' AND h.units > 0
+    FOR UPDATE OF h NOWAIT
+)
+UPDATE pglimit_hold AS h SET units = 0 FROM made AS m WHERE h.id = m.id;
+
 -- name: HoldsNext :one
 -- HoldsNext tells when the next open hold of any key expires; the largest bigint
 -- if there is none.

@@ -14,6 +14,8 @@
 
 
 
+
+
 -- name: LeakyBucketTake :one
 -- LeakyBucketTake decides count asks of cost units each and grants as many as fit.
 -- The bucket leaks; an ask that would overflow it is denied (policing).
@@ -58,9 +60,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < 1
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us;
 
 -- name: LeakyBucketTakeMany :many
@@ -102,9 +104,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < EXCLUDED.granted
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us;
 
 -- name: LeakyBucketReserve :one
@@ -149,9 +151,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < 1
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
                             ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 ), held AS (
 INSERT INTO pglimit_hold
@@ -201,17 +203,16 @@ SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.ca
 FROM hold AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1,
-    granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / t.tick_us * t.leak)), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / t.tick_us * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us * EXCLUDED.leak)))),
-    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / t.tick_us * t.leak)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / t.tick_us * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
-    leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / t.tick_us * t.leak)) = 0
+    cost = 1, capacity = CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END, tick_us = CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END,
+    granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END)), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us * EXCLUDED.leak)))),
+    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END)) = 0
                         THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                        ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
+                        ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE t.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / t.tick_us * t.leak)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / t.tick_us * t.leak, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) <= t.capacity THEN CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), LEAST(3155760000000000, ((t.level + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost)) / CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END + 2) * CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END)::bigint), t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-                         ELSE GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), LEAST(3155760000000000, ((t.level + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost)) / CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END + 2) * CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END)::bigint), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_hold AS h SET
@@ -253,9 +254,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
                         THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
                         ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
+    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
                          THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us;
 
 -- name: LeakyBucketRefund :one
@@ -329,9 +330,11 @@ FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text 
 WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.blocked_until_us > 0
   AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
--- name: LeakyBucketReset :exec
+-- name: LeakyBucketReset :execrows
 -- LeakyBucketReset forgets the key: what it holds and its block. Open holds stay,
--- but nothing of them is counted any more that they could give back.
+-- but nothing of them is counted any more that they could give back. Those that it
+-- cannot see, because they were made while it waited for the key's row, are for
+-- HoldsFree.
 --
 -- Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
 -- and then its row, if there is one, until the transaction ends.

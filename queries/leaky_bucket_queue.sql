@@ -14,6 +14,8 @@
 
 
 
+
+
 -- name: LeakyBucketQueueTake :one
 -- LeakyBucketQueueTake decides count asks of cost units each and grants as many as fit.
 -- The bucket is a queue (shaping): units leave it at the leak's even pace, and
@@ -254,9 +256,11 @@ FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text 
 WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.blocked_until_us > 0
   AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
--- name: LeakyBucketQueueReset :exec
+-- name: LeakyBucketQueueReset :execrows
 -- LeakyBucketQueueReset forgets the key: what it holds and its block. Open holds stay,
--- but nothing of them is counted any more that they could give back.
+-- but nothing of them is counted any more that they could give back. Those that it
+-- cannot see, because they were made while it waited for the key's row, are for
+-- HoldsFree.
 --
 -- Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
 -- and then its row, if there is one, until the transaction ends.

@@ -101,13 +101,14 @@ func (a algorithm) E() string {
 }
 
 // Input is a policy's number: a column of the row to be inserted where there
-// is one, else a parameter. Settling a hold goes by those of the key's row.
+// is one, else a parameter. Settling a hold goes by those of the key's row, and by
+// the hold's own where no decision has given the row any: only a block made it.
 func (a algorithm) Input(column, kind string) string {
 	switch a.Stmt {
 	case "upsert":
 		return "EXCLUDED." + column
 	case "settle":
-		return "t." + column
+		return fmt.Sprintf("CASE WHEN t.capacity = 0 THEN EXCLUDED.%s ELSE t.%s END", column, column)
 	}
 	return fmt.Sprintf("sqlc.arg(%s)::%s", column, kind)
 }

@@ -1,0 +1,348 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/janitor"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestResetFreesTheHoldItWaitedFor: a Reserve that had the key's row when the Reset
+// came is forgotten with the row, and has nothing to give back to others' cost.
+func TestResetFreesTheHoldItWaitedFor(t *testing.T) {
+	t.Parallel()
+	for _, p := range holdable() {
+		p.Period = 1000 * time.Hour
+		for _, inTx := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, in a transaction: %v", variant(p), inTx), func(t *testing.T) {
+				t.Parallel()
+				ctx := context.Background()
+				pool := newPool(t)
+				l := newLimiter(t, pool, &patient)
+				must(t)(l.Allow(ctx, p, "k"))
+				reserving := begin(t, pool, pgx.TxOptions{})
+				h := reserve(t, l.InTx(reserving), p.Ask("k", 5), time.Hour)
+				done := make(chan error, 1)
+				go func() {
+					if !inTx {
+						done <- l.Reset(ctx, p, "k")
+						return
+					}
+					done <- pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return l.InTx(tx).Reset(ctx, p, "k") })
+				}()
+				eventually(t, "the reset waits for the row", func(ctx context.Context) (bool, error) {
+					n, err := blocked(ctx, pool)
+					return n == 1, err
+				})
+				if err := errors.Join(reserving.Commit(ctx), <-done); err != nil {
+					t.Fatal(err)
+				}
+				must(t)(l.AllowN(ctx, p, "k", 10))
+				if err := l.Cancel(ctx, h.ID); err != nil || !near(level(t, l, p, "k"), 10) {
+					t.Errorf("level %v after the cancel, %v: units can pass twice", level(t, l, p, "k"), err)
+				}
+			})
+		}
+	}
+}
+
+// TestOneEndOfAHold: of many that end a hold at once, by all ways there are, one
+// does, and the key shows it once.
+func TestOneEndOfAHold(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := connect(t, newDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 32 })
+	var at atomic.Int64
+	at.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
+	now := func() time.Time { return time.UnixMicro(at.Load()) }
+	l := newLimiter(t, pool, &limiter.Config{Timeout: -1, Now: now, DenyCacheTTL: -1})
+	for _, p := range holdable() {
+		p.Period, p.Limit = 1000*time.Hour, 100
+		for round := range 4 {
+			key := fmt.Sprint("k", round)
+			must(t)(l.AllowN(ctx, p, key, 50))
+			h := reserve(t, l, p.Ask(key, 20), time.Second)
+			expired := round%2 == 1
+			if expired {
+				at.Add(time.Second.Microseconds())
+			}
+			var mu sync.Mutex
+			settled := map[float64]int{} // by units: how many were not told of another's
+			cancelled, ended := 0, 0
+			var wg sync.WaitGroup
+			for i := range 32 {
+				units := float64(1 + i%3)
+				settle := func(s holdVerbs) (bool, error) {
+					r, err := s.Settle(ctx, h.ID, units)
+					return !r.Replayed, err
+				}
+				wg.Go(func() {
+					var err error
+					first := false
+					switch i % 4 {
+					case 0:
+						first, err = settle(l)
+					case 1:
+						err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { first, err = settle(l.InTx(tx)); return err })
+					case 2:
+						err = l.Cancel(ctx, h.ID)
+					case 3:
+						_, err = l.AllowN(ctx, p, key, 99) // gives an expired hold back
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case errors.Is(err, limiter.ErrHoldEnded):
+						ended++
+					case err != nil:
+						t.Errorf("%v", err)
+					case i%4 < 2 && first:
+						settled[units]++
+					case i%4 == 2:
+						cancelled++
+					}
+				})
+			}
+			wg.Wait()
+			all := 0
+			want := 50.0
+			for units, n := range settled {
+				all += n
+				want += units
+			}
+			// Either one settled and all others are told, or none did.
+			if all > 1 || all == 0 && cancelled == 0 || all == 1 && !expired && cancelled > 0 {
+				t.Errorf("%s: settled %v, cancelled %d, told that it had ended %d", variant(p), settled, cancelled, ended)
+			}
+			if got := level(t, l, p, key); !near(got, want) {
+				t.Errorf("%s: level %v, want %v: settled %v, cancelled %d", variant(p), got, want, settled, cancelled)
+			}
+		}
+	}
+}
+
+// TestStormOfHolds: whoever does what to a few keys at once, in which order and
+// way ever, what the keys hold in the end is what was spent and is held, to the
+// unit, it was never more than the limit, and nobody deadlocked.
+func TestStormOfHolds(t *testing.T) {
+	t.Parallel()
+	address := newDatabase(t)
+	for i, w := range ways(t, address, false)[:3] {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			pool := connect(t, address)
+			s := holdStorm{w: w, pool: pool, keys: []string{"a", "b", "c"}}
+			for _, p := range holdable() {
+				p.Name, p.Limit, p.Period = fmt.Sprintf("%s-%d", p.Name, i), 60, 100_000*time.Hour
+				p.Tick = 0
+				s.policies = append(s.policies, p)
+			}
+			s.run(t)
+		})
+	}
+	t.Cleanup(func() {
+		conn := connectOnce(t, address)
+		var n int
+		if err := conn.QueryRow(context.Background(), "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&n); err != nil || n != 0 {
+			t.Errorf("%d deadlocks, %v", n, err)
+		}
+	})
+}
+
+// holdStorm is what many callers do at once to a few keys, and what of it was admitted.
+type holdStorm struct {
+	w        way
+	pool     *pgxpool.Pool
+	policies []limiter.Policy
+	keys     []string
+
+	mu    sync.Mutex
+	spent map[string]float64 // by policy and key
+	above map[string]float64 // how much of it may be beyond the limit
+	holds []stormHold
+}
+
+type stormHold struct {
+	hold limiter.Hold
+	ask  limiter.Ask
+}
+
+func (s *holdStorm) spend(in limiter.Ask, units float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spent[in.Policy.Name+" "+in.Key] += units
+}
+
+func (s *holdStorm) run(t *testing.T) {
+	ctx := context.Background()
+	s.spent, s.above = map[string]float64{}, map[string]float64{}
+	j := newJanitor(t, s.pool, &janitor.Config{BatchSize: 5})
+	var wg sync.WaitGroup
+	for worker := range 12 {
+		wg.Go(func() {
+			for i := range 40 {
+				p := s.policies[(worker+i)%len(s.policies)]
+				ask := p.Ask(s.keys[(worker*7+i)%len(s.keys)], float64(1+(worker+3*i)%9))
+				if err := s.step(ctx, (worker+i*5)%11, ask); err != nil {
+					t.Errorf("step %d: %v", (worker+i*5)%11, err)
+				}
+			}
+		})
+	}
+	swept := make(chan struct{})
+	stop := make(chan struct{})
+	go func() {
+		defer close(swept)
+		for {
+			if _, err := j.Sweep(ctx); err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	wg.Wait()
+	close(stop)
+	<-swept
+	for _, h := range s.holds { // what was left open
+		s.settle(ctx, t, h)
+	}
+	for _, p := range s.policies {
+		for _, key := range s.keys {
+			got, want, above := level(t, s.w.l, p, key), s.spent[p.Name+" "+key], s.above[p.Name+" "+key]
+			if !near(got, want) || want == 0 || want > p.Limit+above {
+				t.Errorf("%s %s: the key holds %v, and %v was spent, %v of it above if need be", variant(p), key, got, want, above)
+			}
+		}
+	}
+}
+
+// settle ends a hold with 1 unit, expired or not.
+func (s *holdStorm) settle(ctx context.Context, t *testing.T, h stormHold) {
+	if _, err := s.w.l.Settle(ctx, h.hold.ID, 1); err != nil {
+		t.Error(err)
+	}
+	s.spend(h.ask, 1)
+	s.above[h.ask.Policy.Name+" "+h.ask.Key]++
+}
+
+// step does one of the things there are to do.
+func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
+	switch what {
+	case 0, 1: // alone or in a batch
+		r, err := s.w.l.Do(ctx, ask)
+		s.spend(ask, r.Granted)
+		return err
+	case 2: // all keys of the policy
+		var asks []limiter.Ask
+		for _, key := range s.keys {
+			asks = append(asks, ask.Policy.Ask(key, 1))
+		}
+		all, err := s.w.l.AllowAll(ctx, asks...)
+		for _, in := range asks {
+			if all.Allowed {
+				s.spend(in, 1)
+			}
+		}
+		return err
+	case 3: // in a transaction, which commits or not
+		return s.inTx(ctx, ask.Cost < 5, func(tx *limiter.Tx) (func(), error) {
+			r, err := tx.Do(ctx, ask)
+			return func() { s.spend(ask, r.Granted) }, err
+		})
+	case 4: // left to expire, or to the end
+		h, err := s.w.l.Reserve(ctx, ask, time.Second)
+		if err == nil && h.Result.Allowed {
+			s.mu.Lock()
+			s.holds = append(s.holds, stormHold{h, ask})
+			s.mu.Unlock()
+		}
+		return err
+	case 5:
+		h, err := s.w.l.Reserve(ctx, ask, time.Hour)
+		if err == nil && h.Result.Allowed {
+			err = s.w.l.Cancel(ctx, h.ID)
+		}
+		return err
+	case 6, 7: // settled below, or above
+		h, err := s.w.l.Reserve(ctx, ask, time.Hour)
+		if err != nil || !h.Result.Allowed {
+			return err
+		}
+		units := float64(what - 6 + int(ask.Cost)/2)
+		_, err = s.w.l.Settle(ctx, h.ID, units)
+		s.spend(ask, units)
+		return err
+	case 8: // reserved here and settled in a transaction, which commits or not
+		h, err := s.w.l.Reserve(ctx, ask, time.Hour)
+		if err != nil || !h.Result.Allowed {
+			return err
+		}
+		commit := ask.Cost < 5
+		err = s.inTx(ctx, commit, func(tx *limiter.Tx) (func(), error) {
+			_, err := tx.Settle(ctx, h.ID, 1)
+			return func() { s.spend(ask, 1) }, err
+		})
+		if !commit && err == nil {
+			return s.w.l.Cancel(ctx, h.ID)
+		}
+		return err
+	case 9: // by several at once under one idempotency key
+		ask.IdempotencyKey = fmt.Sprint(ask.Key, ask.Cost)
+		r, err := s.w.l.Do(ctx, ask)
+		if !r.Replayed {
+			s.spend(ask, r.Granted)
+		}
+		return err
+	default: // the same in a transaction
+		ask.IdempotencyKey = fmt.Sprint(ask.Key, ask.Cost)
+		return s.inTx(ctx, true, func(tx *limiter.Tx) (func(), error) {
+			r, err := tx.Do(ctx, ask)
+			return func() {
+				if !r.Replayed {
+					s.spend(ask, r.Granted)
+				}
+			}, err
+		})
+	}
+}
+
+// inTx runs f in a transaction, and what it returns if that commits.
+func (s *holdStorm) inTx(ctx context.Context, commit bool, f func(*limiter.Tx) (func(), error)) error {
+	tx, err := s.w.begin(ctx)
+	if err != nil {
+		return err
+	}
+	then, err := f(tx.Tx)
+	if err != nil {
+		return errors.Join(err, tx.close(ctx, false))
+	}
+	if err := tx.close(ctx, commit); err != nil || !commit {
+		return err
+	}
+	then()
+	return nil
+}
+
+// connectOnce is for what comes after a test, when its pools are closed.
+func connectOnce(t *testing.T, address string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(context.Background(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
