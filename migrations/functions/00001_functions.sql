@@ -181,7 +181,6 @@ DECLARE
     updated_at_us bigint;
     blocked_until_us bigint;
     capacity_before float8;
-    reaped bool := false;
     steps bigint;
     rest float8;
     fits_at_us bigint;
@@ -276,8 +275,7 @@ BEGIN
                                      ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
             RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
             INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
-            EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
-            ask.reaped := true;
+            EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
             IF ask.blocked_until_us > ask.updated_at_us THEN
                 -- The block that this denial started, which expired holds caused.
                 ask.until_us := ask.blocked_until_us;
@@ -509,7 +507,6 @@ DECLARE
     updated_at_us bigint;
     blocked_until_us bigint;
     capacity_before float8;
-    reaped bool := false;
     steps bigint;
     rest float8;
     fits_at_us bigint;
@@ -595,8 +592,7 @@ BEGIN
                                      ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
             RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
             INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
-            EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
-            ask.reaped := true;
+            EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
             IF ask.blocked_until_us > ask.updated_at_us THEN
                 -- The block that this denial started, which expired holds caused.
                 ask.until_us := ask.blocked_until_us;
@@ -671,7 +667,6 @@ DECLARE
     updated_at_us bigint;
     blocked_until_us bigint;
     capacity_before float8;
-    reaped bool := false;
     steps bigint;
     rest float8;
     fits_at_us bigint;
@@ -757,8 +752,7 @@ BEGIN
                                      ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
             RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
             INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
-            EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
-            ask.reaped := true;
+            EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
             IF ask.blocked_until_us > ask.updated_at_us THEN
                 -- The block that this denial started, which expired holds caused.
                 ask.until_us := ask.blocked_until_us;
@@ -834,7 +828,6 @@ DECLARE
     updated_at_us bigint;
     blocked_until_us bigint;
     capacity_before float8;
-    reaped bool := false;
     rest float8;
     fits_at_us bigint;
     empty_at_us bigint;
@@ -940,8 +933,7 @@ BEGIN
                                      ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
             RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
             INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-            EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
-            ask.reaped := true;
+            EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
             IF ask.blocked_until_us > ask.updated_at_us THEN
                 -- The block that this denial started, which expired holds caused.
                 ask.until_us := ask.blocked_until_us;
@@ -1017,7 +1009,6 @@ DECLARE
     updated_at_us bigint;
     blocked_until_us bigint;
     capacity_before float8;
-    reaped bool := false;
     brim float8;
     rest float8;
     fits_at_us bigint;
@@ -1121,8 +1112,7 @@ BEGIN
                                      ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
             RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
             INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-            EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
-            ask.reaped := true;
+            EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
             IF ask.blocked_until_us > ask.updated_at_us THEN
                 -- The block that this denial started, which expired holds caused.
                 ask.until_us := ask.blocked_until_us;
@@ -1195,7 +1185,6 @@ DECLARE
     frees_at_us bigint;
     updated_at_us bigint;
     blocked_until_us bigint;
-    reaped bool := false;
     rest float8;
     fits_at_us bigint;
     empty_at_us bigint;
@@ -1291,8 +1280,7 @@ BEGIN
                                  ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
                    t.updated_at_us, t.blocked_until_us
             INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
-            EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
-            ask.reaped := true;
+            EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
             IF ask.blocked_until_us > ask.updated_at_us THEN
                 -- The block that this denial started, which expired holds caused.
                 ask.until_us := ask.blocked_until_us;
@@ -1378,7 +1366,6 @@ DECLARE
     updated_at_us bigint;
     blocked_until_us bigint;
     capacity_before float8;
-    reaped bool := false;
     brim float8;
     steps bigint;
     rest float8;
@@ -1514,8 +1501,7 @@ BEGIN
                                          ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
                 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
                 INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
-                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
-                ask.reaped := true;
+                EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
                 IF ask.blocked_until_us > ask.updated_at_us THEN
                     -- The block that this denial started, which expired holds caused.
                     ask.until_us := ask.blocked_until_us;
@@ -1620,8 +1606,7 @@ BEGIN
                                          ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
                 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
                 INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
-                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
-                ask.reaped := true;
+                EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
                 IF ask.blocked_until_us > ask.updated_at_us THEN
                     -- The block that this denial started, which expired holds caused.
                     ask.until_us := ask.blocked_until_us;
@@ -1679,8 +1664,7 @@ BEGIN
                                          ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
                 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
                 INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
-                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
-                ask.reaped := true;
+                EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
                 IF ask.blocked_until_us > ask.updated_at_us THEN
                     -- The block that this denial started, which expired holds caused.
                     ask.until_us := ask.blocked_until_us;
@@ -1750,8 +1734,7 @@ BEGIN
                                          ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
                 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
                 INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
-                ask.reaped := true;
+                EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
                 IF ask.blocked_until_us > ask.updated_at_us THEN
                     -- The block that this denial started, which expired holds caused.
                     ask.until_us := ask.blocked_until_us;
@@ -1831,8 +1814,7 @@ BEGIN
                                          ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
                 RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
                 INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
-                ask.reaped := true;
+                EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
                 IF ask.blocked_until_us > ask.updated_at_us THEN
                     -- The block that this denial started, which expired holds caused.
                     ask.until_us := ask.blocked_until_us;
@@ -1906,8 +1888,7 @@ BEGIN
                                      ELSE t.entries[cardinality(t.entries)] END, 0)::bigint AS frees_at_us,
                        t.updated_at_us, t.blocked_until_us
                 INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
-                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
-                ask.reaped := true;
+                EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
                 IF ask.blocked_until_us > ask.updated_at_us THEN
                     -- The block that this denial started, which expired holds caused.
                     ask.until_us := ask.blocked_until_us;
@@ -2017,7 +1998,6 @@ DECLARE
     updated_at_us bigint;
     blocked_until_us bigint;
     capacity_before float8;
-    reaped bool := false;
     brim float8;
     steps bigint;
     rest float8;
@@ -2114,10 +2094,9 @@ BEGIN
             ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
             ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
-            EXIT WHEN ask.reaped OR ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
+            EXIT WHEN ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
                       OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1
                       OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, CASE WHEN now IS NOT NULL THEN ask.now_us END);
-            ask.reaped := true;
             ask.now_us := CASE WHEN now IS NOT NULL THEN ask.now_us END;
         END LOOP;
     ELSIF algorithm = 'leaky_bucket_queue' THEN
@@ -2143,10 +2122,9 @@ BEGIN
             ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
             ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
-            EXIT WHEN ask.reaped OR ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
+            EXIT WHEN ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
                       OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1
                       OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, CASE WHEN now IS NOT NULL THEN ask.now_us END);
-            ask.reaped := true;
             ask.now_us := CASE WHEN now IS NOT NULL THEN ask.now_us END;
         END LOOP;
     ELSIF algorithm = 'gcra' THEN
@@ -2161,10 +2139,9 @@ BEGIN
             ask.steps := (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us;
             ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, GREATEST(0, ask.level - ask.steps * ask.leak));
             ask.leaked_at_us := CASE WHEN ask.level = 0 THEN ask.updated_at_us ELSE ask.leaked_at_us + ask.steps * ask.tick_us END;
-            EXIT WHEN ask.reaped OR ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
+            EXIT WHEN ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
                       OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1
                       OR NOT pglimit._reap('gcra', ask.policy, ask.key, CASE WHEN now IS NOT NULL THEN ask.now_us END);
-            ask.reaped := true;
             ask.now_us := CASE WHEN now IS NOT NULL THEN ask.now_us END;
         END LOOP;
     ELSIF algorithm = 'fixed_window' THEN
@@ -2180,10 +2157,9 @@ BEGIN
                 ask.ends_at_us := CASE WHEN ask.aligned THEN (ask.now_us / ask.period_us + 1) * ask.period_us ELSE ask.now_us + ask.period_us END;
             END IF;
             ask.level := LEAST(CASE WHEN ask.level > 1.00000000000001 * ask.capacity_before THEN ask.level ELSE ask.capacity END, ask.level);
-            EXIT WHEN ask.reaped OR ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
+            EXIT WHEN ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
                       OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1
                       OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, CASE WHEN now IS NOT NULL THEN ask.now_us END);
-            ask.reaped := true;
             ask.now_us := CASE WHEN now IS NOT NULL THEN ask.now_us END;
         END LOOP;
     ELSIF algorithm = 'sliding_window_counter' THEN
@@ -2204,10 +2180,9 @@ BEGIN
             ask.previous := LEAST(ask.brim, ask.previous);
             ask.current := LEAST(ask.brim, ask.current);
             ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
-            EXIT WHEN ask.reaped OR ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
+            EXIT WHEN ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
                       OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1
                       OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, CASE WHEN now IS NOT NULL THEN ask.now_us END);
-            ask.reaped := true;
             ask.now_us := CASE WHEN now IS NOT NULL THEN ask.now_us END;
         END LOOP;
     ELSIF algorithm = 'sliding_window_log' THEN
@@ -2225,10 +2200,9 @@ BEGIN
             LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
             INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
-            EXIT WHEN ask.reaped OR ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
+            EXIT WHEN ask.units = 0 OR floor(ask.capacity / NULLIF(ask.units, 0)) < 1
                       OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0)) >= 1
                       OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, CASE WHEN now IS NOT NULL THEN ask.now_us END);
-            ask.reaped := true;
             ask.now_us := CASE WHEN now IS NOT NULL THEN ask.now_us END;
         END LOOP;
     END IF;
@@ -3054,7 +3028,6 @@ DECLARE
     updated_at_us bigint;
     blocked_until_us bigint;
     capacity_before float8;
-    reaped bool := false;
     brim float8;
     steps bigint;
     rest float8;
@@ -3209,8 +3182,7 @@ BEGIN
                 )
                 SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
                 INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
-                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
-                ask.reaped := true;
+                EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
                 IF ask.blocked_until_us > ask.updated_at_us THEN
                     -- The block that this denial started, which expired holds caused.
                     ask.until_us := ask.blocked_until_us;
@@ -3283,8 +3255,7 @@ BEGIN
                 )
                 SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t
                 INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
-                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
-                ask.reaped := true;
+                EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
                 IF ask.blocked_until_us > ask.updated_at_us THEN
                     -- The block that this denial started, which expired holds caused.
                     ask.until_us := ask.blocked_until_us;
@@ -3358,8 +3329,7 @@ BEGIN
                 )
                 SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t
                 INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
-                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
-                ask.reaped := true;
+                EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
                 IF ask.blocked_until_us > ask.updated_at_us THEN
                     -- The block that this denial started, which expired holds caused.
                     ask.until_us := ask.blocked_until_us;
@@ -3445,8 +3415,7 @@ BEGIN
                 )
                 SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
                 INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
-                ask.reaped := true;
+                EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
                 IF ask.blocked_until_us > ask.updated_at_us THEN
                     -- The block that this denial started, which expired holds caused.
                     ask.until_us := ask.blocked_until_us;
@@ -3542,8 +3511,7 @@ BEGIN
                 )
                 SELECT t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
                 INTO ask.granted, ask.current, ask.previous, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
-                ask.reaped := true;
+                EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
                 IF ask.blocked_until_us > ask.updated_at_us THEN
                     -- The block that this denial started, which expired holds caused.
                     ask.until_us := ask.blocked_until_us;
@@ -3633,8 +3601,7 @@ BEGIN
                 )
                 SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
                 INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
-                EXIT WHEN ask.granted <> 0 OR ask.reaped OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
-                ask.reaped := true;
+                EXIT WHEN ask.granted <> 0 OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
                 IF ask.blocked_until_us > ask.updated_at_us THEN
                     -- The block that this denial started, which expired holds caused.
                     ask.until_us := ask.blocked_until_us;
@@ -3796,6 +3763,7 @@ BEGIN
             ask.level := ask.previous * LEAST(ask.period_us, ask.ends_at_us - ask.updated_at_us) / ask.period_us + ask.current;
         END IF;
     ELSE
+        ask.capacity := 9007199254740992; -- the key may have a larger plan by now
         IF ask.algorithm = 'leaky_bucket' THEN
             SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
@@ -3872,6 +3840,7 @@ BEGIN
             INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
             ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
         END IF;
+        ask.capacity := (ask.settled).capacity;
     END IF;
     ask.answer.allowed := true;
     ask.answer.granted := ask.units;
@@ -4123,6 +4092,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy text := $2;
     key text := $3;
+    algorithm text := $1;
 BEGIN
     IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
         PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm), 'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
@@ -4206,6 +4176,14 @@ BEGIN
         USING (SELECT CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit') = 'off'
                           THEN set_config('synchronous_commit', ''::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
         WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+    END IF;
+    IF FOUND THEN
+        WITH made AS MATERIALIZED (
+            SELECT h.id FROM pglimit_hold AS h
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = ask.algorithm::text AND h.state = 'held' AND h.units > 0
+            FOR UPDATE OF h NOWAIT
+        )
+        UPDATE pglimit_hold AS h SET units = 0 FROM made AS m WHERE h.id = m.id;
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -4566,6 +4544,7 @@ DECLARE
     now_us bigint := $4;
     algorithm text := $1;
     max_rows bigint := 100;
+    changes bool;
     freed bool;
     settled pglimit._settled;
     ids text[];
@@ -4575,18 +4554,23 @@ BEGIN
     END IF;
     ask.policy := name;
     ask.now_us := at_us;
-    ask.ids := ARRAY(
-    SELECT h.id
-    FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
-    JOIN pglimit_hold AS h ON h.policy = ask.policy::text AND h.key = ask.key::text AND h.state = 'held' AND h.expires_at_us <= c.us
-    WHERE h.algorithm = ask.algorithm::text
-    ORDER BY h.expires_at_us, h.units
-    LIMIT ask.max_rows::bigint
-    FOR UPDATE OF h SKIP LOCKED
-    );
-    FOR i IN 1 .. cardinality(ask.ids) LOOP
-        ask.settled := pglimit._settle(ask.ids[i], 'expired', 0, at_us);
-        ask.freed := coalesce(ask.freed, false) OR coalesce((ask.settled).freed, false);
+    LOOP
+        ask.ids := ARRAY(
+        SELECT h.id
+        FROM (SELECT coalesce(ask.now_us::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+        JOIN pglimit_hold AS h ON h.policy = ask.policy::text AND h.key = ask.key::text AND h.state = 'held' AND h.expires_at_us <= c.us
+        WHERE h.algorithm = ask.algorithm::text
+        ORDER BY h.expires_at_us, h.units
+        LIMIT ask.max_rows::bigint
+        FOR UPDATE OF h SKIP LOCKED
+        );
+        ask.changes := false;
+        FOR i IN 1 .. cardinality(ask.ids) LOOP
+            ask.settled := pglimit._settle(ask.ids[i], 'expired', 0, at_us);
+            ask.freed := coalesce(ask.freed, false) OR coalesce((ask.settled).freed, false);
+            ask.changes := ask.changes OR coalesce((ask.settled).changes, false);
+        END LOOP;
+        EXIT WHEN ask.freed OR NOT ask.changes OR cardinality(ask.ids) < ask.max_rows;
     END LOOP;
     RETURN coalesce(ask.freed, false);
 END $pglimit$;

@@ -182,7 +182,6 @@ var variables = []struct{ name, declaration string }{
 	{"settled", "pglimit._settled"},
 	{"ids", "text[]"},
 	{"again", "bool := false"},
-	{"reaped", "bool := false"},
 	{"brim", "float8"},
 	{"steps", "bigint"},
 	{"rest", "float8"},
