@@ -136,7 +136,7 @@ func (p postgres) reserve(ctx context.Context, q *question, h *holding) (outcome
 			if !errors.Is(err, pgx.ErrNoRows) {
 				return o, err
 			}
-			if err = nil; h.idempotency != nil {
+			if o, err = (outcome{}), nil; h.idempotency != nil {
 				o.before, _, err = readBefore(ctx, tx, q, h) // nil: gone between the two statements
 			}
 			if err == nil && o.before == nil && q.calendar != nil {
