@@ -3,12 +3,12 @@ package integration
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -171,7 +171,9 @@ func TestOverdraftOutlivesTheJanitor(t *testing.T) {
 			if order == "twice" {
 				must(t)(l.Settle(ctx, reserveAfter(t, l, fast, key), 1e6))
 			}
-			must(t)(l.Allow(ctx, slow, key))
+			if order != "slower before" {
+				must(t)(l.Allow(ctx, slow, key))
+			}
 			at = began.Add(20 * 365 * 24 * time.Hour)
 			if _, err := j.Sweep(ctx); err != nil {
 				t.Fatal(err)
@@ -246,20 +248,67 @@ func TestOtherPeriodsWindowIsLeftAlone(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowCounter, Limit: 10, Period: 10 * time.Second}
 	longer := p
 	longer.Period = 30 * time.Second
-	start := 1_000*time.Second - time.Duration(1_000_000_000)*time.Microsecond // the clock's 1,000 s
-	at(start + 15*time.Second)
+	at(15 * time.Second) // of a window from 10 to 20
 	h := reserve(t, l, p.Ask("k", 10), time.Hour)
-	at(start + 35*time.Second)
+	at(35 * time.Second)
 	must(t)(l.AllowN(ctx, p, "k", 10))
-	at(start + 41*time.Second)
-	must(t)(l.Check(ctx, p, "k", 1))
-	must(t)(l.Allow(ctx, p, "k"))
+	at(41 * time.Second)
+	must(t)(l.Allow(ctx, p, "k")) // in a window from 40 to 50, which is one of the longer policy then
+	must(t)(l.Allow(ctx, longer, "k"))
 	before := level(t, l, longer, "k")
 	if err := l.Cancel(ctx, h.ID); err != nil {
 		t.Fatal(err)
 	}
-	must(t)(l.Allow(ctx, longer, "k"))
-	if got := level(t, l, longer, "k"); got < before {
-		t.Errorf("level %v, before the cancel %v: %s", got, before, fmt.Sprint(h.ID))
+	if got := level(t, l, longer, "k"); got != before {
+		t.Errorf("level %v, before the cancel %v", got, before)
+	}
+}
+
+// TestReapingLiftsTheDenialsBlock, and no other: what was denied for an expired
+// hold is granted after all, and starts no block.
+func TestReapingLiftsTheDenialsBlock(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t)
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	config := &limiter.Config{Now: func() time.Time { return at }, DenyCacheTTL: -1}
+	for where, l := range map[string]*limiter.Limiter{"SQL": newLimiter(t, pool, config), "memory": limiter.NewMemory(config)} {
+		for _, p := range holdable() {
+			p.Period, p.BlockFor = 1000*time.Hour, time.Hour
+			for _, key := range []string{"one", "all"} {
+				reserve(t, l, p.Ask(key, 10), time.Second)
+			}
+			at = at.Add(time.Second)
+			if r := must(t)(l.AllowN(ctx, p, "one", 9)); !r.Allowed {
+				t.Errorf("%s, %s: %+v", variant(p), where, r)
+			}
+			if all := mustAll(t)(l.AllowAll(ctx, p.Ask("all", 9), p.Ask("other", 1))); !all.Allowed {
+				t.Errorf("%s, %s: %+v", variant(p), where, all)
+			}
+			for range 2 {
+				if r := must(t)(l.AllowN(ctx, p, "one", 9)); r.Allowed || r.RetryAfter < time.Hour {
+					t.Errorf("%s, %s: %+v", variant(p), where, r)
+				}
+			}
+		}
+	}
+	// The block that ends at a moment is lifted, not one that ends at another.
+	blocked := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	l := newLimiter(t, pool, &limiter.Config{Now: func() time.Time { return blocked }})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
+	if err := l.Block(ctx, p, "k", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	until := blocked.Add(time.Minute).UnixMicro()
+	for _, lift := range []int64{until - 1, until + 1, until} {
+		if r := must(t)(l.Check(ctx, p, "k", 0)); r.Allowed {
+			t.Errorf("%d is lifted with another", until)
+		}
+		if err := db.New().TokenBucketUnblock(ctx, pool, db.TokenBucketUnblockParams{Policy: "p", Key: "k", UntilUs: lift}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := must(t)(l.Check(ctx, p, "k", 0)); !r.Allowed {
+		t.Errorf("%+v", r)
 	}
 }

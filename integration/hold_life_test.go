@@ -38,6 +38,9 @@ func TestExpiredHoldsComeBackOnceAnyoneAsks(t *testing.T) {
 			t.Parallel()
 			other := newLimiter(t, connect(t, url), &limiter.Config{DenyCacheTTL: -1})
 			p := limiter.Policy{Name: strings.ReplaceAll(name, " ", "-"), Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
+			for range 2 { // the second is denied, and looks when no hold is there
+				must(t)(other.AllowN(ctx, p, "full", 10))
+			}
 			h := reserve(t, owner, p.Ask("k", 10), time.Second)
 			eventually(t, "the hold is given back", func(context.Context) (bool, error) {
 				r, err := ask(other, p)

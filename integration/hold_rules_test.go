@@ -188,7 +188,8 @@ func TestObserveHolds(t *testing.T) {
 func TestFreeingWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
+	url := newDatabase(t)
+	pool := connect(t, url)
 	l := newLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
 	reserve(t, l, p.Ask("k", 5), time.Hour)
@@ -196,7 +197,7 @@ func TestFreeingWaitsForNobody(t *testing.T) {
 	if _, err := settling.Exec(ctx, "SELECT FROM pglimit_hold FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
-	err := db.New().HoldsFree(ctx, pool, db.HoldsFreeParams{Policy: "p", Key: "k", Algorithm: "gcra"})
+	err := db.New().HoldsFree(ctx, connect(t, url, setting("statement_timeout", "10s")), db.HoldsFreeParams{Policy: "p", Key: "k", Algorithm: "gcra"})
 	if state := pgState(err); state != "55P03" {
 		t.Errorf("%v", err)
 	}

@@ -132,8 +132,9 @@ func (l *Limiter) Reserve(ctx context.Context, ask Ask, ttl time.Duration) (Hold
 // Cancel, it is an ErrHoldEnded. A hold that never was, or that ended longer than
 // Config.IdempotencyTTL ago, is an ErrNoHold.
 //
-// Settle and Cancel are Durable whatever the policy was. Where Config.KeySecret is set, the
-// denials that this process remembers of the key are kept until Config.DenyCacheTTL.
+// Settle and Cancel are Durable whatever the policy was. Where Config.KeySecret is
+// set, the denials that this process remembers of the key are kept until
+// Config.DenyCacheTTL.
 func (l *Limiter) Settle(ctx context.Context, id string, units float64) (Result, error) {
 	return l.engine.settleHold(ctx, id, units)
 }
