@@ -284,7 +284,7 @@ func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
 	case 5:
 		h, err := s.w.l.Reserve(ctx, ask, time.Hour)
 		if err == nil && h.Result.Allowed {
-			err = s.w.l.Cancel(ctx, h.ID)
+			err = twice(func() error { return s.w.l.Cancel(ctx, h.ID) })
 		}
 		return err
 	case 6, 7: // settled below, or above
@@ -293,9 +293,8 @@ func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
 			return err
 		}
 		units := float64(what - 6 + int(ask.Cost)/2)
-		_, err = s.w.l.Settle(ctx, h.ID, units)
 		s.spend(ask, units)
-		return err
+		return twice(func() error { return second(s.w.l.Settle(ctx, h.ID, units)) })
 	case 8: // reserved here and settled in a transaction, which commits or not
 		h, err := s.w.l.Reserve(ctx, ask, time.Hour)
 		if err != nil || !h.Result.Allowed {
@@ -345,6 +344,13 @@ func (s *holdStorm) inTx(ctx context.Context, commit bool, f func(*limiter.Tx) (
 	}
 	then()
 	return nil
+}
+
+// twice does the same twice at once.
+func twice(f func() error) error {
+	other := make(chan error, 1)
+	go func() { other <- f() }()
+	return errors.Join(f(), <-other)
 }
 
 // connectOnce is for what comes after a test, when its pools are closed.
