@@ -142,7 +142,7 @@ func TestStormOfHolds(t *testing.T) {
 			pool := connect(t, address)
 			s := holdStorm{w: w, pool: pool, keys: []string{"a", "b", "c"}}
 			for _, p := range holdable() {
-				p.Name, p.Limit, p.Period = fmt.Sprintf("%s-%d", p.Name, i), 60, 100_000*time.Hour
+				p.Name, p.Limit, p.Period = fmt.Sprintf("%s-%d", p.Name, i), 25, 100_000*time.Hour
 				p.Tick = 0
 				s.policies = append(s.policies, p)
 			}
@@ -165,10 +165,11 @@ type holdStorm struct {
 	policies []limiter.Policy
 	keys     []string
 
-	mu    sync.Mutex
-	spent map[string]float64 // by policy and key
-	above map[string]float64 // how much of it may be beyond the limit
-	holds []stormHold
+	mu     sync.Mutex
+	spent  map[string]float64 // by policy and key
+	above  map[string]float64 // how much of it may be beyond the limit
+	denied int
+	holds  []stormHold
 }
 
 type stormHold struct {
@@ -180,6 +181,9 @@ func (s *holdStorm) spend(in limiter.Ask, units float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.spent[in.Policy.Name+" "+in.Key] += units
+	if units == 0 {
+		s.denied++
+	}
 }
 
 func (s *holdStorm) run(t *testing.T) {
@@ -216,6 +220,9 @@ func (s *holdStorm) run(t *testing.T) {
 	wg.Wait()
 	close(stop)
 	<-swept
+	if n := one[int](t, s.pool, "SELECT count(*) FROM pglimit_hold WHERE state = 'expired' AND policy LIKE $1", "%"+s.policies[0].Name[len("variant-0"):]); n == 0 || s.denied == 0 {
+		t.Errorf("%d holds expired, %d asks were denied: the storm proves little", n, s.denied)
+	}
 	for _, h := range s.holds { // what was left open
 		s.settle(ctx, t, h)
 	}
@@ -262,18 +269,22 @@ func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
 			r, err := tx.Do(ctx, ask)
 			return func() { s.spend(ask, r.Granted) }, err
 		})
-	case 4: // left to expire, or to the end
-		h, err := s.w.l.Reserve(ctx, ask, time.Second)
-		if err == nil && h.Result.Allowed {
-			s.mu.Lock()
-			s.holds = append(s.holds, stormHold{h, ask})
-			s.mu.Unlock()
+	case 4: // left to expire, or open to the end
+		h, err := s.w.l.Reserve(ctx, ask, time.Hour)
+		if err != nil || !h.Result.Allowed {
+			return err
 		}
+		if int(ask.Cost)%4 > 0 { // the hour has passed
+			_, err = s.pool.Exec(ctx, "UPDATE pglimit_hold SET expires_at_us = created_at_us WHERE id = $1", h.ID)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.holds = append(s.holds, stormHold{h, ask})
 		return err
 	case 5:
 		h, err := s.w.l.Reserve(ctx, ask, time.Hour)
 		if err == nil && h.Result.Allowed {
-			err = s.w.l.Cancel(ctx, h.ID)
+			err = twice(func() error { return s.w.l.Cancel(ctx, h.ID) })
 		}
 		return err
 	case 6, 7: // settled below, or above
@@ -282,9 +293,8 @@ func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
 			return err
 		}
 		units := float64(what - 6 + int(ask.Cost)/2)
-		_, err = s.w.l.Settle(ctx, h.ID, units)
 		s.spend(ask, units)
-		return err
+		return twice(func() error { return second(s.w.l.Settle(ctx, h.ID, units)) })
 	case 8: // reserved here and settled in a transaction, which commits or not
 		h, err := s.w.l.Reserve(ctx, ask, time.Hour)
 		if err != nil || !h.Result.Allowed {
@@ -334,6 +344,13 @@ func (s *holdStorm) inTx(ctx context.Context, commit bool, f func(*limiter.Tx) (
 	}
 	then()
 	return nil
+}
+
+// twice does the same twice at once.
+func twice(f func() error) error {
+	other := make(chan error, 1)
+	go func() { other <- f() }()
+	return errors.Join(f(), <-other)
 }
 
 // connectOnce is for what comes after a test, when its pools are closed.
