@@ -258,6 +258,9 @@ func (e *engine) results(asks []Ask, joints []*joint, allowed bool) Results {
 				all.Each[part.index] = j.share(part, in, e.store.source())
 			} else {
 				all.Each[part.index] = j.refused(i, in, e.store.source())
+				if j.outcome.blockedUntil > j.outcome.updatedAt { // perhaps since what is remembered
+					e.denied.lift(in.Policy, in.Key)
+				}
 			}
 		}
 	}

@@ -82,6 +82,9 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 		return q.replay(o.before, in, v, e.store.source())
 	}
 	r = q.result(v, o, in.Policy, e.store.source())
+	if v == verbUpTo && o.blockedUntil > o.updatedAt { // perhaps since what is remembered
+		e.denied.lift(in.Policy, in.Key)
+	}
 	e.denied.keep(asked, q, in, o, r)
 	return r, o, nil
 }
