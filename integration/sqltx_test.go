@@ -324,7 +324,29 @@ func TestTxGoesOn(t *testing.T) {
 		if _, err := tx.AllowN(ctx, p, "k", -1); !errors.Is(err, limiter.ErrInvalid) {
 			t.Errorf("%s: a negative cost: %v", variant(p), err)
 		}
-		must(t)(tx.AllowN(ctx, p, "k", 6))
+		if err := tx.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA"); !errors.Is(err, limiter.ErrNoHold) {
+			t.Errorf("%s: an unknown hold: %v", variant(p), err)
+		}
+		once := p.Ask("k", 1)
+		once.IdempotencyKey = "order 1"
+		must(t)(tx.Do(ctx, once))
+		once.Cost = 2
+		if _, err := tx.Do(ctx, once); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("%s: the same order at another cost: %v", variant(p), err)
+		}
+		if p.Algorithm != limiter.LeakyBucketQueue {
+			h, err := tx.Reserve(ctx, p.Ask("k", 1), time.Hour)
+			if err == nil {
+				err = tx.Cancel(ctx, h.ID)
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", variant(p), err)
+			}
+			if _, err := tx.Settle(ctx, h.ID, 1); !errors.Is(err, limiter.ErrHoldEnded) {
+				t.Errorf("%s: a hold that has ended: %v", variant(p), err)
+			}
+		}
+		must(t)(tx.AllowN(ctx, p, "k", 5))
 		tx.end(t, true)
 		if r := must(t)(w.l.Check(ctx, p, "k", 0)); !near(r.Level, 10) {
 			t.Errorf("%s: %+v", variant(p), r)

@@ -58,7 +58,8 @@ type Config struct {
 	// IdempotencyTTL is for how long, at least, an admission under an
 	// Ask.IdempotencyKey is remembered, and a hold can still be settled or asked
 	// about once it has expired. 0 is DefaultIdempotencyTTL; negative, above a
-	// hundred years or not whole microseconds is an ErrInvalid.
+	// hundred years or not whole microseconds is an ErrInvalid of Reserve and of
+	// asks that have such a key.
 	IdempotencyTTL time.Duration
 	// DenyCacheTTL is how long this process answers, at most, by a denial that
 	// it was given: Do, Allow and AllowN of the same policy and key, at an equal

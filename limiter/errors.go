@@ -21,10 +21,11 @@ var (
 	// ErrOverloaded: too many callers wait for the database already
 	// (Config.BatchWaiting). Nothing was consumed.
 	ErrOverloaded = errors.New("pglimit: overloaded")
-	// ErrNoHold: there is no hold with that ID, or it ended longer than
-	// Config.IdempotencyTTL ago.
+	// ErrNoHold: there is no hold with that ID, or its ttl was over longer than
+	// Config.IdempotencyTTL ago. Nothing was changed.
 	ErrNoHold = errors.New("pglimit: no such hold")
 	// ErrHoldEnded: the hold was settled, with other units, or cancelled before.
+	// Nothing was changed.
 	ErrHoldEnded = errors.New("pglimit: the hold has ended")
 	// ErrClosed: the limiter was closed.
 	ErrClosed = errors.New("pglimit: limiter is closed")

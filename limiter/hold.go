@@ -129,8 +129,8 @@ func (l *Limiter) Reserve(ctx context.Context, ask Ask, ttl time.Duration) (Hold
 // After the hold has expired Settle records what was spent all the same, and says
 // so in Result.Expired. Settled once more with the same units it changes nothing
 // and answers with Result.Replayed, so it can be retried; with others, or after a
-// Cancel, it is an ErrHoldEnded. A hold that never was, or that ended longer than
-// Config.IdempotencyTTL ago, is an ErrNoHold.
+// Cancel, it is an ErrHoldEnded. A hold that never was, or whose ttl was over longer
+// than Config.IdempotencyTTL ago, is an ErrNoHold.
 //
 // Settle and Cancel are Durable whatever the policy was. Where Config.KeySecret is
 // set, the denials that this process remembers of the key are kept until

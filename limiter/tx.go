@@ -25,9 +25,9 @@ import (
 // What is left of the transaction:
 //
 //   - After a denial, all of it, with the key's row locked: go on, or roll back.
-//   - After an ErrInvalid, ErrUnsupported or ErrClosed, all of it: nothing was
-//     sent. The exception is a key that the database's encoding cannot hold, of
-//     which the database says so.
+//   - After an ErrInvalid, ErrUnsupported, ErrClosed, ErrNoHold or ErrHoldEnded,
+//     all of it: nothing was changed. The exception is a key that the database's
+//     encoding cannot hold, of which the database says so.
 //   - After any other error, nothing but the duty to roll back: PostgreSQL
 //     refuses further statements, and a commit rolls back. ErrRetryTx says that
 //     running the whole transaction again may help, as below.
