@@ -40,6 +40,10 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 		t.Errorf("above the burst: got %v", err)
 	}
 
+	if r, err := l.DoWait(ctx, slow.Ask("full", 1)); err != nil || r.Allowed || r.Delay != 0 || !near(r.Level, 4) || r.RetryAfter < 58*time.Minute {
+		t.Errorf("full: DoWait gave %+v, %v", r, err)
+	}
+
 	// A turn beyond the deadline is denied at once and consumes nothing.
 	must(t)(l.Allow(ctx, slow, "late"))
 	soon, cancel := context.WithTimeout(ctx, time.Minute)
@@ -52,8 +56,8 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 	}
 
 	// The first place is free at once; a cancelled one goes back.
-	if err := l.Wait(ctx, slow, "cancelled", 1); err != nil {
-		t.Error(err)
+	if r, err := l.DoWait(ctx, slow.Ask("cancelled", 1)); err != nil || !r.Allowed || r.Granted != 1 || r.Delay != 0 {
+		t.Errorf("the first place: DoWait gave %+v, %v", r, err)
 	}
 	waiting, stop := context.WithCancel(ctx)
 	gone := make(chan error, 1)
@@ -80,9 +84,13 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 
 	// A turn comes.
 	quick := limiter.Policy{Name: "quick", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 4}
-	for range 4 {
+	for range 2 {
 		if err := l.Wait(ctx, quick, "k", 1); err != nil {
 			t.Error(err)
+		}
+		queuedFrom := time.Now()
+		if r, err := l.DoWait(ctx, quick.Ask("k", 1)); err != nil || !r.Allowed || time.Since(queuedFrom) < r.Delay {
+			t.Errorf("a turn: DoWait gave %+v, %v", r, err)
 		}
 	}
 	if err := l.Block(ctx, quick, "k", time.Hour); err != nil {
@@ -90,5 +98,16 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 	}
 	if err := l.Wait(ctx, quick, "k", 1); !errors.As(err, &denied) || denied.Result.Reason != limiter.ReasonBlocked {
 		t.Errorf("blocked: got %v", err)
+	}
+
+	// Only a queue has turns, and what is remembered has none.
+	bucket := quick
+	bucket.Algorithm = limiter.TokenBucket
+	again := quick.Ask("k", 1)
+	again.IdempotencyKey = "order 1"
+	for _, ask := range []limiter.Ask{bucket.Ask("k", 1), again} {
+		if r, err := l.DoWait(ctx, ask); !errors.Is(err, limiter.ErrUnsupported) || r.Allowed {
+			t.Errorf("%+v: DoWait gave %+v, %v", ask, r, err)
+		}
 	}
 }

@@ -18,7 +18,7 @@
 // Check tells what they would answer and takes nothing. Fill records what
 // happened anyway. Refund gives back. Reserve sets units aside until Settle tells
 // what was really spent, or Cancel that nothing was. Statement tells what was spent,
-// is held and is left. Wait queues for its turn. Block, Unblock
+// is held and is left. Wait and DoWait queue for their turn. Block, Unblock
 // and Reset are for operators. InTx and InSQLTx give the same inside a
 // transaction. NewSQL makes a Limiter over database/sql, with any driver.
 //
@@ -31,7 +31,7 @@
 //	Fill             yes     yes            yes     yes   yes     yes              yes
 //	Refund           yes     no             yes     yes   yes     yes              yes
 //	Reserve          yes     no             yes     yes   yes     yes              yes
-//	Wait             no      yes            no      no    no      no               no
+//	Wait, DoWait     no      yes            no      no    no      no               no
 //	Reset, (Un)Block yes     yes            yes     yes   yes     yes              yes
 //
 // "no" gives ErrUnsupported: a place in a queue that is given back would let

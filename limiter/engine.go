@@ -125,6 +125,8 @@ func (e *engine) question(v verb, in Ask, q *question) error {
 		return fmt.Errorf("%w: Reserve on %s: what waits in a queue is not given back", ErrUnsupported, LeakyBucketQueue)
 	case v == verbWait && in.Policy.Algorithm != LeakyBucketQueue:
 		return fmt.Errorf("%w: Wait on %s: only a %s tells when one's turn is; use Allow and RetryAfter", ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
+	case v == verbWait && in.IdempotencyKey != "":
+		return fmt.Errorf("%w: DoWait with an IdempotencyKey, which is for Do and Reserve", ErrUnsupported)
 	}
 	if err := validateCost(v, in.Cost, q.burst); err != nil {
 		return err

@@ -128,6 +128,19 @@ func ExampleLimiter_Wait() {
 	// true pglimit: denied: the cost is above the burst
 }
 
+func ExampleLimiter_DoWait() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	mails := limiter.Policy{Name: "mails", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 2}
+	for range 3 { // the clock stands still, so that the queue is full in the end
+		r, err := l.DoWait(ctx, mails.Ask("smtp", 1))
+		fmt.Println(r.Allowed, r.Delay, r.RetryAfter, err)
+	}
+	// Output:
+	// true 0s 0s <nil>
+	// true 10ms 0s <nil>
+	// false 0s 10ms <nil>
+}
+
 func ExampleLimiter_Reset() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Hour}

@@ -114,7 +114,7 @@ type Ask struct {
 	// apart for each policy and Key, for Config.IdempotencyTTL, and given again
 	// with Result.Replayed. A denial is not remembered. The same key with
 	// another Cost is an ErrInvalid. Up to 255 bytes of UTF-8 without NUL, such
-	// as an order's number. AllowAll gives ErrUnsupported. Such an ask
+	// as an order's number. AllowAll and DoWait give ErrUnsupported. Such an ask
 	// shares no statement with others.
 	IdempotencyKey string
 }

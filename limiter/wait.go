@@ -7,40 +7,44 @@ import (
 	"time"
 )
 
-// Wait queues n units and sleeps until their turn; it is for
-// LeakyBucketQueue, the others give ErrUnsupported. Units leave the queue in
-// the order in which they were asked for, across all processes.
+// DoWait is Do for LeakyBucketQueue that sleeps until the ask's turn, its
+// Result.Delay; the other algorithms give ErrUnsupported, and so does an ask with
+// an IdempotencyKey. Units leave the queue in the order in which they were asked
+// for, across all processes.
 //
 // When the queue is full, the key is blocked, or the turn would come after
-// ctx's deadline, Wait returns a *DeniedError at once and nothing is consumed.
-// When ctx ends during the sleep it returns ctx's error, and the place goes
+// ctx's deadline, the answer is a denial, at once, and nothing is consumed.
+// When ctx ends during the sleep DoWait returns ctx's error, and the place goes
 // back if nobody has queued behind it. The sleep is real time even when
 // Config.Now is set.
-func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) error {
+func (l *Limiter) DoWait(ctx context.Context, ask Ask) (Result, error) {
 	within := time.Duration(math.MaxInt64)
 	if deadline, ok := ctx.Deadline(); ok {
 		within = max(0, time.Until(deadline))
 	}
-	ask := p.Ask(key, n)
 	r, o, err := l.engine.decide(ctx, verbWait, ask, within, nil)
-	if err != nil {
-		return err
-	}
-	if !r.Allowed {
-		return &DeniedError{Result: r}
-	}
-	if r.Delay <= 0 {
-		return nil
+	if err != nil || r.Delay <= 0 {
+		return r, err
 	}
 	turn := time.NewTimer(r.Delay)
 	defer turn.Stop()
 	select {
 	case <-turn.C:
-		return nil
+		return r, nil
 	case <-ctx.Done():
 		l.engine.leave(ctx, ask, o.ticket)
-		return fmt.Errorf("pglimit: %w", ctx.Err())
+		return Result{}, fmt.Errorf("pglimit: %w", ctx.Err())
 	}
+}
+
+// Wait is DoWait of n units that returns nil when it is their turn, and a
+// *DeniedError for a denial.
+func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) error {
+	r, err := l.DoWait(ctx, p.Ask(key, n))
+	if err == nil && !r.Allowed {
+		return &DeniedError{Result: r}
+	}
+	return err
 }
 
 // leave gives a place back as well as it can: the caller is going, and a place
