@@ -54,9 +54,10 @@ func packed(t *testing.T, text string) string {
 	return b.String()
 }
 
-// TestReplayAgrees: memory and SQL tell the same for every algorithm, SQL
-// leaves nothing behind, and a file, a packed one and standard input are one. A
-// janitor sweeps meanwhile: by its clock all that the log's time left has expired.
+// TestReplayAgrees: memory and SQL tell the same for every algorithm, and for
+// several candidates; SQL leaves nothing behind, and a file, a packed one and
+// standard input are one. A janitor sweeps meanwhile: by its clock all that the
+// log's time left has expired.
 func TestReplayAgrees(t *testing.T) {
 	t.Parallel()
 	log := invented(1000, 10)
@@ -69,6 +70,8 @@ func TestReplayAgrees(t *testing.T) {
 		"--algorithm token_bucket --burst 20", "--algorithm gcra --block-for 3m",
 		"--algorithm fixed_window", "--algorithm fixed_window --aligned",
 		"--algorithm sliding_window_counter", "--algorithm sliding_window_log --cost 2",
+		"--candidate limit=5 --candidate limit=5,cost=2", // of one algorithm and name, and yet apart
+		"--candidate algorithm=leaky_bucket_queue,limit=4,burst=2 --candidate algorithm=fixed_window,limit=5,block_for=3m",
 	} {
 		args := append(strings.Fields("replay --json --limit 5 --period 1m "+flags), plain)
 		code, inMemory, stderr := pglimit(t, "", args...)

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pglimit/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// readCandidates returns the policy of the flags and those of --candidate, or
+// what is wrong with one.
+func readCandidates(flags *policyFlags, others []string) ([]replay.Candidate, error) {
+	if n := len(others); n >= replay.MaxCandidates {
+		return nil, fmt.Errorf("--candidate is given %d times: at most %d can stand beside the policy of the flags", n, replay.MaxCandidates-1)
+	}
+	first, err := flags.candidate()
+	if err != nil {
+		return nil, err
+	}
+	candidates := []replay.Candidate{first}
+	for _, text := range others {
+		c, err := parseCandidate(text)
+		if err != nil {
+			return nil, fmt.Errorf("--candidate %.200q: %w", text, err)
+		}
+		candidates = append(candidates, c)
+	}
+	return candidates, nil
+}
+
+func (f *policyFlags) candidate() (replay.Candidate, error) {
+	p, err := f.read()
+	if err != nil {
+		return replay.Candidate{}, err
+	}
+	c := replay.Candidate{Policy: p, Cost: f.cost}
+	return c, c.Validate()
+}
+
+// parseCandidate reads name=value pairs, as flags of their own: block_for, as a
+// policy's JSON has it, is --block-for.
+func parseCandidate(text string) (replay.Candidate, error) {
+	var flags policyFlags
+	cmd := &cobra.Command{}
+	flags.registerNumbers(cmd, limiter.TokenBucket)
+	for pair := range strings.SplitSeq(text, ",") {
+		name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		flag := cmd.Flags().Lookup(strings.ReplaceAll(name, "_", "-"))
+		switch {
+		case flag == nil:
+			var names []string
+			cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, strings.ReplaceAll(f.Name, "-", "_")) })
+			return replay.Candidate{}, fmt.Errorf("%q is no field: take %s", name, strings.Join(names, ", "))
+		case !ok:
+			return replay.Candidate{}, fmt.Errorf("%s has no value: write %s=…", name, name)
+		case flag.Changed:
+			return replay.Candidate{}, fmt.Errorf("%s is there twice", name)
+		}
+		if err := cmd.Flags().Set(flag.Name, value); err != nil {
+			return replay.Candidate{}, fmt.Errorf("%s is %q: must be %s", name, value, possible[flag.Value.Type()])
+		}
+	}
+	if !cmd.Flags().Changed("limit") {
+		return replay.Candidate{}, errors.New("limit is missing: add limit=60, or how many it shall be")
+	}
+	return flags.candidate()
+}
+
+// possible says what a flag of a type takes.
+var possible = map[string]string{
+	"float64": "a number, such as 60", "duration": "a duration, such as 1m30s", "bool": "true or false",
+}

@@ -1,0 +1,101 @@
+package replay
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed" // the page
+	"encoding/base64"
+	"html/template"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+var (
+	//go:embed page.css
+	styleFile string
+	//go:embed page.html
+	source string
+
+	style = strings.ReplaceAll(styleFile, "\r\n", "\n") // as a browser hashes it, also where git wrote the former
+
+	page = template.Must(template.New("page").Funcs(template.FuncMap{
+		"grouped": func(n int) string { return grouped(int64(n)) }, "percent": percent, "shown": Shown, "cut": cut, "width": func(n, of int) string { return width(float64(n), float64(of)) },
+		"stamp": func(t time.Time) string { return t.Format(time.DateTime) },
+	}).Parse(source))
+
+	// StyleHash is the hash of the page's one style element, as a
+	// Content-Security-Policy names it between quotes: 'sha256-…'. A server that
+	// sends a policy of its own with the page allows that in style-src, and nothing
+	// else is needed.
+	StyleHash = func() string {
+		sum := sha256.Sum256([]byte(style))
+		return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+	}()
+)
+
+// view is what the page shows.
+type view struct {
+	*Report
+	Style  template.CSS
+	Policy string // of the content
+	Span   string // of the log
+	Part   string
+	Queues bool // whether a candidate can delay
+	Axes   axes
+	Cards  []card
+}
+
+// card is one candidate.
+type card struct {
+	CandidateReport
+	ID, Letter, Title, Words, Longest string
+	Bars                              []bar
+	Most                              int // requests of any of TopDenied
+}
+
+// WriteHTML writes r as a page for people: one file that asks nothing of any
+// other place, runs no script, and allows no more by a Content-Security-Policy of
+// its own. Keys and the log's name are shown as text, whatever is in them. The
+// error is w's.
+func (r *Report) WriteHTML(w io.Writer) error {
+	v := view{
+		Report: r,
+		Style:  template.CSS(style), Policy: "default-src 'none'; style-src '" + StyleHash + "'; base-uri 'none'; form-action 'none'",
+		Span: about(r.Last.UnixMicro() - r.First.UnixMicro()), Part: span(time.Duration(r.parts.length) * time.Microsecond),
+		Queues: slices.ContainsFunc(r.Candidates, func(c CandidateReport) bool { return c.Policy.Algorithm == limiter.LeakyBucketQueue }),
+		Axes:   axesOf(r),
+	}
+	for i, c := range r.Candidates {
+		card := card{
+			CandidateReport: c, ID: string(rune('a' + i)), Title: titles[c.Policy.Algorithm], Words: words(c), Bars: v.Axes.bars(r.parts, c),
+		}
+		for _, k := range c.TopDenied {
+			card.Most = max(card.Most, k.Requests)
+		}
+		if len(r.Candidates) > 1 {
+			card.Letter = Letter(i)
+		}
+		if c.Delayed > 0 {
+			card.Longest = long(int64(c.LongestDelay * 1e6))
+		}
+		v.Cards = append(v.Cards, card)
+	}
+	var b bytes.Buffer // so that an error of the page's own leaves nothing half-written
+	if err := page.Execute(&b, v); err != nil {
+		return err
+	}
+	_, err := b.WriteTo(w)
+	return err
+}
+
+// cut shortens a text to so many characters; the page has all of it in title=.
+func cut(s string, to int) string {
+	if all := []rune(s); len(all) > to {
+		return string(all[:to-1]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,200 @@
+package replay
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/pglimit/pglimit/internal/accesslog"
+)
+
+// line is one of an access log.
+func line(client, at string) string {
+	return fmt.Sprintf("%s - - [%s] \"GET / HTTP/1.1\" 200 1\n", client, at)
+}
+
+func read(t *testing.T, text string) *Log {
+	t.Helper()
+	log, err := Read(t.Context(), strings.NewReader(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return log
+}
+
+// order is who asked, in order.
+func order(log *Log) string {
+	var s []string
+	for _, e := range log.events {
+		s = append(s, log.keys[e.key])
+	}
+	return strings.Join(s, " ")
+}
+
+// TestReadOrders: by the moment, whatever zone it is written in; those of one
+// second stay as they were.
+func TestReadOrders(t *testing.T) {
+	log := read(t, line("e", "17/May/2026:12:00:09 +0200")+
+		line("a", "17/May/2026:10:00:00 +0000")+line("b", "17/May/2026:12:00:00 +0200")+line("c", "17/May/2026:04:30:00 -0530")+
+		line("first", "17/May/2026:11:59:59 +0200")+line("a", "17/May/2026:10:00:00 +0000")+line("d", "17/May/2026:10:00:08 +0000"))
+	if got := order(log); got != "first a b c a d e" || log.Requests() != 7 || log.BadLines() != 0 {
+		t.Errorf("got %q, %d requests, %d bad lines", got, log.Requests(), log.BadLines())
+	}
+	var text strings.Builder
+	var want [3]string // by the second
+	for i := range 300 {
+		client, second := fmt.Sprintf("k%d ", i), i*i%7%3
+		text.WriteString(line(strings.TrimSpace(client), fmt.Sprintf("17/May/2026:10:00:%02d +0000", second)))
+		want[second] += client
+	}
+	if got := order(read(t, text.String())) + " "; got != want[0]+want[1]+want[2] {
+		t.Errorf("those of one second are %s", got)
+	}
+	report := run(t, log, bucket(1))
+	if got := report.First.String() + " " + report.Last.String(); got != "2026-05-17 09:59:59 +0000 UTC 2026-05-17 10:00:09 +0000 UTC" {
+		t.Error("got", got)
+	}
+}
+
+func TestReadPacked(t *testing.T) {
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := io.WriteString(w, line("a", "17/May/2026:10:00:00 +0000")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := order(read(t, packed.String())); got != "a" {
+		t.Errorf("got %q", got)
+	}
+	cut := packed.Bytes()[:packed.Len()-9]
+	if _, err := Read(t.Context(), bytes.NewReader(cut), nil); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("cut off: %v", err)
+	}
+}
+
+// TestReadBadLines tells the number of each and why, and goes on. What cannot be
+// a key, or a date that no log has, is a bad line too, not an error later.
+func TestReadBadLines(t *testing.T) {
+	good := line("a", "17/May/2026:10:00:00 +0000")
+	bad := []struct{ line, want string }{
+		{"rubbish\n", "client"},
+		{line(strings.Repeat("x", 1025), "17/May/2026:10:00:00 +0000"), "1024 bytes"},
+		{line("a\xff", "17/May/2026:10:00:00 +0000"), "no text"},
+		{line("a\x00", "17/May/2026:10:00:00 +0000"), "no text"},
+		{line("a", "31/Dec/1969:23:59:59 +0000"), "the year 1969"},
+		{line("a", "01/Jan/1970:00:59:59 +0100"), "the year 1969"},
+		{line("a", "31/Dec/9999:23:59:59 -0100"), "the year 10000"},
+		{strings.Repeat("y", accesslog.MaxLine+1) + "\n", "longer than"},
+	}
+	text := good + "\n"
+	for _, b := range bad {
+		text += b.line
+	}
+	var told []string
+	log, err := Read(t.Context(), strings.NewReader(text+good), func(number int, err error) {
+		told = append(told, fmt.Sprintf("%d %v", number, err))
+	})
+	if err != nil || log.Requests() != 2 || log.BadLines() != len(bad) || len(told) != len(bad) {
+		t.Fatalf("%v, %q", err, told)
+	}
+	for i, b := range bad {
+		if !strings.HasPrefix(told[i], fmt.Sprintf("%d ", i+3)) || !strings.Contains(told[i], b.want) {
+			t.Errorf("%.60q: told %q, want line %d and %q", b.line, told[i], i+3, b.want)
+		}
+	}
+	run(t, read(t, line(strings.Repeat("x", 1024), "01/Jan/1970:00:00:00 +0000")+line("b", "31/Dec/9999:23:59:59 +0000")), bucket(1))
+}
+
+func TestReadNoLog(t *testing.T) {
+	for text, lines := range map[string]int{"": 0, "\n\n": 0, "\x89PNG\r\n\x1a\n\x00\x00": 3, "no\n\nlog\n": 2} {
+		_, err := Read(t.Context(), strings.NewReader(text), nil)
+		var not *NotALogError
+		if !errors.As(err, &not) || not.Lines != lines || !strings.Contains(err.Error(), accesslog.Example) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestReadErrors(t *testing.T) {
+	good := line("a", "17/May/2026:10:00:00 +0000")
+	broken := errors.New("the disk is gone")
+	if _, err := Read(t.Context(), io.MultiReader(strings.NewReader(good), iotest.ErrReader(broken)), nil); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Read(ctx, strings.NewReader(good), nil); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// TestPartsCover: however long a log is, there are not too many parts, of whole
+// seconds, and its first and last requests are in the first and the last.
+func TestPartsCover(t *testing.T) {
+	from := utc(0).AddDate(56, 4, 16).UnixMicro() + 36_303*second
+	for span := int64(0); span < 8000*365*day; span += span/7 + second {
+		if p := partsOf(second, second+span); p.start > second || p.of(second) != 0 {
+			t.Fatalf("%d s from 1970: %+v", span/second, p)
+		}
+		p := partsOf(from, from+span)
+		if p.count < 1 || p.count > maxParts || p.length%second != 0 || p.of(from) != 0 || p.of(from+span) != p.count-1 {
+			t.Fatalf("%d s: %+v", span/second, p)
+		}
+		if p.length > second && p.count < maxParts/4 {
+			t.Errorf("%d s: %d parts are few", span/second, p.count)
+		}
+	}
+	for _, c := range []struct {
+		span, length int64
+		start        string
+	}{
+		{0, second, "2026-05-17 10:05:03"},
+		{71 * second, second, "2026-05-17 10:05:03"},
+		{72 * second, 2 * second, "2026-05-17 10:05:02"},
+		{hour, minute, "2026-05-17 10:05:00"},
+		{day, 30 * minute, "2026-05-17 10:00:00"},
+		{60 * day, day, "2026-05-17 00:00:00"},
+		{365 * day, 7 * day, "2026-05-11 00:00:00"}, // a Monday
+	} {
+		if p := partsOf(from, from+c.span); p.length != c.length || utc(p.start).Format("2006-01-02 15:04:05") != c.start {
+			t.Errorf("%d s: parts of %d s from %v, want %d s from %s", c.span/second, p.length/second, utc(p.start), c.length/second, c.start)
+		}
+	}
+}
+
+func TestTicks(t *testing.T) {
+	from := utc(0).AddDate(56, 4, 16).UnixMicro() + 36_303*second
+	for span := int64(0); span < 8000*365*day; span += span/7 + second {
+		p := partsOf(from, from+span)
+		times, layout := ticksOf(p)
+		end := p.start + p.length*int64(p.count)
+		if len(times) == 0 || len(times) > axisTicks+2 || times[0] < p.start || times[len(times)-1] > end || !slices.IsSorted(times) {
+			t.Fatalf("%d s: %d ticks from %v to %v, in parts from %v to %v", span/second, len(times), utc(times[0]), utc(times[len(times)-1]), utc(p.start), utc(end))
+		}
+		labels := map[string]bool{}
+		for _, at := range times {
+			label := utc(at).Format(layout)
+			if labels[label] && layout != hourLayout { // which two days share
+				t.Fatalf("%d s: two ticks %s", span/second, label)
+			}
+			labels[label] = true
+		}
+	}
+}
+
+func TestRoundStep(t *testing.T) {
+	for n, want := range map[int]int{1: 1, 5: 1, 6: 2, 10: 2, 11: 5, 25: 5, 26: 10, 99: 20, 1234: 500, 1_000_000: 200_000} {
+		if got := roundStep(n); got != want {
+			t.Errorf("%d: %d, want %d", n, got, want)
+		}
+	}
+}
