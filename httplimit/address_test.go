@@ -1,0 +1,200 @@
+package httplimit
+
+import (
+	"errors"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// from is a request from remote with header lines such as "Name: value".
+func from(remote string, lines ...string) *http.Request {
+	r := &http.Request{RemoteAddr: remote, Header: http.Header{}}
+	for _, line := range lines {
+		name, value, _ := strings.Cut(line, ": ")
+		r.Header.Add(name, value)
+	}
+	return r
+}
+
+func prefixes(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+func TestAddress(t *testing.T) {
+	const proxy = "10.0.0.1:4711"
+	xff := func(values ...string) *http.Request {
+		r := from(proxy)
+		r.Header["X-Forwarded-For"] = values
+		return r
+	}
+	fwd := func(values ...string) *http.Request {
+		r := from(proxy)
+		r.Header["Forwarded"] = values
+		return r
+	}
+	hops := func(n int) Address { return Address{Hops: n} }
+	trusted := Address{Proxies: prefixes("10.0.0.0/8", "2001:db8:ffff::/48")}
+	rfc := Address{Hops: 1, Header: "forwarded"}
+	rfcTrusted := Address{Proxies: trusted.Proxies, Header: "Forwarded"}
+	for _, c := range []struct {
+		name string
+		a    Address
+		r    *http.Request
+		want string // "": ErrNoKey
+	}{
+		{"the connection", Address{}, from("192.0.2.7:4711"), "192.0.2.7"},
+		{"without a port", Address{}, from("192.0.2.7"), "192.0.2.7"},
+		{"/64", Address{}, from("[2001:db8:1:2:3:4:5:6]:4711"), "2001:db8:1:2::/64"},
+		{"/48", Address{IPv6Bits: 48}, from("[2001:db8:1:2:3:4:5:6]:4711"), "2001:db8:1::/48"},
+		{"/128", Address{IPv6Bits: 128}, from("[2001:db8::6]:4711"), "2001:db8::6"},
+		{"/24", Address{IPv4Bits: 24}, from("192.0.2.7:4711"), "192.0.2.0/24"},
+		{"/32", Address{IPv4Bits: 32, IPv6Bits: 1}, from("192.0.2.7:4711"), "192.0.2.7"},
+		{"mapped", Address{}, from("[::ffff:192.0.2.7]:4711"), "192.0.2.7"},
+		{"zone", Address{IPv6Bits: 128}, from("[fe80::1%eth0]:4711"), "fe80::1"},
+		{"unix socket", Address{}, from("@"), ""},
+		{"unix socket, a header", Address{}, from("@", "X-Forwarded-For: 192.0.2.7"), ""},
+		{"nothing is believed", Address{}, from("203.0.113.9:1", "X-Forwarded-For: 192.0.2.7", "Forwarded: for=192.0.2.7"), "203.0.113.9"},
+
+		{"one hop", hops(1), xff("192.0.2.7"), "192.0.2.7"},
+		{"one hop, forged", hops(1), xff("198.51.100.1, 192.0.2.7"), "192.0.2.7"},
+		{"one hop, forged lines", hops(1), xff("198.51.100.1", "198.51.100.2,192.0.2.7"), "192.0.2.7"},
+		{"two hops", hops(2), xff("198.51.100.1", "192.0.2.7", "10.0.0.2"), "192.0.2.7"},
+		{"fewer entries than hops", hops(3), xff("192.0.2.7, 10.0.0.2"), "192.0.2.7"},
+		{"no entry", hops(2), from(proxy), "10.0.0.1"},
+		{"the other header", hops(1), from(proxy, "Forwarded: for=192.0.2.7"), "10.0.0.1"},
+		{"the client cannot say who it is", hops(2), xff("198.51.100.1, unknown, 10.0.0.2"), "10.0.0.2"},
+		{"an entry without address between", hops(2), xff("192.0.2.7, unix:"), "192.0.2.7"},
+		{"empty entries count", hops(2), xff("198.51.100.1, 192.0.2.7,, 10.0.0.2"), "10.0.0.2"},
+		{"an empty line counts", hops(1), xff("198.51.100.1", ""), "10.0.0.1"},
+		{"behind a unix socket", hops(1), from("@", "X-Forwarded-For: 198.51.100.1, 192.0.2.7"), "192.0.2.7"},
+		{"behind a unix socket, nothing", hops(1), from("@", "X-Forwarded-For: unknown"), ""},
+		{"port", hops(1), xff("192.0.2.7:4711"), "192.0.2.7"},
+		{"IPv6", hops(1), xff("2001:db8::1"), "2001:db8::/64"},
+		{"brackets", hops(1), xff("[2001:db8::1]"), "2001:db8::/64"},
+		{"brackets, port", hops(1), xff("[2001:db8::1]:4711"), "2001:db8::/64"},
+		{"quotes", hops(1), xff(`"[2001:db8::1]:4711"`), "2001:db8::/64"},
+		{"spaces and tabs", hops(1), xff("198.51.100.1 , \t192.0.2.7\t "), "192.0.2.7"},
+		{"IPv4 in brackets", hops(1), xff("[192.0.2.7]"), "10.0.0.1"},
+		{"an open bracket", hops(1), xff("[2001:db8::1"), "10.0.0.1"},
+		{"text after a bracket", hops(1), xff("[2001:db8::1]x"), "10.0.0.1"},
+		{"no octet", hops(1), xff("192.0.2.777"), "10.0.0.1"},
+		{"octal", hops(1), xff("0300.0.2.7"), "10.0.0.1"},
+		{"a long zone", hops(1), xff("fe80::1%" + strings.Repeat("z", 1<<20)), "10.0.0.1"},
+		{"binary", hops(1), xff("\x00\xff\xfe"), "10.0.0.1"},
+		{"another header", Address{Hops: 1, Header: "x-real-ip"}, from(proxy, "X-Real-Ip: 192.0.2.7", "X-Forwarded-For: 198.51.100.1"), "192.0.2.7"},
+
+		{"trusted", trusted, xff("198.51.100.1, 192.0.2.7, 10.9.9.9, 2001:db8:ffff::1"), "192.0.2.7"},
+		{"the connection is not trusted", trusted, from("203.0.113.9:1", "X-Forwarded-For: 192.0.2.7"), "203.0.113.9"},
+		{"unix sockets are in no network", trusted, from("@", "X-Forwarded-For: 192.0.2.7"), ""},
+		{"a mapped proxy", trusted, from("[::ffff:10.0.0.1]:1", "X-Forwarded-For: 192.0.2.7, ::ffff:10.0.0.2"), "192.0.2.7"},
+		{"all trusted", trusted, xff("10.0.0.4, 10.0.0.3"), "10.0.0.4"},
+		{"no header", trusted, from(proxy), "10.0.0.1"},
+		{"garbage ends the walk", trusted, xff("192.0.2.7, unknown, 10.0.0.3"), "10.0.0.3"},
+		{"an empty entry ends the walk", trusted, xff("192.0.2.7,, 10.0.0.3"), "10.0.0.3"},
+		{"a bounded walk", trusted, xff(strings.Repeat("192.0.2.7,", 1000) + strings.Repeat("10.0.0.4,", 64) + "10.0.0.3"), "10.0.0.4"},
+
+		{"RFC 7239", rfc, fwd(`for=192.0.2.7;proto=http;by=203.0.113.43`), "192.0.2.7"},
+		{"RFC 7239, IPv6", rfc, fwd(`for=198.51.100.1, For="[2001:db8:cafe::17]:4711"`), "2001:db8:cafe::/64"},
+		{"RFC 7239, last pair", rfc, fwd(`proto=https; host="a,b;for=x\"\\" ; FOR = "192.0.2.7:80"`), "192.0.2.7"},
+		{"RFC 7239, lines", rfc, fwd(`for=198.51.100.1`, `for=192.0.2.7`), "192.0.2.7"},
+		{"RFC 7239, obfuscated", rfc, fwd(`for=192.0.2.7, for=_hidden`), "10.0.0.1"},
+		{"RFC 7239, unknown", rfc, fwd(`for=192.0.2.7, for="unknown:80"`), "10.0.0.1"},
+		{"RFC 7239, no for", rfc, fwd(`for=192.0.2.7, proto=http`), "10.0.0.1"},
+		{"RFC 7239, two for", rfc, fwd(`for=192.0.2.7;for=192.0.2.8`), "10.0.0.1"},
+		{"RFC 7239, a for in quotes", rfc, fwd(`host=", for=198.51.100.1";for=192.0.2.7`), "192.0.2.7"},
+		{"RFC 7239, all in quotes", rfc, fwd(`"for=192.0.2.7"`), "10.0.0.1"},
+		{"RFC 7239, as X-Forwarded-For", rfc, fwd(`192.0.2.7`), "10.0.0.1"},
+		{"RFC 7239, trusted", rfcTrusted, fwd(`for=198.51.100.1, for=192.0.2.7, for=10.0.0.3;by="[2001:db8:ffff::1]"`), "192.0.2.7"},
+		// What clients send so that quotes take in what the proxy has appended.
+		{"an open quote", rfc, fwd(`for="198.51.100.1, for=192.0.2.7`), "192.0.2.7"},
+		{"an open quote before quotes", rfc, fwd(`for="198.51.100.1, for="192.0.2.7:80";by="10.0.0.1"`), "192.0.2.7"},
+		{"an open quote, trusted", rfcTrusted, fwd(`for="198.51.100.1, for="192.0.2.7", for=10.0.0.3`), "192.0.2.7"},
+		{"a backslash", rfc, fwd(`for="198.51.100.1\, for="192.0.2.7"`), "192.0.2.7"},
+		{"an escaped quote", rfc, fwd(`for="\", for="192.0.2.7"`), "192.0.2.7"},
+		{"a line of its own", rfc, fwd(`for="198.51.100.1`, `for="192.0.2.7"`), "192.0.2.7"},
+	} {
+		got, err := c.a.Key(c.r)
+		if c.want == "" {
+			if !errors.Is(err, ErrNoKey) {
+				t.Errorf("%s: got %q, %v", c.name, got, err)
+			}
+		} else if got != c.want || err != nil {
+			t.Errorf("%s: got %q, %v, want %q", c.name, got, err, c.want)
+		}
+	}
+}
+
+func TestAddressValidate(t *testing.T) {
+	for want, a := range map[string]Address{
+		`Address.Hops -1: must be from 0 to 64`:                                                    {Hops: -1},
+		`Address.Hops 65: must be from 0 to 64`:                                                    {Hops: 65},
+		`Address.Hops 1: is for use without Proxies: choose one of them`:                           {Hops: 1, Proxies: prefixes("10.0.0.0/8")},
+		`Address.Header "Forwarded": is for use with Hops or Proxies, which say whom to believe`:   {Header: "Forwarded"},
+		`Address.IPv4Bits 33: must be from 1 to 32, or 0 for 32`:                                   {IPv4Bits: 33},
+		`Address.IPv6Bits -1: must be from 1 to 128, or 0 for 64`:                                  {IPv6Bits: -1},
+		`Address.Proxies[1] invalid Prefix: must be a network such as 10.0.0.0/8 or fd00::/8`:      {Proxies: append(prefixes("10.0.0.0/8"), netip.Prefix{})},
+		`Address.Proxies[0] ::ffff:10.0.0.0/104: must be a network such as 10.0.0.0/8 or fd00::/8`: {Proxies: prefixes("::ffff:10.0.0.0/104")},
+	} {
+		err := a.Validate()
+		if !errors.Is(err, limiter.ErrInvalid) || err.Error() != "pglimit: invalid: "+want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		if key, again := a.Key(from("192.0.2.7:1")); again == nil || again.Error() != err.Error() || key != "" {
+			t.Errorf("Key gave %q, %v", key, again)
+		}
+	}
+	for _, a := range []Address{{}, {Hops: 64, IPv4Bits: 32, IPv6Bits: 128}, {Proxies: prefixes("0.0.0.0/0", "::/0"), Header: "Forwarded"}} {
+		if err := a.Validate(); err != nil {
+			t.Errorf("%+v: %v", a, err)
+		}
+	}
+}
+
+// fuzz holds an Address to this: whatever a client sends, and in however many
+// lines, the client is the one that the proxy has appended.
+func fuzz(f *testing.F, header string, appended ...string) {
+	for _, sent := range []string{"", ",", "198.51.100.1", "for=198.51.100.1", `for="198.51.100.1`, `for="\`, `for="x\", for="`, `"`, `\"`, `;`, `for=";`, ",,,", "\x00", `";for="`} {
+		f.Add(sent, "", true)
+		f.Add("for=10.0.0.9, "+sent, sent, false)
+	}
+	f.Fuzz(func(t *testing.T, first, last string, line bool) {
+		for _, by := range appended {
+			r := from("10.0.0.1:1")
+			switch {
+			case line:
+				r.Header[header] = []string{first, last, by}
+			case last == "": // the proxy makes no difference between an empty header and none
+				r.Header[header] = []string{first, by}
+			default:
+				r.Header[header] = []string{first, last + ", " + by}
+			}
+			for _, a := range []Address{{Hops: 1, Header: header}, {Proxies: prefixes("10.0.0.0/8"), Header: header}} {
+				if key, err := a.Key(r); key != "192.0.2.7" || err != nil {
+					t.Errorf("%q: %q, %v", r.Header, key, err)
+				}
+			}
+			// As the only proxy's entries, or behind more of them: no panic, and a key.
+			for _, a := range []Address{{Hops: 5, Header: header}, {Proxies: prefixes("0.0.0.0/0", "::/0"), Header: header}} {
+				if key, err := a.Key(r); key == "" || err != nil {
+					t.Errorf("%q: %q, %v", r.Header, key, err)
+				}
+			}
+		}
+	})
+}
+
+func FuzzXForwardedFor(f *testing.F) {
+	fuzz(f, "X-Forwarded-For", "192.0.2.7", "192.0.2.7:4711", "::ffff:192.0.2.7", `"192.0.2.7"`)
+}
+
+func FuzzForwarded(f *testing.F) {
+	fuzz(f, "Forwarded", "for=192.0.2.7", `For="192.0.2.7:4711"`, `for=192.0.2.7;by=10.0.0.1;host="a\"b\\";proto=https`,
+		`host="\\\", for=198.51.100.1";for="[::ffff:192.0.2.7]"`)
+}

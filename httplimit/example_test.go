@@ -1,0 +1,311 @@
+package httplimit_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// noon is a clock that stands still, so that the outputs below are the same
+// every time.
+func noon() time.Time { return time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC) }
+
+// memory is a limiter for these examples; use limiter.New(pool, nil).
+func memory() *limiter.Limiter { return limiter.NewMemory(&limiter.Config{Now: noon}) }
+
+var perClient = limiter.Policy{Name: "client", Algorithm: limiter.TokenBucket, Limit: 6, Period: time.Minute, Burst: 1}
+
+var hello = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "hello") })
+
+// show prints what a client sees of an answer.
+func show(h http.Handler, r *http.Request) {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	fmt.Println(w.Code)
+	for _, field := range []string{"RateLimit-Policy", "RateLimit", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"} {
+		if w.Header().Get(field) != "" {
+			fmt.Println(field+":", w.Header().Get(field))
+		}
+	}
+	fmt.Print(w.Body)
+}
+
+func request() *http.Request { return httptest.NewRequest("GET", "/", nil) }
+
+func Example() {
+	limit := httplimit.New(memory(), httplimit.Each(httplimit.Address{}.Key, perClient))
+	h := limit(hello) // http.ListenAndServe(":8080", limit(mux))
+	show(h, request())
+	show(h, request())
+	// Output:
+	// 200
+	// RateLimit-Policy: "client";q=6;w=60;pglimit-burst=1
+	// RateLimit: "client";r=0;t=10
+	// hello
+	// 429
+	// RateLimit-Policy: "client";q=6;w=60;pglimit-burst=1
+	// RateLimit: "client";r=0;t=10
+	// Retry-After: 10
+	// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"Try again in 10 s.","violated-policies":["client"]}
+}
+
+// Plans, costs and layers: each user's plan has a rate of its own, exports cost
+// more, and all users together have a limit as well.
+func ExampleNew() {
+	plans := map[string]limiter.Policy{
+		"free": {Name: "user", Algorithm: limiter.TokenBucket, Limit: 60, Period: time.Minute},
+		"paid": {Name: "user", Algorithm: limiter.TokenBucket, Limit: 600, Period: time.Minute},
+	}
+	everybody := limiter.Policy{Name: "all", Algorithm: limiter.SlidingWindowCounter, Limit: 100_000, Period: time.Hour}
+	limit := httplimit.New(memory(), func(r *http.Request) ([]limiter.Ask, error) {
+		user, plan := r.Header.Get("User"), r.Header.Get("Plan") // put there by what authenticates
+		if user == "" {
+			return nil, httplimit.ErrNoKey
+		}
+		cost := 1.0
+		if r.URL.Path == "/export" {
+			cost = 20
+		}
+		return []limiter.Ask{plans[plan].Ask(user, cost), everybody.Ask("all", cost)}, nil
+	})
+	for _, plan := range []string{"free", "paid"} {
+		r := httptest.NewRequest("GET", "/export", nil)
+		r.Header.Set("User", "the "+plan+" one")
+		r.Header.Set("Plan", plan)
+		show(limit(hello), r)
+	}
+	// Output:
+	// 200
+	// RateLimit-Policy: "user";q=60;w=60, "all";q=100000;w=3600
+	// RateLimit: "user";r=40;t=20, "all";r=99980;t=7200
+	// hello
+	// 200
+	// RateLimit-Policy: "user";q=600;w=60, "all";q=100000;w=3600
+	// RateLimit: "user";r=580;t=2, "all";r=99960;t=7200
+	// hello
+}
+
+func ExampleEach() {
+	perHour := limiter.Policy{Name: "hour", Algorithm: limiter.SlidingWindowCounter, Limit: 1000, Period: time.Hour}
+	asks, err := httplimit.Each(httplimit.Address{}.Key, perClient, perHour)(request())
+	for _, ask := range asks {
+		fmt.Println(ask.Policy.Name, ask.Key, ask.Cost)
+	}
+	fmt.Println(err)
+	// Output:
+	// client 192.0.2.1 1
+	// hour 192.0.2.1 1
+	// <nil>
+}
+
+func ExampleAddress_Key() {
+	r := request()
+	r.RemoteAddr = "10.0.0.1:4711"                              // a proxy of ours, which has appended
+	r.Header.Set("X-Forwarded-For", "198.51.100.66, 192.0.2.7") // the last of these; the first is the client's invention
+	for _, a := range []httplimit.Address{
+		{},                      // nobody is believed
+		{Hops: 1},               // the nearest proxy is
+		{Hops: 1, IPv4Bits: 24}, // and a network counts as one
+		{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+	} {
+		fmt.Println(a.Key(r))
+	}
+	r.RemoteAddr = "[2001:db8:1:2:3:4:5:6]:4711"
+	fmt.Println(httplimit.Address{}.Key(r))
+	// Output:
+	// 10.0.0.1 <nil>
+	// 192.0.2.7 <nil>
+	// 192.0.2.0/24 <nil>
+	// 192.0.2.7 <nil>
+	// 2001:db8:1:2::/64 <nil>
+}
+
+func ExampleAddress_Validate() {
+	fmt.Println(httplimit.Address{Header: "Forwarded"}.Validate())
+	// Output: pglimit: invalid: Address.Header "Forwarded": is for use with Hops or Proxies, which say whom to believe
+}
+
+func ExampleHeader() {
+	key := httplimit.Header("X-Api-Key")
+	r := request()
+	_, err := key(r)
+	fmt.Println(errors.Is(err, httplimit.ErrNoKey))
+	r.Header.Set("X-Api-Key", "k-1234")
+	fmt.Println(key(r))
+	r.Header.Set("X-Api-Key", "\xff")
+	fmt.Println(key(r))
+	// Output:
+	// true
+	// k-1234 <nil>
+	// sha256:qBAK5qoZQNC2Y7sxzUZhQuu9vVGHExuS2TgYmHgy64k <nil>
+}
+
+func ExampleJoin() {
+	user := httplimit.User(func(r *http.Request) string { name, _, _ := r.BasicAuth(); return name })
+	key := httplimit.Join(user, httplimit.Address{}.Key)
+	r := request()
+	r.SetBasicAuth("alice", "secret")
+	fmt.Println(key(r))
+	// Output: alice:192.0.2.1 <nil>
+}
+
+func ExampleNoKey() {
+	asks := httplimit.Each(httplimit.Header("X-Api-Key"), perClient)
+	show(httplimit.New(memory(), asks)(hello), request())
+	show(httplimit.New(memory(), asks, httplimit.NoKey(httplimit.Pass))(hello), request())
+	// Output:
+	// 403
+	// {"type":"about:blank","title":"Forbidden","status":403,"detail":"The request does not tell whom to count it for."}
+	// 200
+	// hello
+}
+
+func ExampleXRateLimit() {
+	asks := httplimit.Each(httplimit.Address{}.Key, perClient)
+	show(httplimit.New(memory(), asks, httplimit.XRateLimit())(hello), request())
+	// Output:
+	// 200
+	// RateLimit-Policy: "client";q=6;w=60;pglimit-burst=1
+	// RateLimit: "client";r=0;t=10
+	// X-RateLimit-Limit: 1
+	// X-RateLimit-Remaining: 0
+	// X-RateLimit-Reset: 1780315210
+	// hello
+}
+
+func ExampleOnDeny() {
+	asks := func(r *http.Request) ([]limiter.Ask, error) {
+		return []limiter.Ask{perClient.Ask("alice", 2)}, nil // more than ever fits
+	}
+	h := httplimit.New(memory(), asks, httplimit.OnDeny(func(w http.ResponseWriter, r *http.Request, asks []limiter.Ask, all limiter.Results) {
+		if r.Header.Get("Accept") == "application/problem+json" {
+			httplimit.Deny(w, asks, all)
+			return
+		}
+		http.Error(w, "too much of "+asks[all.Binding].Policy.Name, http.StatusTooManyRequests)
+	}))(hello)
+	show(h, request())
+	// Output:
+	// 429
+	// RateLimit-Policy: "client";q=6;w=60;pglimit-burst=1
+	// RateLimit: "client";r=1
+	// too much of client
+}
+
+func ExampleOnError() {
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+	asks := func(*http.Request) ([]limiter.Ask, error) { return nil, errors.New("no such plan") }
+	show(httplimit.New(memory(), asks, httplimit.Logger(logger))(hello), request())
+	show(httplimit.New(memory(), asks, httplimit.OnError(func(w http.ResponseWriter, _ *http.Request, err error) {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	}))(hello), request())
+	// Output:
+	// level=ERROR msg="httplimit: no decision" error="no such plan"
+	// 500
+	// {"type":"about:blank","title":"Internal Server Error","status":500}
+	// 400
+	// no such plan
+}
+
+// Failed logins alone count: two of them, and then not even the right password.
+func ExampleRefundIf() {
+	l := memory()
+	logins := limiter.Policy{Name: "login", Algorithm: limiter.SlidingWindowCounter, Limit: 2, Period: time.Hour}
+	user := httplimit.User(func(r *http.Request) string { name, _, _ := r.BasicAuth(); return name })
+	limit := httplimit.New(l, httplimit.Each(user, logins), httplimit.RefundIf(func(status int) bool { return status != http.StatusUnauthorized }))
+	h := limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); password != "right" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	for _, password := range []string{"right", "right", "wrong", "right", "wrong", "right"} {
+		r := request()
+		r.SetBasicAuth("alice", password)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		fmt.Println(password, w.Code)
+	}
+	// Output:
+	// right 200
+	// right 200
+	// wrong 401
+	// right 200
+	// wrong 401
+	// right 429
+}
+
+// In a handler of one's own, without New.
+func ExampleSetHeader() {
+	l := memory()
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asks := []limiter.Ask{perClient.Ask("alice", 1)}
+		all, err := l.AllowAll(r.Context(), asks...)
+		switch {
+		case err != nil:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case !all.Allowed:
+			httplimit.Deny(w, asks, all) // sets the fields, too
+		default:
+			httplimit.SetHeader(w.Header(), asks, all)
+			fmt.Fprintln(w, "hello")
+		}
+	})
+	show(h, request())
+	// Output:
+	// 200
+	// RateLimit-Policy: "client";q=6;w=60;pglimit-burst=1
+	// RateLimit: "client";r=0;t=10
+	// hello
+}
+
+func ExampleDeny() {
+	w := httptest.NewRecorder()
+	asks := []limiter.Ask{perClient.Ask("alice", 1)}
+	httplimit.Deny(w, asks, limiter.Results{Each: []limiter.Result{{RetryAfter: 1500 * time.Millisecond}}})
+	var problem struct {
+		Status   int
+		Detail   string
+		Violated []string `json:"violated-policies"`
+	}
+	err := json.Unmarshal(w.Body.Bytes(), &problem)
+	fmt.Println(problem, w.Header().Get("Retry-After"), err)
+	// Output: {429 Try again in 2 s. [client]} 2 <nil>
+}
+
+// Calls to another's API leave at their turns, as all processes share the queue.
+func ExampleTransport() {
+	server := httptest.NewServer(hello)
+	defer server.Close()
+	mails := limiter.Policy{Name: "mail-api", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 2}
+	client := &http.Client{Transport: httplimit.Transport(memory(), func(r *http.Request) ([]limiter.Ask, error) {
+		return []limiter.Ask{mails.Ask(r.URL.Hostname(), 1)}, nil
+	}, nil)}
+	for range 3 { // the clock stands still, so that the queue is full in the end
+		res, err := client.Get(server.URL)
+		var denied *limiter.DeniedError
+		if errors.As(err, &denied) {
+			fmt.Println("retry after", denied.Result.RetryAfter)
+			continue
+		}
+		fmt.Println(res.StatusCode, err)
+		res.Body.Close()
+	}
+	// Output:
+	// 200 <nil>
+	// 200 <nil>
+	// retry after 10ms
+}

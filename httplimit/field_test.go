@@ -1,0 +1,236 @@
+package httplimit
+
+import (
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+	"pgregory.net/rapid"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+var at = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+
+func TestSetHeader(t *testing.T) {
+	login := limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Burst: 10}
+	day := limiter.Policy{Name: "day", Algorithm: limiter.FixedWindow, Limit: 1000, Calendar: limiter.Day}
+	odd := limiter.Policy{Name: "odd", Algorithm: limiter.GCRA, Limit: 2.5, Period: 1500 * time.Millisecond}
+	huge := limiter.Policy{Name: "huge", Algorithm: limiter.GCRA, Limit: 1 << 53, Period: time.Second}
+	unsafe := limiter.Policy{Name: "a\"b\r\nSet-Cookie: x", Limit: 1, Period: time.Second}
+	broken := limiter.Policy{Name: "a\nb", Limit: 1, Period: time.Second}
+	yes := func(remaining float64, reset time.Duration) limiter.Result {
+		return limiter.Result{Allowed: true, Burst: 10, Remaining: remaining, ResetAfter: reset, At: at}
+	}
+	no := func(remaining float64, retry, reset time.Duration) limiter.Result {
+		return limiter.Result{Burst: 10, Remaining: remaining, RetryAfter: retry, ResetAfter: reset, At: at}
+	}
+	degraded := limiter.Result{Allowed: true, Burst: 10, Source: limiter.SourceDegraded, At: at}
+	type fields map[string][]string
+	for _, c := range []struct {
+		name     string
+		policies []limiter.Policy
+		each     []limiter.Result
+		binding  int
+		want     fields
+	}{
+		{"allowed", []limiter.Policy{login}, []limiter.Result{yes(9.9999, 12*time.Second+1)}, -1, fields{
+			policyField: {`"login";q=5;w=60;pglimit-burst=10`}, limitField: {`"login";r=9;t=13`},
+			xLimitField: {"10"}, xRemainingField: {"9"}, xResetField: {"1780315213"}}},
+		{"denied", []limiter.Policy{login}, []limiter.Result{no(0.5, 6*time.Second+1, time.Minute)}, 0, fields{
+			policyField: {`"login";q=5;w=60;pglimit-burst=10`}, limitField: {`"login";r=0;t=7`}, retryField: {"7"},
+			xLimitField: {"10"}, xRemainingField: {"0"}, xResetField: {"1780315207"}}},
+		{"several", []limiter.Policy{login, day, odd}, []limiter.Result{yes(9, time.Hour), no(0, time.Minute, time.Minute), yes(2.5, 0)}, 1, fields{
+			policyField: {`"login";q=5;w=60;pglimit-burst=10, "day";q=1000, "odd";q=2`},
+			limitField:  {`"login";r=9;t=60, "day";r=0;t=60, "odd";r=2;t=0`}, retryField: {"60"},
+			xLimitField: {"10"}, xRemainingField: {"0"}, xResetField: {"1780315260"}}},
+		{"several allowed", []limiter.Policy{login, day}, []limiter.Result{yes(9, time.Hour), yes(8, time.Minute)}, -1, fields{
+			policyField: {`"login";q=5;w=60;pglimit-burst=10, "day";q=1000`}, limitField: {`"login";r=9;t=3600, "day";r=8;t=60`},
+			xLimitField: {"10"}, xRemainingField: {"8"}, xResetField: {"1780315260"}}},
+		{"never", []limiter.Policy{login, day}, []limiter.Result{no(10, limiter.Never, 0), no(0, time.Second, time.Second)}, 0, fields{
+			policyField: {`"login";q=5;w=60;pglimit-burst=10, "day";q=1000`}, limitField: {`"login";r=10, "day";r=0;t=1`},
+			xLimitField: {"10"}, xRemainingField: {"10"}}},
+		{"at once", []limiter.Policy{login}, []limiter.Result{no(0, 0, 0)}, 0, fields{
+			policyField: {`"login";q=5;w=60;pglimit-burst=10`}, limitField: {`"login";r=0;t=0`}, retryField: {"1"},
+			xLimitField: {"10"}, xRemainingField: {"0"}, xResetField: {"1780315200"}}},
+		{"huge", []limiter.Policy{huge}, []limiter.Result{yes(1<<53, 0)}, -1, fields{
+			policyField: {`"huge";q=999999999999999;w=1`}, limitField: {`"huge";r=999999999999999;t=0`},
+			xLimitField: {"10"}, xRemainingField: {"999999999999999"}, xResetField: {"1780315200"}}},
+		{"one name", []limiter.Policy{login, login, login, login}, []limiter.Result{yes(1, 0), no(3, time.Second, time.Hour), yes(0, 0), no(3, time.Second, time.Hour)}, 1, fields{
+			policyField: {`"login";q=5;w=60;pglimit-burst=10`}, limitField: {`"login";r=3;t=1`}, retryField: {"1"},
+			xLimitField: {"10"}, xRemainingField: {"3"}, xResetField: {"1780315201"}}},
+		{"equal asks", []limiter.Policy{login, login}, []limiter.Result{no(0, 30*time.Second, time.Minute), no(0, time.Minute, time.Minute)}, 1, fields{
+			policyField: {`"login";q=5;w=60;pglimit-burst=10`}, limitField: {`"login";r=0;t=60`}, retryField: {"60"},
+			xLimitField: {"10"}, xRemainingField: {"0"}, xResetField: {"1780315260"}}},
+		{"less room", []limiter.Policy{login, login, day}, []limiter.Result{yes(4, 0), yes(3, time.Second), yes(5, 0)}, -1, fields{
+			policyField: {`"login";q=5;w=60;pglimit-burst=10, "day";q=1000`}, limitField: {`"login";r=3;t=1, "day";r=5;t=0`},
+			xLimitField: {"10"}, xRemainingField: {"3"}, xResetField: {"1780315201"}}},
+		{"degraded", []limiter.Policy{login}, []limiter.Result{degraded}, -1, fields{}},
+		{"one degraded", []limiter.Policy{day, login}, []limiter.Result{degraded, yes(3, time.Second)}, -1, fields{
+			policyField: {`"login";q=5;w=60;pglimit-burst=10`}, limitField: {`"login";r=3;t=1`},
+			xLimitField: {"10"}, xRemainingField: {"3"}, xResetField: {"1780315201"}}},
+		{"no valid name", []limiter.Policy{broken, unsafe}, []limiter.Result{yes(3, 0), yes(3, 0)}, -1, fields{
+			xLimitField: {"10"}, xRemainingField: {"3"}, xResetField: {"1780315200"}}},
+		{"nothing decided", []limiter.Policy{login}, nil, -1, fields{}},
+	} {
+		var asks []limiter.Ask
+		for _, p := range c.policies {
+			asks = append(asks, p.Ask("k", 1))
+		}
+		all := limiter.Results{Allowed: c.binding < 0, Each: c.each, Binding: c.binding}
+		h := http.Header{}
+		SetHeader(h, asks, all)
+		SetHeader(h, asks, all) // again, as an OnDeny that calls Deny does
+		setXRateLimit(h, all)
+		if !maps.EqualFunc(h, http.Header(c.want), slices.Equal) {
+			t.Errorf("%s: got\n%q, want\n%q", c.name, h, c.want)
+		}
+	}
+
+	// A second layer adds to the first.
+	h := http.Header{}
+	for _, p := range []limiter.Policy{login, day} {
+		SetHeader(h, []limiter.Ask{p.Ask("k", 1)}, limiter.Results{Allowed: true, Each: []limiter.Result{yes(3, time.Second)}, Binding: -1})
+	}
+	if want := []string{`"login";r=3;t=1`, `"day";r=3;t=1`}; !slices.Equal(h[limitField], want) || len(h[policyField]) != 2 {
+		t.Errorf("two layers: got %q", h)
+	}
+	SetHeader(h, []limiter.Ask{odd.Ask("k", 1)}, limiter.Results{Each: []limiter.Result{no(0, time.Millisecond, time.Hour)}})
+	if want := []string{`"odd";r=0;t=1`}; !slices.Equal(h[limitField], want) || len(h[policyField]) != 1 || h.Get(retryField) != "1" {
+		t.Errorf("the third denies: got %q", h)
+	}
+}
+
+// TestSetHeaderIsWhatTheLibraryWrites: over random answers the fields parse, are
+// to the byte what httpsfv makes of the same items, and Retry-After is never
+// before a t nor before what the limiter said.
+func TestSetHeaderIsWhatTheLibraryWrites(t *testing.T) {
+	times := rapid.OneOf(rapid.Just(time.Duration(0)), rapid.Just(limiter.Never), rapid.Just(time.Second),
+		rapid.Map(rapid.Int64Range(0, 1e8), func(us int64) time.Duration { return time.Duration(us) * time.Microsecond }),
+		rapid.Map(rapid.Int64Range(0, math.MaxInt64), func(ns int64) time.Duration { return time.Duration(ns) }))
+	amounts := rapid.OneOf(rapid.Float64Range(0, 10), rapid.Float64Range(0, 1<<53), rapid.Map(rapid.IntRange(0, 9), func(n int) float64 { return float64(n) }))
+	rapid.Check(t, func(t *rapid.T) {
+		all := limiter.Results{Allowed: rapid.Bool().Draw(t, "allowed"), Binding: -1}
+		var asks []limiter.Ask
+		policies, limits := httpsfv.List{}, httpsfv.List{}
+		var retry time.Duration
+		for i := range rapid.IntRange(1, 4).Draw(t, "asks") {
+			p := limiter.Policy{Name: "p" + strconv.Itoa(i), Limit: amounts.Draw(t, "limit"), Period: times.Draw(t, "period"), Burst: amounts.Draw(t, "burst")}
+			r := limiter.Result{Allowed: all.Allowed || rapid.Bool().Draw(t, "fits"), Burst: max(p.Burst, 1), Remaining: amounts.Draw(t, "remaining"), ResetAfter: times.Draw(t, "reset"), At: at}
+			if !r.Allowed {
+				r.RetryAfter = 1 + min(limiter.Never-1, times.Draw(t, "retry"))
+				retry = max(retry, r.RetryAfter)
+			}
+			asks, all.Each = append(asks, p.Ask("k", 1)), append(all.Each, r)
+		}
+		if !all.Allowed && retry == 0 { // somebody has denied
+			all.Each[0].Allowed, all.Each[0].RetryAfter, retry = false, time.Millisecond, time.Millisecond
+		}
+		for i, r := range all.Each {
+			p := asks[i].Policy
+			policy, limit := httpsfv.NewItem(p.Name), httpsfv.NewItem(p.Name)
+			whole := func(v float64) int64 { return int64(min(math.Floor(v), 1e15-1)) }
+			policy.Params.Add("q", whole(p.Limit))
+			if p.Period >= time.Second && p.Period == p.Period.Truncate(time.Second) {
+				policy.Params.Add("w", int64(p.Period.Seconds()))
+			}
+			if p.Burst != 0 && p.Burst != p.Limit {
+				policy.Params.Add("pglimit-burst", whole(p.Burst))
+			}
+			limit.Params.Add("r", whole(r.Remaining+min(1e-6, 1e-9*r.Burst)))
+			until := r.RetryAfter
+			if r.Allowed {
+				until = r.ResetAfter
+				if !all.Allowed {
+					until = min(until, retry)
+				}
+			}
+			if until != limiter.Never {
+				ceil := int64(until / time.Second)
+				if until > time.Duration(ceil)*time.Second {
+					ceil++
+				}
+				limit.Params.Add("t", ceil)
+			}
+			policies, limits = append(policies, policy), append(limits, limit)
+		}
+		h := http.Header{}
+		SetHeader(h, asks, all)
+		for field, want := range map[string]httpsfv.List{policyField: policies, limitField: limits} {
+			text, err := httpsfv.Marshal(want)
+			if err != nil || h.Get(field) != text || len(h[field]) != 1 {
+				t.Fatalf("%s: got %q, want %q, %v", field, h[field], text, err)
+			}
+			if _, err := httpsfv.UnmarshalList(h[field]); err != nil {
+				t.Fatalf("%s %q: %v", field, h[field], err)
+			}
+		}
+		got := h.Get(retryField)
+		if all.Allowed || retry == limiter.Never {
+			if got != "" {
+				t.Fatalf("Retry-After %q, want none", got)
+			}
+			return
+		}
+		seconds, err := strconv.ParseInt(got, 10, 64)
+		if err != nil || seconds < 1 || float64(seconds) < retry.Seconds() || float64(seconds-1) >= retry.Seconds() {
+			t.Fatalf("Retry-After %q for %v: %v", got, retry, err)
+		}
+		list, _ := httpsfv.UnmarshalList(h[limitField])
+		for _, member := range list {
+			if until, ok := member.(httpsfv.Item).Params.Get("t"); ok && until.(int64) > seconds {
+				t.Fatalf("Retry-After %d is before %q", seconds, h[limitField])
+			}
+		}
+	})
+}
+
+// TestRemainingIsGranted: r is what would be granted, to the unit, however often
+// levels were rounded.
+func TestRemainingIsGranted(t *testing.T) {
+	for _, algorithm := range limiter.Algorithms() {
+		now := at
+		l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
+		p := limiter.Policy{Name: "p", Algorithm: algorithm, Limit: 10, Period: 7 * time.Hour}
+		for range 100 {
+			now = now.Add(p.Period / 13)
+			r, err := l.Allow(t.Context(), p, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := http.Header{}
+			SetHeader(h, []limiter.Ask{p.Ask("k", 1)}, limiter.Results{Allowed: true, Each: []limiter.Result{r}, Binding: -1})
+			list, err := httpsfv.UnmarshalList(h[limitField])
+			if err != nil {
+				t.Fatal(err)
+			}
+			told, _ := list[0].(httpsfv.Item).Params.Get("r")
+			n := float64(told.(int64))
+			fits, err := l.Check(t.Context(), p, "k", n)
+			more, err2 := l.Check(t.Context(), p, "k", n+1)
+			if err != nil || err2 != nil || !fits.Allowed || more.Allowed {
+				t.Fatalf("%s: told %v of %v: %v %v, %v %v", algorithm, n, r.Remaining, fits.Allowed, err, more.Allowed, err2)
+			}
+		}
+	}
+}
+
+// TestRenderedOnce: a policy's part of the fields costs nothing from its second
+// request on, and no number of plans makes that grow without end.
+func TestRenderedOnce(t *testing.T) {
+	a, b := advertised{name: "a", quota: 1}, advertised{name: "b", quota: 1}
+	if n := testing.AllocsPerRun(10, func() { rendered(a); rendered(b) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+	for i := range 5000 {
+		rendered(advertised{name: "plan", quota: int64(i)})
+	}
+	if n := texts.Len(); n > 1024 {
+		t.Errorf("%d are kept", n)
+	}
+}

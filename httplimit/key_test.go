@@ -1,0 +1,127 @@
+package httplimit
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func TestHeader(t *testing.T) {
+	key := Header("x-api-key")
+	seen := map[string]string{}
+	for _, c := range []struct {
+		value string
+		raw   bool
+	}{
+		{"abc", true}, {"Ünïcode", true}, {strings.Repeat("k", 256), true}, {"sha256", true}, {"SHA256:x", true},
+		{strings.Repeat("k", 257), false}, {strings.Repeat("k", 1<<20), false},
+		{"\xff\xfe", false}, {"a\x00b", false}, {"a\x00c", false}, {"sha256:", false},
+		{"sha256:f1UKyCbfzgU4Pm4jqBfm51GNOmx-DMgXCJyYjc5_WAs", false},
+	} {
+		got, err := key(from("", "X-Api-Key: "+c.value))
+		if err != nil || (got == c.value) != c.raw || !c.raw && (len(got) != 50 || !strings.HasPrefix(got, "sha256:")) {
+			t.Errorf("%.40q (%d bytes): got %q, %v", c.value, len(c.value), got, err)
+		}
+		if other, ok := seen[got]; ok {
+			t.Errorf("%.40q and %.40q are both %q", c.value, other, got)
+		}
+		seen[got] = c.value
+	}
+	// The hash of a value, sent as a value, is another key.
+	long, _ := key(from("", "X-Api-Key: "+strings.Repeat("k", 257)))
+	if forged, _ := key(from("", "X-Api-Key: "+long)); forged == long {
+		t.Errorf("%q passes for what it is the hash of", forged)
+	}
+	if got, err := key(from("", "X-Api-Key: first", "X-Api-Key: second")); got != "first" || err != nil {
+		t.Errorf("two: got %q, %v", got, err)
+	}
+	for _, r := range []*http.Request{from(""), from("", "X-Api-Key: "), from("", "X-Other: x")} {
+		if got, err := key(r); got != "" || !errors.Is(err, ErrNoKey) {
+			t.Errorf("%q: got %q, %v", r.Header, got, err)
+		}
+	}
+}
+
+func TestUserAndJoin(t *testing.T) {
+	user := User(func(r *http.Request) string { return r.Header.Get("User") })
+	none := func(*http.Request) (string, error) { return "", ErrNoKey }
+	wide := func(n int) Key {
+		return func(*http.Request) (string, error) { return strings.Repeat(":", n), nil }
+	}
+	r := from("192.0.2.7:1", "User: a:b")
+	for _, c := range []struct {
+		key  Key
+		want string
+	}{
+		{user, "a:b"},
+		{Join(user), `a\:b`},
+		{Join(user, Address{}.Key), `a\:b:192.0.2.7`},
+		{Join(wide(512)), strings.Repeat(`\:`, 512)},
+		{Join(wide(513)), "sha256:-dw5e2Ba6Y4FivllxCcc5o2g9q1A-Ac3_mlc-kv1B3o"},
+	} {
+		got, err := c.key(r)
+		if got != c.want || err != nil {
+			t.Errorf("got %.80q, %v, want %.80q", got, err, c.want)
+		}
+		if _, err := limiter.NewMemory(nil).Allow(t.Context(), limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}, got); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, key := range []Key{User(func(*http.Request) string { return "" }), Join(user, none)} {
+		if got, err := key(r); got != "" || !errors.Is(err, ErrNoKey) {
+			t.Errorf("got %q, %v", got, err)
+		}
+	}
+	// A hash is not what two parts make either.
+	parts := Join(func(*http.Request) (string, error) { return "sha256", nil }, func(*http.Request) (string, error) { return "x", nil })
+	if got, _ := parts(r); got == "sha256:x" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestEach(t *testing.T) {
+	a, b := limiter.Policy{Name: "a"}, limiter.Policy{Name: "b"}
+	asks, err := Each(Address{}.Key, a, b)(from("192.0.2.7:1"))
+	if len(asks) != 2 || err != nil || asks[0] != a.Ask("192.0.2.7", 1) || asks[1] != b.Ask("192.0.2.7", 1) {
+		t.Errorf("got %+v, %v", asks, err)
+	}
+	if asks, err := Each(Header("X"), a)(from("")); asks != nil || !errors.Is(err, ErrNoKey) {
+		t.Errorf("got %+v, %v", asks, err)
+	}
+}
+
+// TestPanics: what a program cannot mean is told when it starts, not with its
+// first request.
+func TestPanics(t *testing.T) {
+	key := Address{}.Key
+	asks := Each(key, limiter.Policy{Name: "p"})
+	l := limiter.NewMemory(nil)
+	for want, f := range map[string]func(){
+		"httplimit: New: the limiter is nil":       func() { New(nil, asks) },
+		"httplimit: New: asks is nil":              func() { New(l, nil) },
+		"httplimit: New: the next handler is nil":  func() { New(l, asks)(nil) },
+		"httplimit: Transport: the limiter is nil": func() { Transport(nil, asks, nil) },
+		"httplimit: Transport: asks is nil":        func() { Transport(l, nil, nil) },
+		"httplimit: Each: key is nil":              func() { Each(nil, limiter.Policy{}) },
+		"httplimit: Each: no policies":             func() { Each(key) },
+		"httplimit: Join: no keys":                 func() { Join() },
+		"httplimit: Join: a key is nil":            func() { Join(key, nil) },
+		"httplimit: User: name is nil":             func() { User(nil) },
+		"httplimit: Header: the name is empty":     func() { Header("") },
+		"httplimit: RefundIf: the function is nil": func() { RefundIf(nil) },
+		"httplimit: NoKey: must be Refuse or Pass": func() { NoKey(2) },
+	} {
+		func() {
+			defer func() {
+				if got := recover(); got != want {
+					t.Errorf("got %v, want %s", got, want)
+				}
+			}()
+			f()
+		}()
+	}
+}

@@ -1,0 +1,405 @@
+package httplimit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+type asksFunc = func(*http.Request) ([]limiter.Ask, error)
+
+// fixed asks the same for every request.
+func fixed(asks ...limiter.Ask) asksFunc {
+	return func(*http.Request) ([]limiter.Ask, error) { return asks, nil }
+}
+
+func failing(err error) asksFunc {
+	return func(*http.Request) ([]limiter.Ask, error) { return nil, err }
+}
+
+// answering is a handler with that status, which counts its calls.
+type answering struct {
+	status int
+	calls  atomic.Int64
+}
+
+func (a *answering) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	a.calls.Add(1)
+	w.WriteHeader(a.status)
+}
+
+func get(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func request() *http.Request { return httptest.NewRequest("GET", "/", nil) }
+
+func level(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) float64 {
+	t.Helper()
+	r, err := l.Check(context.Background(), p, key, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Level
+}
+
+// TestNew steps through a limit: what a client sees and when.
+func TestNew(t *testing.T) {
+	now := at
+	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
+	p := limiter.Policy{Name: "client", Algorithm: limiter.TokenBucket, Limit: 6, Period: time.Minute, Burst: 2}
+	next := &answering{status: http.StatusNoContent}
+	h := New(l, Each(Header("User"), p), XRateLimit())(next)
+	for i, c := range []struct {
+		after  time.Duration
+		user   string
+		status int
+		want   []string // RateLimit, Retry-After, X-RateLimit-Remaining, -Reset
+	}{
+		{0, "a", 204, []string{`"client";r=1;t=10`, "", "1", "1780315210"}},
+		{0, "a", 204, []string{`"client";r=0;t=20`, "", "0", "1780315220"}},
+		{500 * time.Millisecond, "a", 429, []string{`"client";r=0;t=10`, "10", "0", "1780315210"}},
+		{0, "b", 204, []string{`"client";r=1;t=10`, "", "1", "1780315211"}},
+		{9499 * time.Millisecond, "a", 429, []string{`"client";r=0;t=1`, "1", "0", "1780315210"}},
+		{time.Millisecond, "a", 204, []string{`"client";r=0;t=20`, "", "0", "1780315230"}},
+		{time.Hour, "a", 204, []string{`"client";r=1;t=10`, "", "1", "1780318820"}},
+	} {
+		now = now.Add(c.after)
+		r := request()
+		r.Header.Set("User", c.user)
+		w := get(h, r)
+		want := http.Header{policyField: {`"client";q=6;w=60;pglimit-burst=2`}, limitField: {c.want[0]},
+			xLimitField: {"2"}, xRemainingField: {c.want[2]}, xResetField: {c.want[3]}}
+		if c.status == 429 {
+			want[retryField] = []string{c.want[1]}
+			want["Content-Type"], want["Cache-Control"] = []string{"application/problem+json"}, []string{"no-store"}
+		}
+		if w.Code != c.status || !maps.EqualFunc(w.Header(), want, slices.Equal) {
+			t.Errorf("step %d: got %d\n%q, want %d\n%q", i, w.Code, w.Header(), c.status, want)
+		}
+	}
+	if n := next.calls.Load(); n != 5 {
+		t.Errorf("the handler was called %d times, want 5", n)
+	}
+	if w := get(New(l, Each(Header("User"), p))(next), from("", "User: c")); w.Header()[xLimitField] != nil {
+		t.Errorf("without XRateLimit: %q", w.Header())
+	}
+}
+
+// TestSeveralAsks: all or nothing, and all are told of.
+func TestSeveralAsks(t *testing.T) {
+	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }})
+	user := limiter.Policy{Name: "user", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute}
+	all := limiter.Policy{Name: "all", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
+	h := New(l, fixed(user.Ask("a", 2), all.Ask("all", 1)))(&answering{status: 200})
+	for range 3 {
+		if w := get(h, request()); w.Code != 200 {
+			t.Fatal(w.Code)
+		}
+	}
+	w := get(h, request())
+	if got := w.Header().Get(limitField); w.Code != 429 || got != `"user";r=4;t=36, "all";r=0;t=3600` || w.Header().Get(retryField) != "3600" {
+		t.Errorf("got %d, %q", w.Code, w.Header())
+	}
+	var problem struct {
+		Violated []string `json:"violated-policies"`
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil || !slices.Equal(problem.Violated, []string{"all"}) {
+		t.Errorf("%s: %v", w.Body, err)
+	}
+	if got := level(t, l, user, "a"); got != 6 {
+		t.Errorf("the denied request took some: level %v", got)
+	}
+	// No asks, no limit.
+	if w := get(New(l, fixed())(&answering{status: 200}), request()); w.Code != 200 || len(w.Header()) > 0 {
+		t.Errorf("no asks: %d %q", w.Code, w.Header())
+	}
+}
+
+func TestOnDeny(t *testing.T) {
+	l := limiter.NewMemory(nil)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
+	h := New(l, fixed(p.Ask("k", 2)), OnDeny(func(w http.ResponseWriter, r *http.Request, asks []limiter.Ask, all limiter.Results) {
+		w.WriteHeader(http.StatusTeapot)
+		fmt.Fprint(w, r.URL.Path, asks[all.Binding].Policy.Name, all.Each[0].RetryAfter == limiter.Never)
+	}))(&answering{status: 200})
+	if w := get(h, request()); w.Code != http.StatusTeapot || w.Body.String() != "/ptrue" || w.Header().Get(limitField) != `"p";r=1` {
+		t.Errorf("got %d %q %s", w.Code, w.Header(), w.Body)
+	}
+	h = New(l, fixed(p.Ask("k", 2)), OnDeny(nil), OnError(nil), Logger(nil))(&answering{status: 200})
+	if w := get(h, request()); w.Code != 429 {
+		t.Errorf("OnDeny(nil): got %d", w.Code)
+	}
+}
+
+// gone is a limiter over a database that is not there.
+func gone(t *testing.T, observe func(context.Context, limiter.Ask, limiter.Result, error)) *limiter.Limiter {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	l, err := limiter.New(pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler), Observe: observe})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestNoDecision(t *testing.T) {
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
+	open := p
+	open.OnError = limiter.FailOpen
+	again := p.Ask("k", 1)
+	again.IdempotencyKey = "order 1"
+	queue := again
+	queue.Policy.Algorithm = limiter.LeakyBucketQueue
+	memory, down := limiter.NewMemory(nil), gone(t, nil)
+	over, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
+	defer cancel()
+	for _, c := range []struct {
+		name   string
+		l      *limiter.Limiter
+		asks   asksFunc
+		ctx    context.Context
+		status int
+		logged string
+	}{
+		{"no key", memory, failing(fmt.Errorf("here: %w", ErrNoKey)), nil, 403, ""},
+		{"asks fails", memory, failing(errors.New("no such plan")), nil, 500, "ERROR no such plan"},
+		{"asks is cancelled, the request is not", memory, failing(context.Canceled), nil, 500, "ERROR context canceled"},
+		{"asks fails as a limiter does", memory, failing(limiter.ErrUnavailable), nil, 500, "ERROR pglimit: database unavailable"},
+		{"no cost", memory, fixed(p.Ask("k", 0)), nil, 500, "ERROR pglimit: invalid: cost 0: must be positive; Check at cost 0 reads without consuming"},
+		{"invalid, failing open", down, fixed(open.Ask("", 1)), nil, 500, `ERROR pglimit: invalid: key "": is empty; use a constant such as "all" for a limit that everybody shares`},
+		{"not supported", memory, fixed(again, p.Ask("l", 1)), nil, 500, "ERROR pglimit: unsupported: asks[0] has an IdempotencyKey, which is for Do and Reserve"},
+		{"a queue remembers nothing", memory, fixed(queue), nil, 500, "ERROR pglimit: unsupported: DoWait with an IdempotencyKey, which is for Do and Reserve"},
+		{"the deadline is over", memory, fixed(p.Ask("k", 1)), over, 503, "WARN pglimit: context deadline exceeded"},
+		{"no database", down, fixed(p.Ask("k", 1)), nil, 503, "WARN "},
+		{"no database, several", down, fixed(p.Ask("k", 1), open.Ask("l", 1)), nil, 503, "WARN "},
+		{"no database, failing open", down, fixed(open.Ask("k", 1)), nil, 200, ""},
+		{"no database, all failing open", down, fixed(open.Ask("k", 1), open.Ask("l", 1)), nil, 200, ""},
+	} {
+		var log bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}}))
+		r := request()
+		if c.ctx != nil {
+			r = r.WithContext(c.ctx)
+		}
+		next := &answering{status: 200}
+		w := get(New(c.l, c.asks, Logger(logger), XRateLimit(), RefundIf(func(int) bool { return true }))(next), r)
+		if w.Code != c.status || (next.calls.Load() == 1) != (c.status == 200) {
+			t.Errorf("%s: got %d and %d calls, want %d", c.name, w.Code, next.calls.Load(), c.status)
+		}
+		if w.Header()[policyField] != nil || w.Header()[limitField] != nil || w.Header()[retryField] != nil || w.Header()[xLimitField] != nil {
+			t.Errorf("%s: nothing was decided, and told is %q", c.name, w.Header())
+		}
+		want := ""
+		if c.logged != "" {
+			logLevel, err, _ := bytes.Cut([]byte(c.logged), []byte(" "))
+			want = fmt.Sprintf("level=%s msg=\"httplimit: no decision\" error=", logLevel)
+			if len(err) > 0 {
+				want += fmt.Sprintf("%q\n", err)
+			}
+		}
+		if !bytes.HasPrefix(log.Bytes(), []byte(want)) || want == "" && log.Len() > 0 {
+			t.Errorf("%s: logged %s, want %s", c.name, &log, want)
+		}
+		if c.status == 200 {
+			continue
+		}
+		var problem struct {
+			Type, Title string
+			Status      int
+			Violated    []string `json:"violated-policies"`
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil || problem.Type != "about:blank" || problem.Title != http.StatusText(c.status) ||
+			problem.Status != c.status || problem.Violated != nil || w.Header().Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s: %s, %q: %v", c.name, w.Body, w.Header(), err)
+		}
+
+		log.Reset()
+		var got error
+		w = get(New(c.l, c.asks, Logger(logger), OnError(func(w http.ResponseWriter, _ *http.Request, err error) {
+			got = err
+			w.WriteHeader(http.StatusTeapot)
+		}))(next), r)
+		if w.Code != http.StatusTeapot || got == nil || log.Len() > 0 {
+			t.Errorf("%s: OnError: got %d, %v, logged %s", c.name, w.Code, got, &log)
+		}
+	}
+	next := &answering{status: 200}
+	if w := get(New(memory, failing(ErrNoKey), NoKey(Pass))(next), request()); w.Code != 200 || next.calls.Load() != 1 {
+		t.Errorf("NoKey(Pass): got %d", w.Code)
+	}
+	if w := get(New(memory, failing(errors.New("no such plan")), NoKey(Pass), Logger(slog.New(slog.DiscardHandler)))(next), request()); w.Code != 500 {
+		t.Errorf("NoKey(Pass), another error: got %d", w.Code)
+	}
+	if w := get(New(memory, failing(ErrNoKey), NoKey(Pass), NoKey(Refuse))(next), request()); w.Code != 403 {
+		t.Errorf("NoKey(Refuse): got %d", w.Code)
+	}
+}
+
+// aborted reports whether f panics with http.ErrAbortHandler.
+func aborted(f func()) (yes bool) {
+	defer func() { yes = recover() == http.ErrAbortHandler }()
+	f()
+	return
+}
+
+var slow = limiter.Policy{Name: "slow", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: time.Hour, Burst: 4}
+
+// TestCancelledInQueue: the place goes back, and who recovers from the abort has
+// no success to answer.
+func TestCancelledInQueue(t *testing.T) {
+	var cancel context.CancelFunc
+	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, _ limiter.Ask, r limiter.Result, _ error) {
+		if r.Delay > 0 { // it is in the queue, and about to wait
+			cancel()
+		}
+	}})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
+	for _, c := range []struct {
+		key  string
+		asks asksFunc
+		left float64 // a single ask's place goes back
+	}{
+		{"one", fixed(slow.Ask("one", 1)), 1},
+		{"several", fixed(slow.Ask("several", 1), p.Ask("k", 1)), 2},
+	} {
+		var ctx context.Context
+		ctx, cancel = context.WithCancel(t.Context())
+		defer cancel()
+		next := &answering{status: 200}
+		h := New(l, c.asks, OnError(func(_ http.ResponseWriter, _ *http.Request, err error) { t.Error(err) }))(next)
+		if w := get(h, request()); w.Code != 200 {
+			t.Fatalf("the first waits for nobody: %d", w.Code)
+		}
+		w := httptest.NewRecorder()
+		if !aborted(func() { h.ServeHTTP(w, request().WithContext(ctx)) }) || w.Code != 503 || w.Body.Len() > 0 {
+			t.Errorf("%s: got %d %q", c.key, w.Code, w.Body)
+		}
+		if next.calls.Load() != 1 {
+			t.Errorf("%s: the cancelled request was served", c.key)
+		}
+		if got := level(t, l, slow, c.key); got < c.left-0.1 || got > c.left {
+			t.Errorf("%s: level %v, want %v", c.key, got, c.left)
+		}
+	}
+}
+
+// TestQueue: requests wait for their turn, and one that could not come in time is
+// denied at once.
+func TestQueue(t *testing.T) {
+	quick := limiter.Policy{Name: "quick", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 4}
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
+	for name, asks := range map[string]asksFunc{"one": fixed(quick.Ask("k", 1)), "several": fixed(p.Ask("k", 1), quick.Ask("k", 1))} {
+		var turn time.Time
+		var waited time.Duration
+		l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }, Observe: func(_ context.Context, ask limiter.Ask, r limiter.Result, _ error) {
+			if ask.Policy == quick {
+				turn = time.Now().Add(r.Delay)
+				waited += r.Delay
+			}
+		}})
+		h := New(l, asks)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			if time.Now().Before(turn) {
+				t.Errorf("%s: served before its turn", name)
+			}
+		}))
+		for range 4 {
+			if w := get(h, request()); w.Code != 200 || w.Header().Get(limitField) == "" {
+				t.Errorf("%s: got %d, %q", name, w.Code, w.Header())
+			}
+		}
+		if waited != 60*time.Millisecond { // 0, 10, 20 and 30, on a limiter's clock that stands still
+			t.Errorf("%s: waited %v", name, waited)
+		}
+	}
+	l := limiter.NewMemory(nil)
+	h := New(l, fixed(slow.Ask("k", 1)))(&answering{status: 200})
+	get(h, request())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if w := get(h, request().WithContext(ctx)); w.Code != 429 || w.Header().Get(retryField) == "" {
+		t.Errorf("too late: got %d %q", w.Code, w.Header())
+	}
+	if got := level(t, l, slow, "k"); got > 1 {
+		t.Errorf("what could not come in time took a place: level %v", got)
+	}
+}
+
+// TestAbortedAnswer: a client that is still there when its request's context is
+// cancelled, as at a shutdown, does not take an empty answer for success.
+func TestAbortedAnswer(t *testing.T) {
+	h := New(limiter.NewMemory(nil), fixed(slow.Ask("k", 1)))(&answering{status: 200})
+	for _, http2 := range []bool{false, true} {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithCancel(r.Context())
+			cancel()
+			h.ServeHTTP(w, r.WithContext(ctx))
+		}))
+		server.EnableHTTP2 = http2
+		server.StartTLS()
+		defer server.Close()
+		if res, err := server.Client().Get(server.URL); err == nil {
+			t.Errorf("got %s %s", res.Proto, res.Status)
+			res.Body.Close()
+		}
+	}
+}
+
+// TestConcurrentRequests: never more than the limit, over HTTP.
+func TestConcurrentRequests(t *testing.T) {
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 30, Period: 1000 * time.Hour}
+	q := limiter.Policy{Name: "q", Algorithm: limiter.SlidingWindowLog, Limit: 90, Period: 1000 * time.Hour}
+	l := limiter.NewMemory(nil)
+	next := &answering{status: 200}
+	server := httptest.NewServer(New(l, Each(Address{}.Key, p))(New(l, fixed(q.Ask("a", 3), q.Ask("b", 3)))(next)))
+	defer server.Close()
+	var passed atomic.Int64
+	var clients sync.WaitGroup
+	for range 16 {
+		clients.Go(func() {
+			for range 8 {
+				res, err := server.Client().Get(server.URL)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, res.Body)
+				res.Body.Close()
+				if res.StatusCode == 200 {
+					passed.Add(1)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if passed.Load() != 30 || next.calls.Load() != 30 {
+		t.Errorf("%d answers of 200 and %d calls, want 30", passed.Load(), next.calls.Load())
+	}
+}

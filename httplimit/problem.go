@@ -1,0 +1,68 @@
+package httplimit
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// What the draft says of the problem type of a denial.
+const (
+	quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+	quotaTitle    = "Request cannot be satisfied as assigned quota has been exceeded"
+)
+
+// problem is the body of an answer that is not the handler's: RFC 9457.
+type problem struct {
+	Type     string   `json:"type"`
+	Title    string   `json:"title"`
+	Status   int      `json:"status"`
+	Detail   string   `json:"detail,omitempty"`
+	Violated []string `json:"violated-policies,omitempty"`
+}
+
+// Deny answers a request that all, the answer to its asks, denies, as New does where
+// OnDeny says nothing else: SetHeader, status 429 (Too Many Requests) and a body of
+// application/problem+json, which names the policies that denied:
+//
+//	{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
+//	 "title":"Request cannot be satisfied as assigned quota has been exceeded",
+//	 "status":429,"detail":"Try again in 12 s.","violated-policies":["login"]}
+//
+// It is for an all that is not Allowed.
+func Deny(w http.ResponseWriter, asks []limiter.Ask, all limiter.Results) {
+	SetHeader(w.Header(), asks, all)
+	p := problem{Type: quotaExceeded, Title: quotaTitle, Status: http.StatusTooManyRequests}
+	if retry := retryAfter(all); retry == limiter.Never {
+		p.Detail = "The request costs more than is ever allowed: do not repeat it."
+	} else {
+		p.Detail = "Try again in " + strconv.FormatInt(ceilSeconds(retry), 10) + " s."
+	}
+	for i, ask := range asks[:min(len(asks), len(all.Each))] {
+		if !all.Each[i].Allowed && !slices.Contains(p.Violated, ask.Policy.Name) {
+			p.Violated = append(p.Violated, ask.Policy.Name)
+		}
+	}
+	p.write(w)
+}
+
+// fail answers with a status that says all.
+func fail(w http.ResponseWriter, status int, detail string) {
+	p := problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}
+	p.write(w)
+}
+
+func (p *problem) write(w http.ResponseWriter) {
+	body, err := json.Marshal(p)
+	if err != nil { // strings and a number
+		panic(err)
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store") // it is about this client, now
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(append(body, '\n')) // a client that has gone needs no answer
+}

@@ -1,0 +1,35 @@
+package httplimit
+
+import (
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func TestDeny(t *testing.T) {
+	a := limiter.Policy{Name: "a", Algorithm: limiter.GCRA, Limit: 1, Period: time.Minute}
+	b, c := a, a
+	b.Name, c.Name = "b", "c"
+	asks := []limiter.Ask{a.Ask("k", 1), b.Ask("k", 1), c.Ask("k", 1), a.Ask("l", 1)}
+	denied := func(retry time.Duration) limiter.Result { return limiter.Result{Burst: 1, RetryAfter: retry, At: at} }
+	fits := limiter.Result{Allowed: true, Burst: 1, Remaining: 1, At: at}
+	for _, test := range []struct {
+		c    limiter.Result
+		want string
+	}{
+		{denied(12 * time.Second), `"detail":"Try again in 12 s.",`},
+		{denied(limiter.Never), `"detail":"The request costs more than is ever allowed: do not repeat it.",`},
+	} {
+		w := httptest.NewRecorder()
+		Deny(w, asks, limiter.Results{Each: []limiter.Result{denied(time.Second), fits, test.c, denied(time.Second)}, Binding: 2})
+		want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+			`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` + test.want +
+			`"violated-policies":["a","c"]}` + "\n"
+		if w.Code != 429 || w.Body.String() != want || w.Header().Get("Content-Type") != "application/problem+json" ||
+			w.Header().Get("Cache-Control") != "no-store" || w.Header().Get(limitField) == "" {
+			t.Errorf("got %d %q\n%s, want\n%s", w.Code, w.Header(), w.Body, want)
+		}
+	}
+}

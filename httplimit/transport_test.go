@@ -1,0 +1,153 @@
+package httplimit
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// closing is a body that knows whether it was closed.
+type closing struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closing) Close() error { c.closed = true; return nil }
+
+// base answers without a network.
+type base struct{ sent, idle int }
+
+func (b *base) RoundTrip(r *http.Request) (*http.Response, error) {
+	b.sent++
+	if r.Body != nil {
+		r.Body.Close()
+	}
+	return &http.Response{StatusCode: 200, Body: http.NoBody, Request: r}, nil
+}
+
+func (b *base) CloseIdleConnections() { b.idle++ }
+
+func TestTransport(t *testing.T) {
+	l := limiter.NewMemory(nil)
+	p := limiter.Policy{Name: "api", Algorithm: limiter.FixedWindow, Limit: 2, Period: time.Hour}
+	never := errors.New("never")
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, c := range []struct {
+		name   string
+		asks   asksFunc
+		ctx    context.Context
+		sent   bool
+		is     error
+		denied string
+	}{
+		{"granted", fixed(p.Ask("k", 2)), nil, true, nil, ""},
+		{"denied", fixed(p.Ask("k", 1)), nil, false, nil, "httplimit: api: pglimit: denied (limit): retry after "},
+		{"several denied", fixed(slow.Ask("k", 1), p.Ask("k", 1)), nil, false, nil, "httplimit: api: pglimit: denied (limit): retry after "},
+		{"above the burst", fixed(p.Ask("k", 3)), nil, false, nil, "httplimit: api: pglimit: denied: the cost is above the burst"},
+		{"no asks", fixed(), nil, true, nil, ""},
+		{"no key", failing(ErrNoKey), nil, false, ErrNoKey, ""},
+		{"asks fails", failing(never), nil, false, never, ""},
+		{"invalid", fixed(p.Ask("k", 0)), nil, false, limiter.ErrInvalid, ""},
+		{"cancelled", fixed(p.Ask("l", 1)), cancelled, false, context.Canceled, ""},
+		{"first in a queue", fixed(slow.Ask("k", 1)), soon, true, nil, ""},
+		{"a turn too late", fixed(slow.Ask("k", 1)), soon, false, nil, "httplimit: slow: pglimit: denied (limit): retry after "},
+	} {
+		b := &base{}
+		body := &closing{Reader: strings.NewReader("body")}
+		r, err := http.NewRequest("POST", "http://example.com", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.ctx != nil {
+			r = r.WithContext(c.ctx)
+		}
+		res, err := (&http.Client{Transport: Transport(l, c.asks, b)}).Do(r)
+		if (err == nil) != c.sent || (res != nil) != c.sent || (b.sent == 1) != c.sent || !body.closed {
+			t.Errorf("%s: got %v, %v; sent %d, body closed %v", c.name, res, err, b.sent, body.closed)
+		}
+		if c.is != nil && !errors.Is(err, c.is) {
+			t.Errorf("%s: got %v, want %v", c.name, err, c.is)
+		}
+		var denied *limiter.DeniedError
+		if errors.As(err, &denied) != (c.denied != "") || c.denied != "" && (!strings.Contains(err.Error(), c.denied) || denied.Result.RetryAfter <= 0) {
+			t.Errorf("%s: got %v, %+v", c.name, err, denied)
+		}
+	}
+	if got := level(t, l, slow, "k"); got > 1 {
+		t.Errorf("what was not sent has a place: level %v", got)
+	}
+	r, err := http.NewRequest("GET", "http://example.com", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Transport(l, failing(never), nil).RoundTrip(r); !errors.Is(err, never) {
+		t.Errorf("without a body: %v", err)
+	}
+
+	server := httptest.NewServer(&answering{status: 204})
+	defer server.Close()
+	if res, err := (&http.Client{Transport: Transport(l, fixed(), nil)}).Get(server.URL); err != nil || res.StatusCode != 204 {
+		t.Errorf("over http.DefaultTransport: %v, %v", res, err)
+	}
+
+	b := &base{}
+	(&http.Client{Transport: Transport(l, fixed(), b)}).CloseIdleConnections()
+	if b.idle != 1 {
+		t.Error("CloseIdleConnections stays here")
+	}
+	(&http.Client{Transport: Transport(l, fixed(), struct{ http.RoundTripper }{b})}).CloseIdleConnections()
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestTransportWaits: requests leave at their turns, and one whose client gives up
+// gives its place back.
+func TestTransportWaits(t *testing.T) {
+	quick := limiter.Policy{Name: "quick", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 4}
+	var turn time.Time
+	var waited time.Duration
+	leave := func() {}
+	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }, Observe: func(_ context.Context, ask limiter.Ask, r limiter.Result, _ error) {
+		turn = time.Now().Add(r.Delay)
+		waited += r.Delay
+		if r.Delay > time.Minute {
+			leave()
+		}
+	}})
+	sent := roundTripper(func(r *http.Request) (*http.Response, error) {
+		if time.Now().Before(turn) {
+			t.Error("sent before its turn")
+		}
+		return &http.Response{StatusCode: 200, Body: http.NoBody, Request: r}, nil
+	})
+	send := func(ctx context.Context, p limiter.Policy) error {
+		_, err := Transport(l, fixed(p.Ask("k", 1)), sent).RoundTrip(request().WithContext(ctx))
+		return err
+	}
+	for range 4 {
+		if err := send(t.Context(), quick); err != nil {
+			t.Error(err)
+		}
+	}
+	if waited != 60*time.Millisecond { // 0, 10, 20 and 30, on a limiter's clock that stands still
+		t.Errorf("waited %v", waited)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	leave = cancel
+	first, second := send(ctx, slow), send(ctx, slow)
+	if got := level(t, l, slow, "k"); first != nil || !errors.Is(second, context.Canceled) || got != 1 {
+		t.Errorf("cancelled: %v, %v, level %v", first, second, got)
+	}
+}
