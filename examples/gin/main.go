@@ -1,0 +1,140 @@
+// Command gin serves an API whose limits are asked for with what gin knows of a
+// request: its route and what other middleware has set.
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+var (
+	// One name, so that a user who changes plans keeps what was used.
+	plans = map[string]limiter.Policy{
+		"free": {Name: "plan", Algorithm: limiter.TokenBucket, Limit: 60, Period: time.Minute, Burst: 25},
+		"paid": {Name: "plan", Algorithm: limiter.TokenBucket, Limit: 600, Period: time.Minute, Burst: 250},
+	}
+	strangers = limiter.Policy{Name: "stranger", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute, Burst: 2}
+	logins    = limiter.Policy{Name: "login", Algorithm: limiter.SlidingWindowLog, Limit: 2, Period: time.Hour}
+)
+
+// costs are the routes' units; the others cost one.
+var costs = map[string]float64{"/export": 20, "/search/:query": 5}
+
+// client finds the client's address. Behind a proxy that appends to
+// X-Forwarded-For: httplimit.Address{Hops: 1}.
+var client httplimit.Address
+
+// user stands for a row of the application's.
+type user struct{ name, plan, password string }
+
+var users = map[string]user{"alice": {"alice", "free", "wonderland"}, "bob": {"bob", "paid", "builder"}}
+
+// limit makes middleware of gin of that of net/http, for asks that gin.Context
+// tells.
+func limit(l *limiter.Limiter, asks func(*gin.Context) ([]limiter.Ask, error), opts ...httplimit.Option) gin.HandlerFunc {
+	type contextKey struct{}
+	of := func(r *http.Request) *gin.Context { return r.Context().Value(contextKey{}).(*gin.Context) }
+	h := httplimit.New(l, func(r *http.Request) ([]limiter.Ask, error) { return asks(of(r)) }, opts...)(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c := of(r)
+			c.Next()
+			w.WriteHeader(c.Writer.Status()) // it is set already; this tells RefundIf
+		}))
+	return func(c *gin.Context) {
+		h.ServeHTTP(c.Writer, c.Request.WithContext(context.WithValue(c.Request.Context(), contextKey{}, c)))
+		c.Abort() // what was let pass has been through already
+	}
+}
+
+func newHandler(l *limiter.Limiter) http.Handler {
+	r := gin.New()
+	r.Use(gin.Recovery())
+	r.POST("/login", limit(l, func(c *gin.Context) ([]limiter.Ask, error) {
+		name, _, _ := c.Request.BasicAuth()
+		if name == "" {
+			return nil, httplimit.ErrNoKey
+		}
+		return []limiter.Ask{logins.Ask(name, 1)}, nil
+	}, httplimit.RefundIf(func(status int) bool { return status != http.StatusUnauthorized })), login)
+
+	api := r.Group("/", authenticate, limit(l, perUser))
+	api.GET("/items/:id", func(c *gin.Context) { c.String(http.StatusOK, "item %s\n", c.Param("id")) })
+	api.GET("/search/:query", func(c *gin.Context) { c.String(http.StatusOK, "no %s\n", c.Param("query")) })
+	api.GET("/export", func(c *gin.Context) { c.String(http.StatusOK, "all items\n") })
+	return r
+}
+
+// perUser asks for the route's cost, of a user's plan or of a stranger's address.
+func perUser(c *gin.Context) ([]limiter.Ask, error) {
+	cost := max(1, costs[c.FullPath()])
+	if u, known := c.Get("user"); known {
+		return []limiter.Ask{plans[u.(user).plan].Ask(u.(user).name, cost)}, nil
+	}
+	address, err := client.Key(c.Request)
+	return []limiter.Ask{strangers.Ask(address, cost)}, err
+}
+
+// authenticate stands for the application's own. It leaves the user in gin's
+// context.
+func authenticate(c *gin.Context) {
+	if u, known := users[c.GetHeader("X-Api-Key")]; known {
+		c.Set("user", u)
+	}
+}
+
+func login(c *gin.Context) {
+	name, password, _ := c.Request.BasicAuth()
+	if u, known := users[name]; !known || password != u.password {
+		c.String(http.StatusUnauthorized, "wrong\n")
+		return
+	}
+	c.String(http.StatusOK, "welcome\n")
+}
+
+// run serves on the listener until ctx ends.
+func run(ctx context.Context, url string, listener net.Listener) error {
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if err := migrations.Up(ctx, pool); err != nil {
+		return err
+	}
+	l, err := limiter.New(pool, nil)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: newHandler(l), ReadHeaderTimeout: 10 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	listener, err := net.Listen("tcp", "localhost:8080")
+	if err == nil {
+		log.Print("http://localhost:8080; Ctrl-C ends it")
+		err = run(ctx, os.Getenv("DATABASE_URL"), listener)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}

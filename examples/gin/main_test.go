@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/throwaway"
+	"github.com/pglimit/pglimit/internal/transcript"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+var migrated, empty *throwaway.Template
+
+func TestMain(m *testing.M) {
+	log.SetFlags(0)
+	code, err := runTests(m)
+	if err != nil {
+		log.Print(err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+func runTests(m *testing.M) (code int, err error) {
+	ctx := context.Background()
+	server, err := throwaway.Start(ctx, log.Printf)
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	if migrated, err = server.Template(ctx, "gin", migrations.Up); err != nil {
+		return 1, err
+	}
+	nothing := func(context.Context, *pgxpool.Pool) error { return nil }
+	if empty, err = server.Template(ctx, "gin_empty", nothing); err != nil {
+		return 1, err
+	}
+	return m.Run(), nil
+}
+
+// TestREADME sends what the README shows, on a clock that stands still.
+func TestREADME(t *testing.T) {
+	pool, err := pgxpool.New(t.Context(), migrated.New(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	noon := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	l, err := limiter.New(pool, &limiter.Config{Now: func() time.Time { return noon }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(newHandler(l))
+	defer server.Close()
+	transcript.Check(t, "README.md", server.URL)
+}
+
+// TestRun: the program serves over a database that has nothing yet, and ends when
+// it is told to.
+func TestRun(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, empty.New(t), listener) }()
+	res, err := http.Post("http://"+listener.Addr().String()+"/login", "", nil)
+	if err != nil {
+		t.Fatal(err, <-ended)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusForbidden { // it does not tell whose login it is
+		t.Errorf("got %s", res.Status)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
