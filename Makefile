@@ -9,22 +9,33 @@ QUICK ?=
 nested = $$(find . -mindepth 2 -name go.mod | xargs -n 1 dirname)
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo bench growth bench-held bench-spend generate verify
+.PHONY: help test demo playground bench growth bench-held bench-spend screenshots generate verify
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# browser/ tests a command that it builds, of which go test knows nothing: a result
+# of before would say nothing of it.
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
+	@scripts/setup browser
 	@go run ./internal/withpg
 	@scripts/setup server || echo "no PostgreSQL server is installed here: internal/localpg and --embedded, which start one, are not tested"
 	go test $(ARGS) $$(scripts/setup server || echo '-skip=^TestEmbedded') $$(go list ./... | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
-	@for dir in $(nested); do echo "cd $$dir && go test $(ARGS) ./..."; (cd $$dir && go test $(ARGS) ./...) || exit; done
+	@for dir in $(nested); do \
+		case $$dir in ./browser) fresh=-count=1 ;; *) fresh= ;; esac; \
+		echo "cd $$dir && go test $$fresh $(ARGS) ./..."; (cd $$dir && go test $$fresh $(ARGS) ./...) || exit; \
+	done
 
 demo: ## Show pglimit at work on a throwaway PostgreSQL (ARGS: pglimit demo flags)
 	@scripts/setup
 	@go build -o bin/ ./cmd/pglimit ./internal/withpg
 	@bin/withpg -- bin/pglimit demo $(ARGS)
+
+playground: ## Serve the web page on a throwaway PostgreSQL until Ctrl-C (ARGS: pglimit playground flags)
+	@scripts/setup
+	@go build -o bin/ ./cmd/pglimit ./internal/withpg
+	@bin/withpg -- bin/pglimit playground $(ARGS)
 
 bench: ## Set pglimit beside a bare upsert, Redis and others; QUICK=1 for a quick look (ARGS: flags of bench/)
 	@scripts/setup bench
@@ -41,6 +52,11 @@ bench-held: ## Measure the other keys while a transaction holds a row (QUICK=1: 
 bench-spend: ## Measure a spend in a transaction, and two limits at once (QUICK=1: under a minute; ARGS: its flags)
 	@PGLIMIT_TEST_BACKEND=local scripts/setup
 	@cd bench && go run ./spend $(if $(QUICK),-quick) $(ARGS)
+
+screenshots: ## Take the pictures of the playground in docs/
+	@scripts/setup
+	@scripts/setup browser
+	@cd browser && go run ./screenshots ../docs
 
 generate: ## Make queries/*.sql from their templates; from those db/, and the SQL functions' migration
 	go run ./queries/template

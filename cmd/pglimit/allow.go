@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -158,19 +158,10 @@ func splitLine(line string) (key, cost string) {
 
 func (a *app) printLine(w io.Writer, key string, r limiter.Result) error {
 	if !a.json {
-		_, err := fmt.Fprintf(w, "%s\t%s\n", shown(key), sentence(r))
+		_, err := fmt.Fprintf(w, "%s\t%s\n", replay.Shown(key), sentence(r))
 		return err
 	}
 	return json.NewEncoder(w).Encode(decision{key, r})
-}
-
-// shown is a key for a person's eyes: one with characters that a terminal would
-// obey instead of showing is quoted. Keys often come from who is to be limited.
-func shown(key string) string {
-	if strings.IndexFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0 {
-		return strconv.Quote(key)
-	}
-	return key
 }
 
 // decisionError marks what the database is to blame for; the rest is usage.

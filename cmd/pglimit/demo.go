@@ -79,6 +79,7 @@ Next:
   pglimit allow --help    limits of your own, from a shell
   pglimit prove           this contention on a server of yours, for 30 seconds
   README.md               the library: a limit in your transaction
+  pglimit playground      all of it on a web page, with its numbers to change
 `
 
 // demo is what was seen.

@@ -103,7 +103,13 @@ func (f *policyFlags) readRow() (limiter.Policy, error) {
 // newLimiter makes a limiter over pool as the environment says. All that it
 // answers is the database's own answer.
 func newLimiter(pool *pgxpool.Pool) (*limiter.Limiter, error) {
-	return limiter.New(pool, &limiter.Config{KeySecret: []byte(os.Getenv(keySecretEnv)), DenyCacheTTL: -1})
+	return limiterWith(pool, &limiter.Config{DenyCacheTTL: -1})
+}
+
+// limiterWith is newLimiter with more said about it.
+func limiterWith(pool *pgxpool.Pool, config *limiter.Config) (*limiter.Limiter, error) {
+	config.KeySecret = []byte(os.Getenv(keySecretEnv))
+	return limiter.New(pool, config)
 }
 
 // per is what a policy's limit is for.

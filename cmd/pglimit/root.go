@@ -98,7 +98,8 @@ after Ctrl-C. Results go to stdout, everything else to stderr.`,
 		newAllow(a), newCheck(a), newFill(a), newRefund(a), newWait(a),
 		newReserve(a), newSettle(a), newCancel(a), newStatement(a),
 		newReset(a), newBlock(a), newUnblock(a),
-		newJanitor(a), newReplay(a), newProve(a), newDemo(a), newVersion(a), newKeepEmbedded(),
+		newJanitor(a), newReplay(a), newProve(a), newDemo(a), newPlayground(a),
+		newVersion(a), newKeepEmbedded(),
 	)
 	return root, a
 }

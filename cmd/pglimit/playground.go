@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/internal/playground"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+func newPlayground(a *app) *cobra.Command {
+	var addr string
+	cmd := &cobra.Command{
+		Use:   "playground",
+		Short: "Serve a web page to see limits work",
+		Long: `Serve a web page on which limits can be seen at work, until Ctrl-C: every
+algorithm with its numbers to change, asks one by one or in bursts, what is held
+as it leaks, and the headers that a client would see. An access log dropped on
+the page tells what policies would have done. Beside the page,
+/limited/token_bucket?limit=5&period=10s&key=me and the like answer curl as an
+application behind the middleware would.
+
+Without a database it takes the embedded server. It runs the migrations, counts
+under the policy name ` + playground.PolicyName + ` alone, and forgets the keys that were used there
+when it ends. A database that goes away does not end it.
+
+Whoever reaches the address can use the page: it listens on this machine alone
+unless --addr says otherwise. Requests have to name the host of --addr or the
+loopback's, so that other sites' names cannot reach it through a browser; when it
+listens on all addresses, as with --addr :8080, they may name any.`,
+		Example: `  pglimit playground
+  pglimit playground --addr localhost:0 --json
+  pglimit playground --database-url postgres://app@localhost:5432/shop`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.playground(cmd, addr) },
+	}
+	cmd.Flags().StringVar(&addr, "addr", "localhost:8080", "`host:port` to listen on; port 0 is any that is free")
+	return cmd
+}
+
+// serving is where the playground is, in JSON.
+type serving struct {
+	URL string `json:"url"`
+}
+
+func (a *app) playground(cmd *cobra.Command, addr string) error {
+	ctx, stop := context.WithCancel(cmd.Context())
+	defer stop()
+	listeners, url, err := playground.Listen(ctx, addr)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, l := range listeners {
+			_ = l.Close() // where Serve has not
+		}
+	}()
+	pool, err := a.openOr(cmd, embeddedDatabase)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if err := migrations.Up(ctx, pool); err != nil {
+		return database(err)
+	}
+	config := playground.Config{
+		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return limiterWith(pool, config) },
+		Version: built(debug.ReadBuildInfo()).Version,
+		Logger:  slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)),
+	}
+	if config.Host, _, err = net.SplitHostPort(addr); err != nil {
+		return err
+	}
+	var version string
+	if err := pool.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
+		return database(fmt.Errorf("ask for the server's version: %w", err))
+	}
+	version, _, _ = strings.Cut(version, " ") // from who built it
+	config.Database = "PostgreSQL " + version
+	if a.session != nil {
+		config.Database += ", embedded"
+		config.Command = []string{"pglimit", "allow", "--data-dir", a.session.Dir()}
+		if a.embedded.dataDir == "" {
+			config.Command = []string{"pglimit", "allow", "--embedded"}
+		}
+	}
+	server, err := playground.New(config)
+	if err != nil {
+		return err
+	}
+	if !playground.Loopback(config.Host) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: listening on %v: whoever reaches that address can use the page\n", listeners[0].Addr())
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, listeners...) }()
+	err = a.print(cmd, serving{url}, "playground: "+url+"\n")
+	if err != nil {
+		stop()
+	}
+	return errors.Join(err, <-ended)
+}

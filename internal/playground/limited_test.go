@@ -1,0 +1,122 @@
+package playground
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestLimited: the route answers as httplimit does, and what the streams tell of it
+// is what the client saw.
+func TestLimited(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	w := s.watch(t, "k")
+	for _, a := range limiter.Algorithms() {
+		at := fmt.Sprintf("/limited/%s?limit=2&period=1000h&key=k", a)
+		for i := range 3 {
+			if a == limiter.LeakyBucketQueue && i == 1 { // it would wait
+				s.post(t, "/api/send", `{"key":"k","times":1,"asks":[{"policy":{"algorithm":"leaky_bucket_queue","limit":2,"period":"1000h"}}]}`, &counts{})
+				w.until(t, "decision", &decision{})
+				continue
+			}
+			answer, body := s.call(t, http.MethodGet, at, "")
+			var d decision
+			w.until(t, "decision", &d)
+			seen := &recorder{header: answer.Header.Clone()}
+			for _, added := range []string{"Date", "Content-Length"} { // by net/http
+				seen.header.Del(added)
+			}
+			if got, want := fmt.Sprint(d.Headers), fmt.Sprint(seen.lines()); got != want || d.Status != answer.StatusCode || d.Algorithm != a {
+				t.Errorf("%s: told %d %s\nthe client saw %d %s", at, d.Status, got, answer.StatusCode, want)
+			}
+			switch {
+			case i < 2 && (answer.StatusCode != 200 || body != "allowed\n" || d.Body != "" || answer.Header.Get("RateLimit") == ""):
+				t.Errorf("%s: %s %q %+v", at, answer.Status, body, d)
+			case i == 2 && (answer.StatusCode != 429 || body != d.Body || answer.Header.Get("Retry-After") == ""):
+				t.Errorf("%s: %s %q %+v", at, answer.Status, body, d)
+			}
+		}
+	}
+}
+
+// TestLimitedQuery: all fields of a policy can be named in the URL.
+func TestLimitedQuery(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	w := s.watch(t, "k")
+	for at, want := range map[string]limiter.Policy{
+		"leaky_bucket?limit=2&period=1h&burst=3&tick=1m&block_for=5s&cost=0.5": {Algorithm: limiter.LeakyBucket, Limit: 2, Period: time.Hour, Burst: 3, Tick: time.Minute, BlockFor: 5 * time.Second},
+		"fixed_window?limit=1e3&period=1h&aligned=true":                        {Algorithm: limiter.FixedWindow, Limit: 1000, Period: time.Hour, Aligned: true},
+		"fixed_window?limit=1&calendar=month&time_zone=Europe%2FVienna":        {Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Month, TimeZone: "Europe/Vienna"},
+	} {
+		s.post(t, "/api/reset", `{"key":"k"}`, &struct{}{})
+		if answer, text := s.call(t, http.MethodGet, "/limited/"+at+"&key=k", ""); answer.StatusCode != 200 {
+			t.Errorf("%s: %s %s", at, answer.Status, text)
+		}
+		var d decision
+		w.until(t, "decision", &d)
+		want.Name = PolicyName
+		if got := s.hub.all()["k"][want.Algorithm]; got != want {
+			t.Errorf("%s: %+v, want %+v", at, got, want)
+		}
+		if wantCost := map[bool]float64{true: 0.5, false: 1}[strings.Contains(at, "cost")]; d.Cost != wantCost {
+			t.Errorf("%s: cost %v", at, d.Cost)
+		}
+	}
+	for at, c := range map[string]struct{ field, algorithm, want string }{
+		"gcra":                                     {"key", "", "key is empty"},
+		"gcra?key=k":                               {"limit", "gcra", "Limit 0: must be"},
+		"gcra?key=k&limit=1":                       {"period", "gcra", "Period 0s: must be positive"},
+		"bucket?key=k&limit=1&period=1s":           {"algorithm", "bucket", `Algorithm "bucket": must be one of`},
+		"gcra?key=k&limit=one&period=1s":           {"limit", "", `limit is "one": must be a number`},
+		"gcra?key=k&limit=NaN&period=1s":           {"", "", "limit and burst must be finite numbers"},
+		"gcra?key=k&limit=1&period=1s&cost=x":      {"cost", "", `cost is "x": must be a number`},
+		"gcra?key=k&limit=1&period=1s&cost=0":      {"cost", "gcra", "cost 0: must be positive"},
+		"gcra?key=k&limit=1&period=1s&cost=NaN":    {"cost", "gcra", "cost NaN: must be positive"},
+		"gcra?key=k&limit=1&period=1s&aligned=x":   {"aligned", "", `aligned is "x": must be true or false`},
+		"gcra?key=k&limit=1&period=1s&limit=2":     {"limit", "", "limit is given 2 times"},
+		"gcra?key=k&limit=1&period=1s&colour=red":  {"", "", `there is no parameter "colour": take limit, period`},
+		"gcra?key=k&limit=1&period=1s&name=login":  {"", "", `there is no parameter "name"`},
+		"gcra?key=k&limit=1&period=1s&%zz":         {"", "", "the query cannot be read"},
+		"gcra?limit=1&period=1s&key=%00":           {"key", "", "NUL"},
+		"gcra?key=k&limit=1&period=soon":           {"period", "gcra", `Period "soon": must be a duration`},
+		"gcra?key=k&limit=1&period=1s&tick=1s":     {"tick", "gcra", "is for leaky_bucket only"},
+		"fixed_window?key=k&limit=1&calendar=year": {"calendar", "fixed_window", `Calendar "year": must be`},
+	} {
+		expectProblem(t, s, http.MethodGet, "/limited/"+at, "", 400, c.field, c.algorithm, c.want)
+	}
+}
+
+// TestLimitedWaits: a queue's delay is waited there, and shown by /api/send.
+func TestLimitedWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		start := time.Now()
+		for i := range 3 {
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/limited/leaky_bucket_queue?limit=3&period=30s&key=k", nil))
+			if w.Code != 200 || time.Since(start) != time.Duration(i)*10*time.Second {
+				t.Errorf("the %dth answer came after %v: %d", i, time.Since(start), w.Code)
+			}
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/send",
+			strings.NewReader(`{"key":"k","times":4,"asks":[{"policy":{"algorithm":"leaky_bucket_queue","limit":3,"period":"30s"}}]}`))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		if got := w.Body.String(); got != `{"allowed":0,"delayed":2,"denied":2}`+"\n" || time.Since(start) != 20*time.Second {
+			t.Errorf("after %v: %s", time.Since(start), got)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,238 @@
+// A card: one algorithm, its policy as controls, its traffic and what came of it.
+
+import { Failure, post } from "./api.js";
+import { Plot, short } from "./plot.js";
+
+const about = {
+  leaky_bucket: ["Leaky bucket, meter", "What is asked for fills a bucket that leaks at the limit’s pace; what would overflow is denied. With a tick it leaks in steps."],
+  leaky_bucket_queue: ["Leaky bucket, queue", "Requests wait for evenly spaced turns; who finds the queue full is denied."],
+  token_bucket: ["Token bucket", "Each request takes a token; tokens come back at the limit’s pace, up to the burst."],
+  gcra: ["GCRA", "The generic cell rate algorithm: decides as a token bucket, told in arrival times."],
+  fixed_window: ["Fixed window", "Counts up to the limit, then starts anew. Twice the limit passes around a window’s edge: send a burst just before it and one after."],
+  sliding_window_counter: ["Sliding window counter", "Two windows, the one before weighed by how much of it still counts."],
+  sliding_window_log: ["Sliding window log", "Keeps every hit of a period: never more than the limit in any period, exactly."],
+};
+
+export const title = (algorithm) => about[algorithm]?.[0] ?? algorithm;
+
+const buckets = ["leaky_bucket", "leaky_bucket_queue", "token_bucket", "gcra"];
+const calendars = ["", "hour", "day", "week", "month"];
+
+// The controls: name, label, kind, and the algorithms that have it.
+const controls = [
+  ["limit", "Limit", "number"],
+  ["period", "Period", "text", "such as 10s, 1m or 1h30m"],
+  ["burst", "Burst", "number", "how many pass at once; empty is the limit", buckets],
+  ["tick", "Tick", "text", "leak in whole steps, such as 2s; empty is continuously", ["leaky_bucket"]],
+  ["aligned", "Aligned", "checkbox", "windows on the clock instead of from the first hit", ["fixed_window"]],
+  ["calendar", "Calendar", calendars, "windows of the calendar instead of a period", ["fixed_window"]],
+  ["time_zone", "Time zone", "text", "of the calendar, such as Europe/Vienna; empty is UTC", ["fixed_window"]],
+  ["block_for", "Block for", "text", "deny for that long once denied, such as 5s; empty does not block"],
+  ["cost", "Cost", "number", "units that each request takes"],
+];
+
+const burst = 10;
+
+/** Says on a button for a moment that it has copied. */
+export function copied(button) {
+  button.dataset.words ??= button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => (button.textContent = button.dataset.words), 1500);
+}
+
+export class Card {
+  #inputs = {};
+  #described = {}; // the policy as Go, command and curl
+  #shownAt = 0;
+  #counts = { allowed: 0, delayed: 0, denied: 0 };
+
+  /** page has key(), say(text), changed(). */
+  constructor(policy, page) {
+    this.algorithm = policy.algorithm;
+    this.page = page;
+    this.element = document.getElementById("card").content.firstElementChild.cloneNode(true);
+    this.element.id = `card-${this.algorithm}`;
+    const heading = this.find("h2");
+    heading.textContent = title(this.algorithm);
+    heading.id = `title-${this.algorithm}`;
+    this.element.setAttribute("aria-labelledby", heading.id);
+    this.find(".about").textContent = about[this.algorithm]?.[1] ?? "";
+    for (const [selector, what] of [[".controls", "policy"], [".headers", "last answer"], [".go", "policy as Go"], [".command", "policy as a command"], [".curl", "policy as curl"]]) {
+      this.find(selector).setAttribute("aria-label", `${title(this.algorithm)}: ${what}`);
+    }
+    for (const control of controls) this.#control(...control);
+    this.defaults = { ...policy, cost: 1 };
+    this.set({});
+    this.plot = new Plot(this.find("canvas"));
+    this.find(".send").onclick = () => this.#click(1);
+    this.find(".burst-10").onclick = () => this.#click(burst);
+    for (const b of this.element.querySelectorAll(".copy")) b.onclick = () => this.#copy(b);
+    this.rate = this.find(".rate");
+  }
+
+  find(selector) {
+    return this.element.querySelector(selector);
+  }
+
+  #control(name, label, kind, help, algorithms) {
+    if (algorithms && !algorithms.includes(this.algorithm)) return;
+    const input = document.createElement(Array.isArray(kind) ? "select" : "input");
+    input.name = name;
+    if (help) input.title = help;
+    if (Array.isArray(kind)) input.append(...kind.map((v) => new Option(v || "none", v)));
+    else input.type = kind;
+    if (kind === "number") Object.assign(input, { step: "any", min: 0, inputMode: "decimal" });
+    if (kind === "text") Object.assign(input, { spellcheck: false, autocomplete: "off" });
+    const field = document.createElement("label");
+    field.className = kind === "checkbox" ? "field check" : "field";
+    if (kind === "checkbox") field.append(input, label);
+    else field.append(label, input);
+    input.addEventListener("input", () => {
+      this.#follow();
+      this.page.changed();
+    });
+    this.#inputs[name] = input;
+    this.find(".controls").append(field);
+  }
+
+  // A calendar takes the period's place.
+  #follow() {
+    const { calendar, period, time_zone: zone } = this.#inputs;
+    if (!calendar) return;
+    period.disabled = calendar.value !== "";
+    zone.disabled = calendar.value === "";
+  }
+
+  /** Sets the controls, those not named in values to their defaults. */
+  set(values) {
+    for (const [name, input] of Object.entries(this.#inputs)) {
+      const v = values[name] ?? this.defaults[name] ?? "";
+      if (input.type === "checkbox") input.checked = String(v) === "true";
+      else input.value = v;
+    }
+    this.#follow();
+  }
+
+  /** The controls that are not at their defaults. */
+  changes() {
+    const changes = {};
+    for (const [name, input] of Object.entries(this.#inputs)) {
+      const v = input.type === "checkbox" ? String(input.checked) : input.value;
+      if (!input.disabled && v !== String(this.defaults[name] ?? (input.type === "checkbox" ? false : ""))) changes[name] = v;
+    }
+    return changes;
+  }
+
+  /** The policy as the controls have it. Throws a Failure that names the control. */
+  policy() {
+    const p = { algorithm: this.algorithm };
+    for (const [name, input] of Object.entries(this.#inputs)) {
+      if (name !== "cost" && !input.disabled) this.#read(p, name, input);
+    }
+    return p;
+  }
+
+  ask() {
+    const ask = { policy: this.policy() };
+    this.#read(ask, "cost", this.#inputs.cost);
+    return ask;
+  }
+
+  #read(into, name, input) {
+    if (input.type === "checkbox") {
+      if (input.checked) into[name] = true;
+    } else if (input.type === "number") {
+      if (input.value === "" && !input.validity.badInput && name === "burst") return;
+      if (Number.isNaN(input.valueAsNumber)) throw new Failure({ error: `${name} is not a number: enter one, such as 10`, field: name, algorithm: this.algorithm });
+      into[name] = input.valueAsNumber;
+    } else if (input.value.trim() !== "") {
+      into[name] = input.value.trim();
+    }
+  }
+
+  /** What the server says of the policy: its text in other forms, or what is wrong. */
+  described(d) {
+    this.problem(d.error ? d : null);
+    this.#described = d;
+    for (const form of ["go", "command", "curl"]) this.find("." + form).textContent = d[form] ?? "";
+    if (d.error) return;
+    const p = this.policy();
+    this.plot.capacity = p.burst || p.limit;
+    this.plot.steps = Boolean(p.tick) || /fixed|log/.test(this.algorithm);
+  }
+
+  /** Shows a failure at the card and at its control; null is none. */
+  problem(failure) {
+    this.failed = failure;
+    const text = failure?.error ?? failure?.message ?? "";
+    const shown = this.find(".problem");
+    if (shown.textContent !== text) shown.textContent = text;
+    for (const [name, input] of Object.entries(this.#inputs)) {
+      if (failure && name === failure.field) input.setAttribute("aria-invalid", "true");
+      else input.removeAttribute("aria-invalid");
+    }
+  }
+
+  /** Sends the card's ask so many times at once; failures are shown here. */
+  async send(times) {
+    try {
+      const answer = await post("/api/send", { key: this.page.key(), times, asks: [this.ask()] });
+      this.problem(null);
+      return answer;
+    } catch (e) {
+      this.problem(e);
+    }
+  }
+
+  async #click(times) {
+    const a = await this.send(times);
+    if (a) this.page.say(`${title(this.algorithm)}: ${a.allowed} allowed, ${a.delayed} delayed, ${a.denied} denied.`);
+  }
+
+  async #copy(button) {
+    const form = button.dataset.copy;
+    if (!this.#described[form]) return;
+    try {
+      await navigator.clipboard.writeText(this.#described[form]);
+      this.page.say(`Copied ${form}.`);
+      copied(button);
+    } catch {
+      getSelection().selectAllChildren(this.find("." + form));
+      this.page.say("The browser does not let the page copy: it is selected now.");
+    }
+  }
+
+  decision(d) {
+    this.plot.hit(d);
+    this.plot.capacity = d.burst;
+    this.#count(d.outcome, this.#counts[d.outcome] + 1);
+    this.level(d);
+    const line = `HTTP/1.1 ${d.status} ${d.status === 429 ? "Too Many Requests" : "OK"}`;
+    const lines = [line, ...d.headers.map(([name, value]) => `${name}: ${value}`)];
+    this.find(".headers").textContent = lines.join("\n") + (d.body ? "\n\n" + d.body : "");
+  }
+
+  /** Shows a level, unless a later one is shown. */
+  level({ at, level, remaining }) {
+    if (at < this.#shownAt) return;
+    this.#shownAt = at;
+    this.find(".level").textContent = short(level, this.plot.capacity);
+    this.find(".remaining").textContent = short(remaining, this.plot.capacity);
+  }
+
+  /** Shows no hits. at is from when on the level is 0; without it that is not known. */
+  reset(at) {
+    for (const outcome of Object.keys(this.#counts)) this.#count(outcome, 0);
+    this.plot.clear(at);
+    this.#shownAt = 0;
+    this.find(".level").textContent = "0";
+    this.find(".remaining").textContent = short(this.plot.capacity);
+    this.find(".headers").textContent = "no answer yet";
+  }
+
+  #count(outcome, n) {
+    this.#counts[outcome] = n;
+    const shown = this.find(".counts ." + outcome + "[data-count]");
+    shown.dataset.count = shown.textContent = n;
+  }
+}
