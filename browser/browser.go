@@ -1,0 +1,47 @@
+// Package browser opens the playground in a Chromium, for its tests and its
+// screenshots. It is a module of its own, so that nobody else builds chromedp.
+//
+// The Chromium or Chrome is the one that CHROME names, else one that chromedp
+// finds; scripts/setup browser installs one, or says how.
+package browser
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/chromedp/chromedp"
+)
+
+// T is what is needed of a testing.TB.
+type T interface {
+	Helper()
+	Name() string
+	Cleanup(func())
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// Launch starts a Chromium without a window. Tabs are opened with the context
+// that it returns; close ends it.
+func Launch(ctx context.Context) (_ context.Context, close func(), _ error) {
+	options := chromedp.DefaultExecAllocatorOptions[:]
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // as root it does not start with one
+	}
+	if path := os.Getenv("CHROME"); path != "" {
+		options = append(options, chromedp.ExecPath(path))
+	}
+	ctx, cancelAllocator := chromedp.NewExecAllocator(ctx, options...)
+	ctx, cancel := chromedp.NewContext(ctx)
+	close = func() {
+		cancel()
+		cancelAllocator()
+	}
+	if err := chromedp.Do(ctx); err != nil {
+		close()
+		return nil, nil, fmt.Errorf("start Chromium: %w; scripts/setup browser tells how to get one", err)
+	}
+	return ctx, close, nil
+}

@@ -1,0 +1,180 @@
+package browser
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestKeyboard goes through the page by Tab and operates it.
+func TestKeyboard(t *testing.T) {
+	t.Parallel()
+	b := open(t, start(t), five("alice"))
+
+	const name = `(e => (e.closest("article")?.id ?? "page") + " " + (e.name || e.id || e.className || e.localName))`
+	// In the document's order, which is that of reading; nothing sets another.
+	const stops = `$$("a[href], button, input, select, summary, [tabindex='0']")
+		.filter(e => e.checkVisibility({visibilityProperty: true}) && !e.disabled)`
+	want := Read[[]string](b, stops+`.map(`+name+`)`)
+	if positive := Read[int](b, `$$("[tabindex]").filter(e => e.tabIndex > 0).length`); positive != 0 {
+		t.Errorf("%d elements have an order of their own", positive)
+	}
+	var seen []string
+	for range want {
+		b.press(kb.Tab)
+		at := Read[struct {
+			Name, Outline, Under string
+		}](b, `(e => {
+			const box = e.getBoundingClientRect()
+			const x = box.left + box.width / 2, y = box.top + box.height / 2
+			const top = document.elementFromPoint(x, y)
+			const inSight = top && (e.contains(top) || top.contains(e))
+			const style = getComputedStyle(e)
+			return {
+				name: `+name+`(e),
+				outline: style.outlineStyle + " " + style.outlineWidth,
+				under: inSight ? "" : top ? top.localName + "." + top.className : "nothing",
+			}
+		})(document.activeElement)`)
+		seen = append(seen, at.Name)
+		if strings.HasPrefix(at.Outline, "none") || strings.HasSuffix(at.Outline, " 0px") {
+			t.Errorf("%s has the focus, and nothing shows it: outline %s", at.Name, at.Outline)
+		}
+		if at.Under != "" {
+			t.Errorf("%s has the focus, but lies under %s", at.Name, at.Under)
+		}
+	}
+	t.Logf("%d stops: %s", len(seen), strings.Join(seen, ", "))
+	if !slices.Equal(seen, want) {
+		t.Errorf("in the document they are %s", strings.Join(want, ", "))
+	}
+
+	a := limiter.TokenBucket
+	focus := func(selector string) {
+		b.Run("focus "+selector, fmt.Sprintf("$(%q).focus()", selector))
+	}
+	focus(card(a, ".send"))
+	b.Key("Enter", kb.Enter)
+	b.Eventually("allowed", counts(a), []int{1, 0, 0})
+	b.Key("Space", " ")
+	b.Eventually("allowed", counts(a), []int{2, 0, 0})
+	b.Key("Tab, to Burst 10, and Enter", kb.Tab+kb.Enter)
+	b.Eventually("the burst", counts(a), []int{5, 0, 7})
+	b.Key("Tab, to the slider, and arrow right", kb.Tab+kb.ArrowRight)
+	b.Wait("the slider sends", counts(a)+"[2] > 7")
+	b.Key("arrow left", kb.ArrowLeft)
+	b.quiet()
+	focus(card(limiter.FixedWindow, "[name=aligned]"))
+	b.Key("Space", " ")
+	b.Wait("it is checked", fmt.Sprintf("$(%q).checked", card(limiter.FixedWindow, "[name=aligned]")))
+	focus("#reset")
+	b.Key("Enter", kb.Enter)
+	b.Eventually("reset", counts(a), []int{0, 0, 0})
+	for _, key := range []string{kb.Enter, " "} {
+		focus(card(a, "summary"))
+		b.Key("open the details", key)
+		b.Wait("they are open", fmt.Sprintf("$(%q).open", card(a, "details.code")))
+		b.Key("Tab, to the first in them", kb.Tab)
+		b.Wait("it has the focus", `document.activeElement.matches("[data-copy=go]")`)
+		focus(card(a, "summary"))
+		b.Key("close them", key)
+		b.Wait("they are closed", fmt.Sprintf("!$(%q).open", card(a, "details.code")))
+	}
+	focus("[name=candidate]:checked")
+	b.Key("Space", " ")
+	b.Eventually("one candidate less", `$$("[name=candidate]:checked").length`, 2)
+	focus(".skip")
+	b.Key("the skip link, and Tab", kb.Enter+kb.Tab)
+	b.Wait("it is on the first card", `document.activeElement.closest("article") === $("article")`)
+}
+
+// press presses a key without a line in the log.
+func (b *Tab) press(key string) {
+	b.Helper()
+	if err := chromedp.Do(b.ctx, chromedp.KeyEvent(key)); err != nil {
+		b.fail("press a key", err)
+	}
+}
+
+// TestNames looks at the page as a screen reader does.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	b := open(t, start(t), five("alice"))
+	b.Click("#burst-all")
+	b.Eventually("it is told in a live region", text("#said"), "All: 31 allowed, 4 delayed, 35 denied.")
+	b.Click(card(limiter.GCRA, "summary"))
+	b.Wait("the plots have words", `$$("canvas").every(c => c.getAttribute("aria-label")?.includes("denied"))`)
+	b.Wait("which are true", `$("#card-leaky_bucket_queue canvas").getAttribute("aria-label").endsWith(" of 5. In the last 30 seconds 1 allowed, 4 delayed, 5 denied.")`)
+
+	tree, err := chromedp.Call(b.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := func(v *accessibility.Value) (s string) {
+		if v != nil {
+			_ = json.Unmarshal(v.Value, &s) // anything else is no name
+		}
+		return s
+	}
+	seen := map[string][]string{}
+	for _, node := range tree.Nodes {
+		if node.Ignored {
+			continue
+		}
+		role, name := value(node.Role), strings.TrimSpace(value(node.Name))
+		switch role {
+		case "button", "textbox", "spinbutton", "slider", "checkbox", "combobox", "link", "image", "img", "article", "Iframe", "DisclosureTriangle", "heading", "region":
+			seen[role] = append(seen[role], name)
+			if name == "" {
+				t.Errorf("a %s has no name", role)
+			}
+		case "status", "alert":
+			seen[role] = append(seen[role], name)
+		}
+	}
+	for role, names := range seen {
+		t.Logf("%d × %s: %q", len(names), role, names)
+	}
+	cards := len(limiter.Algorithms())
+	for role, least := range map[string]int{
+		"button": 4 + 2*cards, "slider": 1 + cards, "spinbutton": 2 * cards, "textbox": 1 + cards, "checkbox": 1 + cards, "article": cards, "status": 3, "alert": 1 + cards,
+	} {
+		if n := len(seen[role]); n < least {
+			t.Errorf("there are %d of the role %s, not at least %d", n, role, least)
+		}
+	}
+	if images := append(seen["image"], seen["img"]...); len(images) != cards {
+		t.Errorf("%d plots are images, not %d", len(images), cards)
+	}
+	articles := slices.Sorted(slices.Values(seen["article"]))
+	if len(slices.Compact(articles)) != cards {
+		t.Errorf("the cards' names are not all different: %q", articles)
+	}
+}
+
+// TestQuiet listens to the live regions while levels leak: a screen reader that
+// read each of them out would never end.
+func TestQuiet(t *testing.T) {
+	t.Parallel()
+	b := open(t, start(t), everyCard("alice", "limit=5", "period=2s"))
+	b.Run("listen", `
+		window.heard = []
+		for (const e of $$("output, [role=status], [role=alert], [aria-live]")) {
+			if (e.closest("[aria-live=off]")) continue
+			new MutationObserver(() => heard.push(e.textContent)).observe(e, {childList: true, characterData: true, subtree: true})
+		}`)
+	b.Click("#burst-all")
+	for _, a := range limiter.Algorithms() {
+		b.Wait(string(a)+" has answered", answered(a))
+		b.Eventually(string(a)+": level", text(card(a, ".level")), "0")
+	}
+	b.Eventually("what was heard", `heard.map(text => text.replace(/\d+/g, "#"))`, []string{"All: # allowed, # delayed, # denied."})
+}

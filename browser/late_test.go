@@ -1,0 +1,101 @@
+package browser
+
+import (
+	"context"
+	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// first has a script run before those of the page.
+func first(script string) chromedp.Action[chromedp.Void] {
+	return func(ctx context.Context, t *chromedp.Target) (none chromedp.Void, err error) {
+		_, err = cdp.Call(ctx, t, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: script})
+		return none, err
+	}
+}
+
+// TestLateLevel: a level that is older than what is shown is not shown.
+func TestLateLevel(t *testing.T) {
+	t.Parallel()
+	b := open(t, start(t), five("alice"), first(`
+		window.EventSource = class extends EventSource { constructor(url) { super(url); window.source = this } }`))
+	a := limiter.SlidingWindowLog
+	b.Click(card(a, ".burst-10"))
+	b.Eventually("level", text(card(a, ".level")), "5")
+	for late, want := range map[string]string{"-1000": "5", "+1000": "3"} {
+		b.Eventually("a level "+late+" ms later", `(() => {
+			const seen = {at: Date.now() `+late+`, level: 3, remaining: 2}
+			source.dispatchEvent(new MessageEvent("levels", {data: JSON.stringify({levels: {sliding_window_log: seen}})}))
+			return `+text(card(a, ".level"))+`
+		})()`, want)
+	}
+}
+
+// TestLateDescription: an answer about what a card was before its last change is
+// not shown, and none about a policy that is wrong now.
+func TestLateDescription(t *testing.T) {
+	t.Parallel()
+	b := open(t, start(t), five("alice"))
+	a := limiter.GCRA
+	code := text(card(a, ".go"))
+	b.Wait("the code is there", code+`.includes("5,")`)
+	b.Run("hold an answer", `
+		const original = fetch
+		let hold = true
+		window.fetch = async (url, options) => {
+			const answer = await original(url, options)
+			if (url === "/api/describe" && hold) {
+				hold = false
+				await new Promise(release => window.release = release)
+			}
+			return answer
+		}`)
+	b.Type(card(a, "[name=limit]"), "7")
+	b.Wait("it is held", "window.release")
+	b.Type(card(a, "[name=limit]"), "9")
+	b.Wait("the code", code+`.includes("9,")`)
+	b.Run("let go", `release(); for (let n = 0; n < 5; n++) await new Promise(requestAnimationFrame)`)
+	b.Wait("the code is the same", code+`.includes("9,")`)
+	b.Tolerate("status of 400")
+	b.Type(card(a, "[name=period]"), "soon")
+	b.Wait("a problem", text(card(a, ".problem")))
+	b.Eventually("no code", code, "")
+}
+
+// TestOtherPolicy: a tab has the capacity that the last decision had, whoever asked.
+func TestOtherPolicy(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	b, other := open(t, p, five("alice")), open(t, p, everyCard("alice", "limit=50", "period=1h"))
+	a := limiter.SlidingWindowLog
+	b.Wait("its own", `$("#card-sliding_window_log canvas").getAttribute("aria-label").includes(" of 5.")`)
+	other.Click(card(a, ".send"))
+	b.Eventually("remaining", text(card(a, ".remaining")), "49")
+	b.Wait("the other's", `$("#card-sliding_window_log canvas").getAttribute("aria-label").includes(" of 50.")`)
+}
+
+// TestCopyTwice: a button that says that it has copied says what it is for again.
+func TestCopyTwice(t *testing.T) {
+	t.Parallel()
+	b := open(t, start(t), five("alice"))
+	holdClipboard(b, t)
+	a := limiter.GCRA
+	b.Click(card(a, "summary"))
+	b.Run("keep what is to come", `
+		const original = setTimeout
+		window.later = []
+		window.setTimeout = (f, ms) => ms === 1500 ? later.push(f) : original(f, ms)`)
+	button := card(a, "[data-copy=go]")
+	for n := range 2 {
+		b.Click(button)
+		b.Eventually("it is copied", "later.length", n+1)
+		b.Eventually("it says so", text(button), "Copied")
+	}
+	b.Run("later", `for (const f of later) f()`)
+	b.Eventually("what it is for", text(button), "Copy Go")
+}

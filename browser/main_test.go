@@ -1,0 +1,137 @@
+package browser
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/pglimit/pglimit/internal/throwaway"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+var (
+	chromium context.Context
+	command  string              // the built pglimit
+	migrated *throwaway.Template // has pglimit's tables
+)
+
+func TestMain(m *testing.M) {
+	log.SetFlags(0)
+	code, err := runTests(m)
+	if err != nil {
+		log.Printf("browser: %v", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+func runTests(m *testing.M) (code int, err error) {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "pglimit-browser-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if command, err = Build(dir); err != nil {
+		return 1, err
+	}
+	server, err := throwaway.Start(ctx, log.Printf)
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	if migrated, err = server.Template(ctx, "browser", migrations.Up); err != nil {
+		return 1, err
+	}
+	var closeChromium func()
+	if chromium, closeChromium, err = Launch(ctx); err != nil {
+		return 1, err
+	}
+	defer closeChromium()
+	return m.Run(), nil
+}
+
+// start starts a playground over a database of its own.
+func start(t *testing.T) *Playground {
+	t.Helper()
+	return Start(t, command, migrated.New(t))
+}
+
+// open opens the playground in a tab, with the set-up of a link, and waits until
+// it is connected.
+func open(t *testing.T, p *Playground, link string, before ...chromedp.Action[chromedp.Void]) *Tab {
+	t.Helper()
+	b := Open(t, chromium, p.URL+"/#"+link, before...)
+	b.connected()
+	return b
+}
+
+func (b *Tab) connected() {
+	b.Helper()
+	b.Eventually("the status", `$("#status").textContent`, "connected")
+}
+
+// everyCard is the set-up of a link that gives each card these values.
+func everyCard(key string, values ...string) string {
+	link := url.Values{"key": {key}}
+	for _, a := range limiter.Algorithms() {
+		for _, v := range values {
+			name, value, _ := strings.Cut(v, "=")
+			link.Set(string(a)+"."+name, value)
+		}
+	}
+	return link.Encode()
+}
+
+// five is a set-up by which five requests pass, and no more while a test runs.
+func five(key string) string { return everyCard(key, "limit=5", "period=100h") }
+
+// card selects what is on an algorithm's card.
+func card(a limiter.Algorithm, selector string) string {
+	return "#card-" + string(a) + " " + selector
+}
+
+// text is the expression of an element's text.
+func text(selector string) string { return fmt.Sprintf("$(%q).textContent", selector) }
+
+// counts is the expression of what a card has counted: allowed, delayed, denied.
+func counts(a limiter.Algorithm) string {
+	return fmt.Sprintf(`["allowed", "delayed", "denied"].map(o => +$("#card-%s ." + o + "[data-count]").dataset.count)`, a)
+}
+
+// burstOfTen is what a card has counted after ten requests when five pass.
+func burstOfTen(a limiter.Algorithm) []int {
+	if a == limiter.LeakyBucketQueue {
+		return []int{1, 4, 5}
+	}
+	return []int{5, 0, 5}
+}
+
+// answered is the expression of whether a card has counted ten requests of which
+// five pass, or more where levels leak meanwhile.
+func answered(a limiter.Algorithm) string {
+	return fmt.Sprintf(`(([allowed, delayed, denied]) => allowed + delayed >= 5 && allowed + delayed + denied === 10)(%s)`, counts(a))
+}
+
+// hasColour is the expression of whether a plot shows an outcome's colour, as the
+// legend has it.
+func hasColour(a limiter.Algorithm, outcome string) string {
+	return fmt.Sprintf(`(() => {
+		const legend = getComputedStyle($("#card-%[1]s .mark.%[2]s")).backgroundColor.match(/\d+/g).map(Number)
+		const plot = $("#card-%[1]s canvas.plot")
+		const copy = new OffscreenCanvas(plot.width, plot.height).getContext("2d", {willReadFrequently: true})
+		copy.drawImage(plot, 0, 0)
+		const pixels = copy.getImageData(0, 0, plot.width, plot.height).data
+		for (let i = 0; i < pixels.length; i += 4)
+			if (pixels[i+3] === 255 && legend.every((v, n) => Math.abs(v - pixels[i+n]) < 4)) return true
+		return false
+	})()`, a, outcome)
+}

@@ -1,0 +1,128 @@
+package browser
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+const (
+	startTimeout = 30 * time.Second
+	stopTimeout  = 10 * time.Second
+)
+
+// Build builds the command into a directory and returns its path.
+func Build(dir string) (path string, err error) {
+	// In its own module, whose versions of dependencies it is to have.
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/pglimit/pglimit").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the command's sources: %w", err)
+	}
+	path = filepath.Join(dir, "pglimit")
+	if runtime.GOOS == "windows" {
+		path += ".exe"
+	}
+	build := exec.Command("go", "build", "-o", path, "./cmd/pglimit")
+	build.Dir = strings.TrimSpace(string(root))
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the command: %w: %s", err, out)
+	}
+	return path, nil
+}
+
+// Playground is a `pglimit playground`, running or not.
+type Playground struct {
+	URL string // without a slash at its end
+
+	t                 T
+	command, database string
+	cmd               *exec.Cmd
+	ended             chan struct{} // closed when cmd has ended, with err
+	err               error
+	stderr            bytes.Buffer
+}
+
+// Start starts the command over a database, on any free port. It is stopped
+// when the test ends.
+func Start(t T, command, database string) *Playground {
+	t.Helper()
+	p := &Playground{t: t, command: command, database: database}
+	p.start("localhost:0")
+	t.Cleanup(p.Stop)
+	return p
+}
+
+// Again starts it again, where it was.
+func (p *Playground) Again() {
+	p.t.Helper()
+	u, err := url.Parse(p.URL)
+	if err != nil {
+		p.t.Fatalf("%v", err)
+	}
+	p.start(u.Host)
+}
+
+func (p *Playground) start(addr string) {
+	p.t.Helper()
+	p.stderr.Reset()
+	p.cmd = exec.Command(p.command, "playground", "--addr", addr, "--json")
+	p.cmd.Env = append(os.Environ(), "DATABASE_URL="+p.database)
+	p.cmd.Stderr = &p.stderr
+	stdout, err := p.cmd.StdoutPipe()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		p.t.Fatalf("start the playground: %v", err)
+	}
+	late := time.AfterFunc(startTimeout, func() { p.cmd.Process.Kill() })
+	var ready struct{ URL string }
+	readErr := json.NewDecoder(stdout).Decode(&ready)
+	late.Stop()
+	p.ended = make(chan struct{})
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	if readErr != nil {
+		p.cmd.Process.Kill()
+		<-p.ended
+		p.t.Fatalf("the playground at %s told no URL: %v (%v): %s", addr, readErr, p.err, &p.stderr)
+	}
+	u, err := url.Parse(ready.URL)
+	if err != nil || u.Host == "" {
+		p.t.Fatalf("the playground told the URL %q", ready.URL)
+	}
+	p.URL = u.Scheme + "://" + u.Host
+}
+
+// Stop ends it as Ctrl-C does, tabs that listen notwithstanding.
+func (p *Playground) Stop() {
+	p.t.Helper()
+	if p.cmd.Process.Signal(os.Interrupt) != nil {
+		return // it has ended
+	}
+	late := time.AfterFunc(stopTimeout, func() { p.cmd.Process.Kill() })
+	<-p.ended
+	if !late.Stop() {
+		p.t.Errorf("the playground did not end within %v of an interrupt", stopTimeout)
+	} else if p.err != nil {
+		p.t.Errorf("the interrupted playground ended with %v: %s", p.err, &p.stderr)
+	}
+}
+
+// Kill ends it without a warning.
+func (p *Playground) Kill() {
+	p.t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		p.t.Fatalf("kill the playground: %v", err)
+	}
+	<-p.ended
+}

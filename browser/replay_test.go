@@ -1,0 +1,240 @@
+package browser
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// accessLog is a log of 19 requests and a line that is none. One client sends ten,
+// most of them around the edge of its window of a minute.
+func accessLog() []byte {
+	began := time.Date(2026, 5, 17, 10, 5, 0, 0, time.UTC)
+	var log bytes.Buffer
+	line := func(client string, second int) {
+		fmt.Fprintf(&log, "%s - - [%s] \"GET / HTTP/1.1\" 200 5120\n", client, began.Add(time.Duration(second)*time.Second).Format("02/Jan/2006:15:04:05 -0700"))
+	}
+	line("192.0.2.7", 0)
+	for n := range 9 {
+		line(fmt.Sprint("198.51.100.", 1+n), 1+n)
+	}
+	log.WriteString("this is no request\n")
+	for range 4 {
+		line("192.0.2.7", 59)
+	}
+	for range 5 {
+		line("192.0.2.7", 61)
+	}
+	return log.Bytes()
+}
+
+func packed(t *testing.T, content []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// file writes a file for a test.
+func file(t *testing.T, name string, content []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// drop drops a file on an element as a person does.
+func (b *Tab) drop(path, selector string) {
+	b.Helper()
+	b.dropData("drop "+filepath.Base(path), selector, &input.DragData{Items: []*input.DragDataItem{}, Files: []string{path}, DragOperationsMask: 1})
+}
+
+func (b *Tab) dropData(step, selector string, data *input.DragData) {
+	b.Helper()
+	b.Do("scroll to "+selector, scrollTo(selector))
+	at := Read[[2]float64](b, fmt.Sprintf(`(r => [r.x + r.width / 2, r.y + r.height / 2])($(%q).getBoundingClientRect())`, selector))
+	b.Do(step+" on "+selector, func(ctx context.Context, t *chromedp.Target) (none chromedp.Void, err error) {
+		for _, kind := range []input.DispatchDragEventType{input.DispatchDragEventTypeDragEnter, input.DispatchDragEventTypeDragOver, input.DispatchDragEventTypeDrop} {
+			if _, err := cdp.Call(ctx, t, input.DispatchDragEvent, input.DispatchDragEventParams{
+				Type: kind, X: at[0], Y: at[1], Data: data,
+			}); err != nil {
+				return none, err
+			}
+		}
+		return none, nil
+	})
+}
+
+func (b *Tab) choose(path string) {
+	b.Helper()
+	b.Do("choose "+filepath.Base(path), chromedp.SetUploadFiles(chromedp.ID("file"), []string{path}))
+}
+
+const (
+	replayStatus = `$("#replay-status").textContent`
+	shownReport  = `$("#report").checkVisibility()`
+	// The report's candidates, each with what it says of outcomes.
+	candidates = `[...$("#report").contentDocument.querySelectorAll("section.card")].map(c =>
+		[c.querySelector("h2").lastChild.textContent.trim(), ...[...c.querySelectorAll(".totals td.big")].map(td => +td.textContent.replace(/\D/g, ""))])`
+)
+
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	b := open(t, p, everyCard("alice", "limit=5", "period=1m"))
+	// Allowed, denied, keys denied.
+	three := [][]any{{"Token bucket", 15, 4, 1}, {"Fixed window", 19, 0, 0}, {"Sliding window log", 15, 4, 1}}
+	check := func(name string) {
+		b.Eventually("the status", replayStatus, name+": 19 requests, 1 line that could not be read.")
+		b.Wait("the report is there", shownReport)
+		b.Eventually("what it says", candidates, three)
+		b.Wait("who was denied", `$("#report").contentDocument.body.textContent.includes("192.0.2.7")`)
+	}
+	log := file(t, "access.log", accessLog())
+	b.drop(log, "#drop")
+	check("access.log")
+	b.Click(`[name=candidate][value="fixed_window"]`) // for the next
+	b.Click(`[name=candidate][value="fixed_window"]`)
+	b.choose(file(t, "again.log", accessLog()))
+	check("again.log")
+	b.Eventually("the same file can be chosen again", `$("#file").value`, "")
+	b.drop(file(t, "access.log.gz", packed(t, accessLog())), "#drop")
+	check("access.log.gz")
+
+	t.Log("the policies are those of the cards")
+	b.Type(card(limiter.TokenBucket, "[name=burst]"), "10")
+	b.drop(log, "#drop")
+	three[0] = []any{"Token bucket", 19, 0, 0}
+	check("access.log")
+
+	t.Log("one candidate, and one that queues")
+	for _, a := range []limiter.Algorithm{limiter.TokenBucket, limiter.FixedWindow, limiter.SlidingWindowLog} {
+		b.Click(fmt.Sprintf("[name=candidate][value=%q]", a))
+	}
+	b.Click(`[name=candidate][value="leaky_bucket_queue"]`)
+	b.choose(log)
+	b.Wait("the report is there", shownReport)
+	// At 59 s one passes and three wait for 12 s each; at 61 s there is room for one.
+	b.Eventually("allowed, delayed, denied, keys denied", candidates, [][]any{{"Leaky bucket as a queue", 11, 4, 4, 1}})
+	report := Read[string](b, `$("#report").contentDocument.body.textContent`)
+
+	t.Log("the report on its own")
+	address := Read[string](b, `$("#report-open").href`)
+	alone := Open(t, chromium, address)
+	if text := Read[string](alone, `document.body.textContent`); text != report {
+		t.Errorf("on its own the report says %s, in the frame %s", text, report)
+	}
+	for _, scheme := range []string{"light", "dark"} {
+		alone.Media("prefers-color-scheme", scheme)
+		for _, f := range Read[[]string](alone, contrasts+".failing") {
+			t.Errorf("%s: %s", scheme, f)
+		}
+	}
+	for _, width := range widths {
+		alone.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 800))
+		alone.Wait("no scrolling sideways", fmt.Sprintf("innerWidth === %d && document.scrollingElement.scrollWidth <= innerWidth", width))
+	}
+	response, err := http.Get(Read[string](b, `$("#report-save").href`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if is := response.Header.Get("Content-Disposition"); !strings.HasPrefix(is, "attachment") {
+		t.Errorf("the report to save is sent with Content-Disposition %q", is)
+	}
+}
+
+// TestReplayAgain drops logs faster than they can be replayed: the last one counts.
+func TestReplayAgain(t *testing.T) {
+	t.Parallel()
+	b := open(t, start(t), everyCard("alice", "limit=5", "period=1m"))
+	long := file(t, "long.log", bytes.Repeat(accessLog(), 20_000))
+	for range 3 {
+		b.drop(long, "#drop")
+	}
+	b.drop(file(t, "access.log", accessLog()), "#drop")
+	b.Eventually("the status", replayStatus, "access.log: 19 requests, 1 line that could not be read.")
+	b.Wait("the report is there", shownReport)
+	if n := b.Requests("POST /api/replay"); n != 4 {
+		t.Errorf("%d logs were sent, not 4", n)
+	}
+}
+
+func TestReplayRefused(t *testing.T) {
+	t.Parallel()
+	b := open(t, start(t), everyCard("alice", "limit=5", "period=1m"))
+	b.Tolerate("status of 422") // the browser's own words for such an answer
+	b.Tolerate("status of 400")
+	good := file(t, "access.log", accessLog())
+	broken := packed(t, accessLog())
+	for _, c := range []struct {
+		name, words string
+		content     []byte
+	}{
+		{"poem.txt", "none of its 3 lines is of an access log", []byte("These are lines,\nbut none\nof them a request's.\n")},
+		{"empty.log", "none of its 0 lines is of an access log", nil},
+		{"picture.png", "of an access log", append([]byte("\x89PNG\r\n\x1a\n"), bytes.Repeat([]byte{0, 255, 10, 7}, 1000)...)},
+		{"half.log.gz", "cannot be read", broken[:len(broken)/2]},
+	} {
+		b.drop(good, "#drop")
+		b.Wait("a report is there", shownReport)
+		b.drop(file(t, c.name, c.content), "#drop")
+		b.Wait("a clear message", fmt.Sprintf(`%[1]s.startsWith(%q) && %[1]s.includes(%q)`, replayStatus, c.name+": ", c.words))
+		b.Wait("no report", `!`+shownReport+` && !$("#report-open").checkVisibility()`)
+		t.Log(Read[string](b, replayStatus))
+	}
+
+	t.Log("what is no file, or more than one")
+	folder := t.TempDir()
+	b.drop(folder, "#drop")
+	b.Eventually("a folder", replayStatus, filepath.Base(folder)+": cannot be read: choose a file, not a folder, that you may read.")
+	b.dropData("drop a text", "#drop", &input.DragData{Items: []*input.DragDataItem{{MimeType: "text/plain", Data: "a log"}}, Files: []string{}, DragOperationsMask: 1})
+	b.Eventually("a text", replayStatus, "That is no file: drop one access log.")
+	b.dropData("drop two files", "#drop", &input.DragData{Items: []*input.DragDataItem{}, Files: []string{good, good}, DragOperationsMask: 1})
+	b.Eventually("two files", replayStatus, "These are several files: drop one access log.")
+
+	b.Type(card(limiter.TokenBucket, "[name=period]"), "soon")
+	b.drop(good, "#drop")
+	b.Wait("a policy that is none: a clear message", replayStatus+`.includes("Period")`)
+	t.Log(Read[string](b, replayStatus))
+	b.Type(card(limiter.TokenBucket, "[name=period]"), "1m")
+	for _, a := range []limiter.Algorithm{limiter.TokenBucket, limiter.FixedWindow, limiter.SlidingWindowLog} {
+		b.Click(fmt.Sprintf("[name=candidate][value=%q]", a))
+	}
+	b.drop(good, "#drop")
+	b.Wait("no policy: a clear message", replayStatus+`.includes("Choose a policy")`)
+	t.Log(Read[string](b, replayStatus))
+	for _, a := range limiter.Algorithms()[:3] {
+		b.Click(fmt.Sprintf("[name=candidate][value=%q]", a))
+	}
+	b.Eventually("no fourth policy", `$$("[name=candidate]").map(e => e.disabled)`, []bool{false, false, false, true, true, true, true})
+	b.drop(good, "#drop")
+	b.Wait("the report is there", shownReport)
+	b.Eventually("three candidates", candidates+".length", 3)
+
+	// The browser would open a file that the page does not say it takes.
+	b.Run("look for files that nobody takes", `for (const kind of ["dragover", "drop"]) addEventListener(kind, e => window["taken_" + kind] = e.defaultPrevented)`)
+	b.drop(good, "header")
+	b.Eventually("a file that misses its place is taken, too", "[taken_dragover, taken_drop]", []bool{true, true})
+}

@@ -1,0 +1,171 @@
+// Screenshots takes the pictures of the playground and of a replay's report that
+// are in docs/, on a throwaway PostgreSQL:
+//
+//	go run ./screenshots DIRECTORY
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/pglimit/pglimit/browser"
+	"github.com/pglimit/pglimit/internal/throwaway"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+func main() {
+	log.SetFlags(0)
+	if len(os.Args) != 2 {
+		log.Fatal("usage: screenshots DIRECTORY")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1]); err != nil {
+		log.Fatalf("screenshots: %v", err)
+	}
+}
+
+func run(ctx context.Context, to string) (err error) {
+	dir, err := os.MkdirTemp("", "pglimit-screenshots-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	command, err := browser.Build(dir)
+	if err != nil {
+		return err
+	}
+	server, err := throwaway.Start(ctx, log.Printf)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	migrated, err := server.Template(ctx, "screenshots", migrations.Up)
+	if err != nil {
+		return err
+	}
+	chromium, closeChromium, err := browser.Launch(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeChromium()
+	return (&photographer{to: to}).work(func(p *photographer) {
+		playground := browser.Start(p, command, migrated.New(p))
+		p.scene(browser.Open(p, chromium, playground.URL))
+		p.report(browser.Open(p, chromium, playground.URL), filepath.Join(dir, "access.log"))
+	})
+}
+
+// edge is the period of the fixed window in the scene, and justBefore is shortly
+// before it ends; both in milliseconds.
+const (
+	edge       = 10_000
+	justBefore = edge - 1800
+)
+
+// scene sends the same to all cards: a burst just before the fixed window's edge,
+// one just after it, and a few more.
+func (p *photographer) scene(b *browser.Tab) {
+	b.Wait("connected", `$("#status").textContent === "connected"`)
+	p.size(b, 1440, 1)
+	b.Run("one request opens the window", `window.began = Date.now(); $("#send-all").click()`)
+	b.Wait("its edge is near", fmt.Sprintf(`Date.now() > began + %d`, justBefore))
+	b.Run("a burst", `$("#burst-all").click()`)
+	b.Wait("the burst is counted", `+$("#card-fixed_window .level").textContent === 10`)
+	b.Wait("the window is over", `+$("#card-fixed_window .level").textContent === 0`)
+	b.Run("a burst", `$("#burst-all").click()`)
+	for n := range 4 {
+		b.Wait("a while", fmt.Sprintf(`Date.now() > began + %d`, edge+1800*(n+1)))
+		b.Run("a request", `$("#send-all").click()`)
+	}
+	b.Wait("a while", fmt.Sprintf(`Date.now() > began + %d`, edge+7800))
+	for _, scheme := range []string{"light", "dark"} {
+		p.size(b, 1440, 1)
+		p.shoot(b, scheme, "playground-wide-"+scheme)
+		p.size(b, 390, 2)
+		p.shoot(b, scheme, "playground-narrow-"+scheme)
+	}
+}
+
+// size makes the window so wide, and so high that the cards are in it, or two of
+// them if they are one above the other.
+func (p *photographer) size(b *browser.Tab, width int64, scale float64) {
+	b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 1000, chromedp.EmulateScale(scale)))
+	last := "article:last-of-type"
+	if width < 768 {
+		last = "article:nth-of-type(1)"
+	}
+	height := browser.Read[int64](b, fmt.Sprintf(`Math.ceil($(%q).getBoundingClientRect().bottom + scrollY) + 16`, last))
+	b.Do("its height", chromedp.EmulateViewport(width, height, chromedp.EmulateScale(scale)))
+}
+
+// shoot takes the picture of what is in the window.
+func (p *photographer) shoot(b *browser.Tab, scheme, name string) {
+	b.Media("prefers-color-scheme", scheme)
+	b.Run("it is drawn anew", `for (let n = 0; n < 10; n++) await new Promise(requestAnimationFrame)`)
+	image := browser.Do(b, name, chromedp.CaptureScreenshot())
+	path := filepath.Join(p.to, name+".png")
+	if err := os.WriteFile(path, image, 0o644); err != nil {
+		p.Fatalf("%v", err)
+	}
+	p.Logf("%s: %d kB", path, len(image)>>10)
+}
+
+// report replays a log by the policies of three cards.
+func (p *photographer) report(b *browser.Tab, path string) {
+	if err := os.WriteFile(path, accessLog(), 0o600); err != nil {
+		p.Fatalf("%v", err)
+	}
+	b.Wait("connected", `$("#status").textContent === "connected"`)
+	b.Do("choose a log", chromedp.SetUploadFiles(chromedp.ID("file"), []string{path}))
+	b.Wait("the report is there", `$("#report").checkVisibility()`)
+	b.Do("open it", chromedp.Navigate(browser.Read[string](b, `$("#report-open").href`)))
+	b.Do("a window of 1440 px", chromedp.EmulateViewport(1440, 1000))
+	height := browser.Read[int64](b, `Math.ceil(document.body.getBoundingClientRect().bottom)`)
+	b.Do("its height", chromedp.EmulateViewport(1440, height))
+	p.shoot(b, "light", "replay-report")
+}
+
+// accessLog is half an hour of a web server: clients who look around, one that
+// crawls, and one that comes all at once.
+func accessLog() []byte {
+	const seconds = 30 * 60
+	began := time.Date(2026, 5, 17, 10, 0, 0, 0, time.UTC)
+	random := rand.New(rand.NewPCG(1, 2))
+	at := make([][]string, seconds) // who asks in each second
+	for _, network := range []string{"192.0.2.", "198.51.100.", "203.0.113."} {
+		for host := range 20 {
+			client := fmt.Sprint(network, 10+host)
+			for second := random.IntN(200); second < seconds; second += 5 + random.IntN(120) {
+				for range 1 + random.IntN(6) { // a page and what belongs to it
+					at[second] = append(at[second], client)
+				}
+			}
+		}
+	}
+	for second := 400; second < 1100; second++ {
+		at[second] = append(at[second], "198.51.100.200", "198.51.100.200")
+	}
+	for second := 1200; second < 1700; second += 30 {
+		for range 25 {
+			at[second] = append(at[second], "203.0.113.99")
+		}
+	}
+	var b bytes.Buffer
+	for second, clients := range at {
+		for _, client := range clients {
+			fmt.Fprintf(&b, "%s - - [%s] \"GET / HTTP/1.1\" 200 5120\n", client, began.Add(time.Duration(second)*time.Second).Format("02/Jan/2006:15:04:05 -0700"))
+		}
+	}
+	return b.Bytes()
+}

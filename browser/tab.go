@@ -1,0 +1,255 @@
+package browser
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// stepTimeout is how long a step may take; nothing is measured by it.
+const stepTimeout = 30 * time.Second
+
+// prelude is what expressions may use.
+const prelude = `const $ = s => document.querySelector(s), $$ = s => [...document.querySelectorAll(s)];`
+
+// Tab is a tab of a browser context of its own, without the cookies, storage
+// and permissions of others. A step that fails or takes too long ends the
+// test, with a picture of the page. So does, at its end, what a page must not
+// do: see watch.
+type Tab struct {
+	T
+	ctx, browser context.Context
+	watch        *watch
+}
+
+// Open opens a tab of the browser and goes to a URL.
+func Open(t T, browser context.Context, url string, before ...chromedp.Action[chromedp.Void]) *Tab {
+	t.Helper()
+	return openIn(t, browser, chromedp.WithNewBrowserContext(), url, before...)
+}
+
+// OpenBeside opens a tab of another's browser context: they share its connections.
+func OpenBeside(t T, other *Tab, url string) *Tab {
+	t.Helper()
+	return openIn(t, other.browser, chromedp.WithExistingBrowserContext(chromedp.FromContext(other.ctx).BrowserContextID), url)
+}
+
+func openIn(t T, browser context.Context, in chromedp.ContextOption, url string, before ...chromedp.Action[chromedp.Void]) *Tab {
+	t.Helper()
+	origin := url
+	if scheme, rest, ok := strings.Cut(url, "://"); ok {
+		host, _, _ := strings.Cut(rest, "/")
+		origin = scheme + "://" + host
+	}
+	b := &Tab{T: t, browser: browser, watch: &watch{origin: origin, requests: map[string]int{}}}
+	var cancel func()
+	b.ctx, cancel = chromedp.NewContext(browser, in, chromedp.WithListener(b.watch.see))
+	t.Cleanup(func() {
+		cancel()
+		for _, c := range b.watch.left() {
+			t.Errorf("%s", c)
+		}
+	})
+	// The tab lives as long as the context of the first Do, which therefore has no timeout.
+	if err := chromedp.Do(b.ctx); err != nil {
+		t.Fatalf("open a tab: %v", err)
+	}
+	address, _, _ := strings.Cut(url, "#")
+	b.Do("open "+address, append(before, chromedp.Navigate(url))...)
+	return b
+}
+
+// Tolerate says which complaints, by a part of them, are meant to be.
+func (b *Tab) Tolerate(part string) {
+	b.watch.mu.Lock()
+	defer b.watch.mu.Unlock()
+	b.watch.tolerated = append(b.watch.tolerated, part)
+}
+
+// Requests is how many requests the page has made, such as "POST /api/send".
+func (b *Tab) Requests(what string) int {
+	b.watch.mu.Lock()
+	defer b.watch.mu.Unlock()
+	return b.watch.requests[what]
+}
+
+// Do runs actions as one step.
+func (b *Tab) Do(step string, actions ...chromedp.Action[chromedp.Void]) {
+	b.Helper()
+	b.Logf("%s", step)
+	ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.fail(step, err)
+	}
+}
+
+// Do runs an action with a result as one step.
+func Do[R any](b *Tab, step string, action chromedp.Action[R]) (result R) {
+	b.Helper()
+	b.Do(step, func(ctx context.Context, t *chromedp.Target) (none chromedp.Void, err error) {
+		result, err = action(ctx, t)
+		return none, err
+	})
+	return result
+}
+
+// Read returns what an expression of JavaScript is.
+func Read[R any](b *Tab, expression string) R {
+	b.Helper()
+	result, err := read[R](b, expression)
+	if err != nil {
+		b.fail("read "+expression, err)
+	}
+	return result
+}
+
+func read[R any](b *Tab, expression string) (R, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
+	defer cancel()
+	return chromedp.Run(ctx, evaluate[R](`(async () => { `+prelude+` return (`+expression+`) })()`))
+}
+
+func evaluate[R any](expression string) chromedp.Action[R] {
+	return chromedp.Evaluate[R](expression, chromedp.EvalAwaitPromise, func(p *runtime.EvaluateParams) {
+		yes := true
+		p.UserGesture = &yes // the clipboard wants one
+	})
+}
+
+// Run evaluates statements as one step.
+func (b *Tab) Run(step, statements string) {
+	b.Helper()
+	b.Do(step, evaluate[chromedp.Void](`(async () => { `+prelude+statements+` })()`))
+}
+
+// Wait waits until an expression of JavaScript, looked at before each frame, is
+// neither false nor throws. (chromedp.Poll needs eval, which the page's policy
+// forbids.)
+func (b *Tab) Wait(step, expression string) {
+	b.Helper()
+	b.Logf("%s", step)
+	ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
+	defer cancel()
+	err := chromedp.Do(ctx, evaluate[chromedp.Void](`new Promise(done => {
+		`+prelude+`
+		const look = () => {
+			try { if (`+expression+`) return done() } catch {}
+			requestAnimationFrame(look)
+		}
+		look()
+	})`))
+	if err != nil {
+		b.fail(step, err)
+	}
+}
+
+// Eventually waits until an expression of JavaScript is what is wanted, as
+// JSON.
+func (b *Tab) Eventually(step, expression string, want any) {
+	b.Helper()
+	wanted, err := json.Marshal(want)
+	if err != nil {
+		b.Fatalf("%v", err)
+	}
+	step = fmt.Sprintf("%s: %s", step, wanted)
+	b.Logf("%s", step)
+	ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
+	defer cancel()
+	err = chromedp.Do(ctx, evaluate[chromedp.Void](fmt.Sprintf(`new Promise(done => {
+		%s
+		const wanted = JSON.stringify(%s)
+		const look = () => {
+			try { if (JSON.stringify(%s) === wanted) return done() } catch {}
+			requestAnimationFrame(look)
+		}
+		look()
+	})`, prelude, wanted, expression)))
+	if err != nil {
+		is, readErr := read[string](b, `JSON.stringify(`+expression+`) ?? "undefined"`)
+		b.fail(step, fmt.Errorf("it is %s: %w", is, errors.Join(err, readErr)))
+	}
+}
+
+// Click clicks the middle of an element, scrolled to where nothing is over it.
+func (b *Tab) Click(selector string) {
+	b.Helper()
+	b.Do("click "+selector, scrollTo(selector), chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
+}
+
+func scrollTo(selector string) chromedp.Action[chromedp.Void] {
+	return evaluate[chromedp.Void](fmt.Sprintf(`document.querySelector(%q)?.scrollIntoView({block: "center"})`, selector))
+}
+
+// Type replaces the text of an input, as by hand, and leaves it.
+func (b *Tab) Type(selector, text string) {
+	b.Helper()
+	b.Do(fmt.Sprintf("type %q into %s", text, selector),
+		evaluate[chromedp.Void](fmt.Sprintf(`{ const e = document.querySelector(%q); e.focus(); e.select() }`, selector)),
+		func(ctx context.Context, t *chromedp.Target) (none chromedp.Void, err error) {
+			_, err = cdp.Call(ctx, t, input.InsertText, input.InsertTextParams{Text: text})
+			return none, err
+		},
+		evaluate[chromedp.Void](`document.activeElement.blur()`),
+	)
+}
+
+// Key presses keys where the focus is.
+func (b *Tab) Key(step, keys string, options ...chromedp.KeyOption) {
+	b.Helper()
+	b.Do(step, chromedp.KeyEvent(keys, options...))
+}
+
+// Media emulates what a user prefers, such as prefers-color-scheme: dark.
+func (b *Tab) Media(name, value string) {
+	b.Helper()
+	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: name, Value: value}},
+	}); err != nil {
+		b.fail(name+": "+value, err)
+	}
+	b.Wait(name+": "+value, fmt.Sprintf(`matchMedia("(%s: %s)").matches`, name, value))
+}
+
+// fail ends the test with what went wrong at a step.
+func (b *Tab) fail(step string, err error) {
+	b.Helper()
+	for _, c := range b.watch.left() {
+		b.Logf("%s", c)
+	}
+	b.picture()
+	b.Fatalf("%s: %v", step, err)
+}
+
+// picture saves what the tab shows, for whoever looks at a failed test.
+func (b *Tab) picture() {
+	ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
+	defer cancel()
+	image, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+	if err != nil {
+		b.Logf("no picture of the page: %v", err)
+		return
+	}
+	name := strings.NewReplacer("/", "-", " ", "-").Replace(b.Name())
+	f, err := os.CreateTemp("", "pglimit-"+filepath.Base(name)+"-*.png")
+	if err == nil {
+		_, err = f.Write(image)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		b.Logf("no picture of the page: %v", err)
+		return
+	}
+	b.Logf("the page then: %s", f.Name())
+}
