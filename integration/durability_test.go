@@ -164,14 +164,19 @@ func waitInVain(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) 
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { gone <- l.Wait(ctx, p, key, 1) }()
-	eventually(t, "the Wait is in the queue", func(ctx context.Context) (bool, error) {
-		r, err := l.Check(ctx, p, key, 0)
-		return near(r.Level, 2), err
-	})
+	queued := func(units float64) {
+		t.Helper()
+		eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
+			r, err := l.Check(ctx, p, key, 0)
+			return near(r.Level, units), err
+		})
+	}
+	queued(2)
 	cancel()
 	if err := <-gone; err == nil {
 		t.Errorf("%s: a cancelled Wait had its turn", p.Name)
 	}
+	queued(1)
 }
 
 // TestDurabilityOfBatches is the same for those that share a statement: of three

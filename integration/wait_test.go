@@ -3,8 +3,12 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -24,7 +28,7 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 	level := func(key string) float64 { return must(t)(l.Check(ctx, slow, key, 0)).Level }
 	queued := func(key string, units float64) {
 		t.Helper()
-		eventually(t, "the Wait is in the queue", func(ctx context.Context) (bool, error) {
+		eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
 			r, err := l.Check(ctx, slow, key, 0)
 			return near(r.Level, units), err
 		})
@@ -67,9 +71,7 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: got %v", err)
 	}
-	if got := level("cancelled"); !near(got, 1) {
-		t.Errorf("a cancelled Wait left a level of %v", got)
-	}
+	queued("cancelled", 1)
 
 	// Once somebody queued behind it the place stays taken.
 	waiting, stop = context.WithCancel(ctx)
@@ -108,6 +110,94 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 	for _, ask := range []limiter.Ask{bucket.Ask("k", 1), again} {
 		if r, err := l.DoWait(ctx, ask); !errors.Is(err, limiter.ErrUnsupported) || r.Allowed {
 			t.Errorf("%+v: DoWait gave %+v, %v", ask, r, err)
+		}
+	}
+}
+
+// TestWaitCancelledInFlight cancels a Wait whose statement is waiting for the row:
+// it returns while that still does, and what that takes later goes back, at the
+// latest when the limiter has closed.
+func TestWaitCancelledInFlight(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	other := newLimiter(t, pool, nil)
+	must(t)(other.Allow(t.Context(), lane, "k"))
+	const ticket = "SELECT ticket FROM pglimit_leaky_bucket_queue"
+	before := one[int64](t, pool, ticket)
+
+	l := newLimiter(t, pool, &patient)
+	release := cancelInFlight(t, pool, l)
+	if n, err := blocked(t.Context(), pool); n != 1 || err != nil {
+		t.Errorf("the statement ended with its caller: %d, %v", n, err)
+	}
+	var released atomic.Bool
+	closed := make(chan bool, 1)
+	go func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		closed <- released.Load()
+	}()
+	for { // a Close that does not wait has time to return
+		if _, err := l.Check(t.Context(), lane, "k", 0); errors.Is(err, limiter.ErrClosed) {
+			break
+		}
+	}
+	one[int64](t, pool, ticket)
+	released.Store(true)
+	release()
+	if !<-closed {
+		t.Error("Close returned while the statement was in flight")
+	}
+	if got := must(t)(other.Check(t.Context(), lane, "k", 0)).Level; !near(got, 1) {
+		t.Errorf("the cancelled Wait left a level of %v", got)
+	}
+	if after := one[int64](t, pool, ticket); after <= before {
+		t.Error("no place was taken, and none could go back")
+	}
+}
+
+// TestWaitCancelledWithoutTimeout: a statement whose caller has gone does not go
+// on for ever.
+func TestWaitCancelledWithoutTimeout(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	l := newLimiter(t, pool, &limiter.Config{Timeout: -1})
+	must(t)(l.Allow(t.Context(), lane, "k"))
+	release := cancelInFlight(t, pool, l)
+	if err := l.Close(); err != nil { // else it hangs here
+		t.Error(err)
+	}
+	release()
+}
+
+var lane = limiter.Policy{Name: "lane", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
+
+// cancelInFlight cancels a Wait for 2 units on lane and "k" while another
+// transaction holds the row, until release.
+func cancelInFlight(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter) (release func()) {
+	t.Helper()
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT FROM pglimit_leaky_bucket_queue FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() { gone <- l.Wait(ctx, lane, "k", 2) }()
+	eventually(t, "the statement waits", func(ctx context.Context) (bool, error) {
+		n, err := blocked(ctx, pool)
+		return n == 1, err
+	})
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	return func() {
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Error(err)
 		}
 	}
 }

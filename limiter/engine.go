@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -33,7 +34,8 @@ type engine struct {
 	inTx     bool
 	closed   *atomic.Bool
 	degraded *degradedLog
-	denied   *denyCache // nil: none
+	denied   *denyCache    // nil: none
+	leaving  *sync.RWMutex // read-locked while places of a queue may go back
 	// By how many microseconds the database's clock was ahead of this machine's
 	// when they were last compared: see postgres.compare.
 	ahead *atomic.Int64
@@ -58,9 +60,12 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 	if v == verbWait {
 		q.room = min(q.capacity, float64(float64(within.Microseconds())*q.leak)+q.units)
 	}
-	if e.batches != nil && v == verbTake && h == nil && q.possible() {
+	switch {
+	case v == verbWait:
+		o, err = e.queue(ctx, in, *q)
+	case e.batches != nil && v == verbTake && h == nil && q.possible():
 		o, err = e.batches.take(ctx, a)
-	} else {
+	default:
 		o, err = e.askOnce(ctx, v, q, h)
 	}
 	if err == nil {

@@ -3,6 +3,7 @@ package limiter
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -59,17 +60,21 @@ func newLimiter(config *Config, s store) *Limiter {
 	return &Limiter{engine{
 		config: config.withDefaults(), store: s,
 		holds: newHoldWatch(), closed: new(atomic.Bool), degraded: new(degradedLog), ahead: new(atomic.Int64),
+		leaving: new(sync.RWMutex),
 	}}
 }
 
 // Close makes every later call return ErrClosed and waits until the decisions
-// that were asked for before have their answers. It returns nil, may be called
-// again, and leaks nothing when it is not called.
+// that were asked for before have their answers, and the places of cancelled
+// Waits have gone back. It does not wait for those that sleep: cancel them first.
+// It returns nil, may be called again, and leaks nothing when it is not called.
 func (l *Limiter) Close() error {
 	l.engine.closed.Store(true)
 	if l.engine.batches != nil {
 		l.engine.batches.close()
 	}
+	l.engine.leaving.Lock()
+	defer l.engine.leaving.Unlock()
 	return nil
 }
 

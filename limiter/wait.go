@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,9 +15,9 @@ import (
 //
 // When the queue is full, the key is blocked, or the turn would come after
 // ctx's deadline, the answer is a denial, at once, and nothing is consumed.
-// When ctx ends during the sleep DoWait returns ctx's error, and the place goes
-// back if nobody has queued behind it. The sleep is real time even when
-// Config.Now is set.
+// When ctx ends DoWait returns ctx's error at once, and its place, even if a
+// statement in flight takes it only then, goes back if nobody has queued behind
+// it. The sleep is real time even when Config.Now is set.
 func (l *Limiter) DoWait(ctx context.Context, ask Ask) (Result, error) {
 	within := time.Duration(math.MaxInt64)
 	if deadline, ok := ctx.Deadline(); ok {
@@ -47,18 +48,63 @@ func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) err
 	return err
 }
 
-// leave gives a place back as well as it can: the caller is going, and a place
-// that stays taken only makes others wait longer.
-func (e *engine) leave(ctx context.Context, ask Ask, ticket int64) {
-	var q question
-	if e.question(verbWait, ask, &q) != nil {
-		return
+// queue takes a place in a queue. The statement does not end with ctx, after
+// which nobody would know whether a place was taken: the caller goes at once, and
+// what the statement took for it goes back.
+func (e *engine) queue(ctx context.Context, ask Ask, q question) (outcome, error) {
+	if ctx.Done() == nil || ctx.Err() != nil {
+		return e.askOnce(ctx, verbWait, &q, nil)
 	}
+	type answer struct {
+		outcome
+		error
+	}
+	answers := make(chan answer)
+	statement, end := context.WithCancel(context.WithoutCancel(ctx))
+	e.leaving.RLock()
+	go func() {
+		defer e.leaving.RUnlock()
+		defer end()
+		o, err := e.askOnce(statement, verbWait, &q, nil)
+		select {
+		case answers <- answer{o, err}:
+		case <-ctx.Done():
+			if err == nil && o.granted > 0 {
+				e.giveBack(ctx, ask, &q, o.ticket)
+			}
+		}
+	}()
+	select {
+	case a := <-answers:
+		return a.outcome, a.error
+	case <-ctx.Done():
+		if e.config.Timeout <= 0 { // nothing else would end it
+			time.AfterFunc(DefaultTimeout, end)
+		}
+		return outcome{}, fmt.Errorf("pglimit: %w", ctx.Err())
+	}
+}
+
+// leave gives the place of a Wait back that was cancelled during its sleep.
+func (e *engine) leave(ctx context.Context, ask Ask, ticket int64) {
+	e.leaving.RLock()
+	defer e.leaving.RUnlock()
+	open := *e // Close waits for this one
+	open.closed = new(atomic.Bool)
+	var q question
+	if open.question(verbWait, ask, &q) == nil {
+		e.giveBack(ctx, ask, &q, ticket)
+	}
+}
+
+// giveBack gives a place back as well as it can: the caller is going, and a place
+// that stays taken only makes others wait longer.
+func (e *engine) giveBack(ctx context.Context, ask Ask, q *question, ticket int64) {
 	_, err := e.config.bounded(context.WithoutCancel(ctx), func(ctx context.Context) (outcome, error) {
-		return outcome{}, e.store.leave(ctx, &q, ticket)
+		return outcome{}, e.store.leave(ctx, q, ticket)
 	})
 	e.denied.lift(ask.Policy, ask.Key)
 	if err != nil {
-		e.config.Logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give its place back", "policy", ask.Policy.Name, "error", err)
+		e.config.Logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give its place back", "policy", q.policy, "error", err)
 	}
 }
