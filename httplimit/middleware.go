@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -131,6 +132,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.fail(w, r, status, err)
 		return
 	}
+	since := time.Now()
 	all, err := decide(r.Context(), m.limiter, asks)
 	if err != nil {
 		status := http.StatusServiceUnavailable
@@ -146,7 +148,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	switch {
 	case all.Allowed && m.refundIf != nil:
-		m.serveRefunding(w, r, next, asks, all)
+		m.serveRefunding(w, r, next, asks, all, since)
 	case all.Allowed:
 		next.ServeHTTP(w, r)
 	case m.onDeny != nil:

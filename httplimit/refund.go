@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/felixge/httpsnoop"
 
@@ -25,14 +26,17 @@ import (
 // limiter.Config.Timeout at most for each ask; an error is logged. The fields of the
 // answer are as of before.
 //
-// What waits in a LeakyBucketQueue is not given back, nor what was answered by an
-// earlier answer to the same limiter.Ask.IdempotencyKey.
+// What limiter.Policy.Refundable tells goes back, so that nothing passes twice: less
+// what has leaked while the handler ran, and nothing of a window that has ended. What
+// waits in a LeakyBucketQueue is not given back, nor what was answered by an earlier
+// answer to the same limiter.Ask.IdempotencyKey.
 func RefundIf(is func(status int) bool) Option {
 	require(is != nil, "RefundIf: the function is nil")
 	return func(m *middleware) { m.refundIf = is }
 }
 
-func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next http.Handler, asks []limiter.Ask, all limiter.Results) {
+// serveRefunding serves a request that asked at since.
+func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next http.Handler, asks []limiter.Ask, all limiter.Results, since time.Time) {
 	status := 0
 	answers := func(code int) {
 		if status == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
@@ -42,7 +46,7 @@ func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next
 	defer func() { // without recover: a panic goes on as it is
 		answers(http.StatusInternalServerError)
 		if m.refundIf(status) {
-			m.refund(context.WithoutCancel(r.Context()), asks, all)
+			m.refund(context.WithoutCancel(r.Context()), asks, all, since)
 		}
 	}()
 	next.ServeHTTP(watch(w, answers), r)
@@ -83,13 +87,14 @@ func watch(w http.ResponseWriter, answers func(code int)) http.ResponseWriter {
 	})
 }
 
-func (m *middleware) refund(ctx context.Context, asks []limiter.Ask, all limiter.Results) {
+func (m *middleware) refund(ctx context.Context, asks []limiter.Ask, all limiter.Results, since time.Time) {
 	for i, r := range all.Each {
 		p := asks[i].Policy
-		if r.Source == limiter.SourceDegraded || r.Replayed || p.Algorithm == limiter.LeakyBucketQueue {
+		units := p.Refundable(r, time.Since(since))
+		if units == 0 {
 			continue
 		}
-		if _, err := m.limiter.Refund(ctx, p, asks[i].Key, r.Granted); err != nil {
+		if _, err := m.limiter.Refund(ctx, p, asks[i].Key, units); err != nil {
 			m.logger().WarnContext(ctx, "httplimit: a refund failed", "policy", p.Name, "error", err)
 		}
 	}

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -86,7 +88,7 @@ func TestRefundIf(t *testing.T) {
 				want = []float64{0, 0}
 			}
 			for i := range want {
-				if got := level(t, l, asked[i].Policy, c.name); got > want[i] || got < want[i]-0.01 {
+				if got := level(t, l, asked[i].Policy, c.name); math.Abs(got-want[i]) > 0.01 {
 					t.Errorf("%s: level of %s %v, want %v", c.name, asked[i].Policy.Name, got, want[i])
 				}
 			}
@@ -142,6 +144,32 @@ func TestRefundsWhatWasGranted(t *testing.T) {
 	get(New(l, fixed(p.Ask("closed", 1)), always, logger)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { _ = l.Close() })), request())
 	if want := `msg="httplimit: a refund failed" policy=p error="pglimit: limiter is closed"`; !strings.Contains(log.String(), want) {
 		t.Errorf("a refund that fails: logged %s", &log)
+	}
+}
+
+// TestRefundsOfThatTime: what has leaked while the handler ran is not given back, nor
+// anything to the window after the one in which the request was counted.
+func TestRefundsOfThatTime(t *testing.T) {
+	window := limiter.Policy{Name: "window", Algorithm: limiter.FixedWindow, Limit: 10, Period: 100 * time.Millisecond}
+	bucket := limiter.Policy{Name: "bucket", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Second}
+	var refunded []limiter.Ask
+	var ran time.Duration
+	var l *limiter.Limiter
+	handle := func(http.ResponseWriter, *http.Request) {
+		since := time.Now()
+		for level(t, l, window, "k") > 0 || level(t, l, bucket, "k") > 9 {
+			runtime.Gosched()
+		}
+		refunded, ran = nil, time.Since(since)
+	}
+	l = limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, ask limiter.Ask, _ limiter.Result, _ error) {
+		refunded = append(refunded, ask)
+	}})
+	get(New(l, fixed(window.Ask("k", 5), bucket.Ask("k", 10)), RefundIf(func(int) bool { return true }))(http.HandlerFunc(handle)), request())
+	for _, ask := range refunded {
+		if most := 10 - 10*ran.Seconds(); ask.Policy != bucket || ask.Cost > most {
+			t.Errorf("gave back %v to the %s; of the bucket there were %v left", ask.Cost, ask.Policy.Name, most)
+		}
 	}
 }
 

@@ -111,6 +111,23 @@ func ExampleLimiter_Refund() {
 	// Output: 1 5
 }
 
+// Of what has leaked in the meantime nothing is given back.
+func ExamplePolicy_Refundable() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	tokens := limiter.Policy{Name: "tokens", Algorithm: limiter.TokenBucket, Limit: 100, Period: time.Second}
+	r, _ := l.AllowN(ctx, tokens, "alice", 50)
+	for _, age := range []time.Duration{0, 200 * time.Millisecond, time.Second} {
+		fmt.Println(tokens.Refundable(r, age))
+	}
+	if units := tokens.Refundable(r, 200*time.Millisecond); units > 0 {
+		l.Refund(ctx, tokens, "alice", units)
+	}
+	// Output:
+	// 50
+	// 30
+	// 0
+}
+
 func ExampleLimiter_Wait() {
 	l := limiter.NewMemory(nil)
 	mails := limiter.Policy{Name: "mails", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 2}

@@ -131,8 +131,9 @@ func (l *Limiter) Fill(ctx context.Context, p Policy, key string, n float64) (Re
 // Refund gives n units back, at most what is there; Result.Granted is how
 // many. The SlidingWindowLog takes back its newest entries first, the
 // SlidingWindowCounter its current window first. A refund into a bucket that
-// has leaked meanwhile frees room that the leak would have freed later: refund
-// soon, or not at all. A LeakyBucketQueue gives ErrUnsupported.
+// has leaked meanwhile frees room that the leak would have freed later, and one
+// into a window counts for the window that runs: Policy.Refundable tells how much
+// of an earlier answer is left to give back. A LeakyBucketQueue gives ErrUnsupported.
 func (l *Limiter) Refund(ctx context.Context, p Policy, key string, n float64) (Result, error) {
 	return l.engine.one(ctx, verbRefund, p.Ask(key, n))
 }
