@@ -2,8 +2,7 @@ package httplimit
 
 import (
 	"context"
-	"fmt"
-	"time"
+	"slices"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -11,13 +10,16 @@ import (
 // decide asks for all or nothing, and sleeps until the turn of asks that queue.
 func decide(ctx context.Context, l *limiter.Limiter, asks []limiter.Ask) (limiter.Results, error) {
 	if len(asks) > 1 {
-		return decideAll(ctx, l, asks)
+		if slices.ContainsFunc(asks, queues) {
+			return l.WaitAll(ctx, asks...)
+		}
+		return l.AllowAll(ctx, asks...)
 	}
-	// A single one shares a statement with others, is answered by a denial that is
-	// remembered, and gives its place in a queue back.
+	// A single one shares a statement with others, or is answered by a denial that is
+	// remembered.
 	var r limiter.Result
 	var err error
-	if asks[0].Policy.Algorithm == limiter.LeakyBucketQueue {
+	if queues(asks[0]) {
 		r, err = l.DoWait(ctx, asks[0])
 	} else {
 		r, err = l.Do(ctx, asks[0])
@@ -29,24 +31,4 @@ func decide(ctx context.Context, l *limiter.Limiter, asks []limiter.Ask) (limite
 	return all, err
 }
 
-func decideAll(ctx context.Context, l *limiter.Limiter, asks []limiter.Ask) (limiter.Results, error) {
-	all, err := l.AllowAll(ctx, asks...)
-	if err != nil {
-		return all, err
-	}
-	var delay time.Duration
-	for i := range all.Each {
-		delay = max(delay, all.Each[i].Delay)
-	}
-	if delay == 0 {
-		return all, nil
-	}
-	turn := time.NewTimer(delay)
-	defer turn.Stop()
-	select {
-	case <-turn.C:
-		return all, nil
-	case <-ctx.Done():
-		return all, fmt.Errorf("httplimit: while waiting for a turn: %w", ctx.Err())
-	}
-}
+func queues(ask limiter.Ask) bool { return ask.Policy.Algorithm == limiter.LeakyBucketQueue }

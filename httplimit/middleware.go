@@ -21,9 +21,9 @@ import (
 //	http.ListenAndServe(":8080", limit(mux))
 //
 // A LeakyBucketQueue lets a request wait for its turn, within the request's
-// context. A single ask whose turn comes after the context's deadline is denied, and
-// the place of one that is cancelled goes back if nobody has queued behind it; of
-// several asks, nothing does.
+// context: one whose turn comes after the context's deadline is denied at once, and
+// what one that is cancelled was granted goes back, as of limiter.Limiter.DoWait and
+// WaitAll.
 //
 // A request that passes, and one that is denied, has the fields of SetHeader in its
 // answer. One that does not pass is answered, with application/problem+json:

@@ -272,8 +272,8 @@ func aborted(f func()) (yes bool) {
 
 var slow = limiter.Policy{Name: "slow", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: time.Hour, Burst: 4}
 
-// TestCancelledInQueue: the place goes back, and who recovers from the abort has
-// no success to answer.
+// TestCancelledInQueue: what was granted goes back, and who recovers from the abort
+// has no success to answer.
 func TestCancelledInQueue(t *testing.T) {
 	var cancel context.CancelFunc
 	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, _ limiter.Ask, r limiter.Result, _ error) {
@@ -285,10 +285,10 @@ func TestCancelledInQueue(t *testing.T) {
 	for _, c := range []struct {
 		key  string
 		asks asksFunc
-		left float64 // a single ask's place goes back
+		of   limiter.Policy
 	}{
-		{"one", fixed(slow.Ask("one", 1)), 1},
-		{"several", fixed(slow.Ask("several", 1), p.Ask("k", 1)), 2},
+		{"one", fixed(slow.Ask("one", 1)), slow},
+		{"several", fixed(slow.Ask("several", 1), p.Ask("several", 1)), p},
 	} {
 		var ctx context.Context
 		ctx, cancel = context.WithCancel(t.Context())
@@ -305,8 +305,10 @@ func TestCancelledInQueue(t *testing.T) {
 		if next.calls.Load() != 1 {
 			t.Errorf("%s: the cancelled request was served", c.key)
 		}
-		if got := level(t, l, slow, c.key); got < c.left-0.1 || got > c.left {
-			t.Errorf("%s: level %v, want %v", c.key, got, c.left)
+		for _, of := range []limiter.Policy{slow, c.of} {
+			if got := level(t, l, of, c.key); got < 0.9 || got > 1.01 {
+				t.Errorf("%s: the level of %s is %v, want that of the first", c.key, of.Name, got)
+			}
 		}
 	}
 }

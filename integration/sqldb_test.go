@@ -66,7 +66,7 @@ var patient = limiter.Config{Timeout: time.Minute}
 
 func newSQL(t testing.TB, db *sql.DB, config *limiter.Config) *limiter.Limiter {
 	t.Helper()
-	l, err := limiter.NewSQL(db, config)
+	l, err := limiter.NewSQL(db, unhurried(config))
 	if err != nil {
 		t.Fatal(err)
 	}

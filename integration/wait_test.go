@@ -177,13 +177,7 @@ var lane = limiter.Policy{Name: "lane", Algorithm: limiter.LeakyBucketQueue, Lim
 // transaction holds the row, until release.
 func cancelInFlight(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter) (release func()) {
 	t.Helper()
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "SELECT FROM pglimit_leaky_bucket_queue FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	release = hold(t, pool, "pglimit_leaky_bucket_queue")
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { gone <- l.Wait(ctx, lane, "k", 2) }()
@@ -195,9 +189,5 @@ func cancelInFlight(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter) (relea
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	return func() {
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
+	return release
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,14 +67,14 @@ func (r Results) MarshalJSON() ([]byte, error) {
 // statement with others, and is not answered from remembered denials.
 // Config.Observe is called for each ask.
 func (l *Limiter) AllowAll(ctx context.Context, asks ...Ask) (Results, error) {
-	return l.engine.all(ctx, asks)
+	return l.engine.all(ctx, asks, nil)
 }
 
 // AllowAll is Limiter.AllowAll in the transaction. A denial consumes nothing and
 // leaves the caller's own work as it is: no savepoint is used. The rows of all
 // keys are locked until the transaction ends, after a denial too.
 func (t *Tx) AllowAll(ctx context.Context, asks ...Ask) (Results, error) {
-	return t.engine.all(ctx, asks)
+	return t.engine.all(ctx, asks, nil)
 }
 
 // joint is what the asks of one AllowAll are for one policy and key: a decision
@@ -81,6 +82,7 @@ func (t *Tx) AllowAll(ctx context.Context, asks ...Ask) (Results, error) {
 type joint struct {
 	q     question // of the sum
 	parts []part   // in the order of the asks
+	ahead float64  // for a WaitAll: the most that may be in a queue before its last part
 
 	// The answer: the key after the whole was decided; granted is 1 where the
 	// sum would have fitted, also if the whole is denied.
@@ -96,8 +98,8 @@ type part struct {
 	upTo  float64 // its cost and that of the parts before it
 }
 
-// all decides an AllowAll.
-func (e *engine) all(ctx context.Context, asks []Ask) (all Results, err error) {
+// all decides an AllowAll, or a WaitAll's places.
+func (e *engine) all(ctx context.Context, asks []Ask, w *places) (all Results, err error) {
 	if e.config.Observe != nil {
 		defer func() {
 			for i, in := range asks {
@@ -113,15 +115,26 @@ func (e *engine) all(ctx context.Context, asks []Ask) (all Results, err error) {
 	if err != nil {
 		return Results{Binding: -1}, err
 	}
-	var allowed bool
-	_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
-		allowed, err = e.takeAll(ctx, joints)
-		return outcome{}, err
-	})
+	decide := func(ctx context.Context) (o outcome, err error) {
+		return e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
+			allowed, err := e.takeAll(ctx, joints)
+			if allowed {
+				o.granted = 1
+			}
+			return o, err
+		})
+	}
+	var o outcome
+	if w == nil {
+		o, err = decide(ctx)
+	} else {
+		w.wanted(joints, asks)
+		o, err = e.onward(ctx, decide, func(outcome) { e.leaveAll(ctx, asks, w) })
+	}
 	failsClosed := func(in Ask) bool { return in.Policy.OnError != FailOpen }
 	switch {
 	case err == nil:
-		return e.results(asks, joints, allowed), nil
+		return e.results(asks, joints, o.granted > 0), nil
 	case e.inTx || ctx.Err() != nil || errors.Is(err, ErrInvalid) || slices.ContainsFunc(asks, failsClosed):
 		return Results{Binding: -1}, err
 	}
@@ -147,7 +160,7 @@ func (e *engine) joints(asks []Ask) ([]*joint, error) {
 	joints := make([]*joint, 0, len(asks))
 	known := make(map[entryKey]*joint, len(asks))
 	for i, in := range asks {
-		j := new(joint)
+		j := &joint{ahead: math.Inf(1)}
 		if err := e.question(verbTake, in, &j.q); err != nil {
 			return nil, fmt.Errorf("asks[%d]: %w", i, err)
 		}
@@ -241,7 +254,7 @@ func (j *joint) judge(isBlocked bool) {
 	switch {
 	case isBlocked:
 		o.granted = blocked
-	case free(j.q.capacity, o.view.level(&j.q.rules, o.updatedAt), j.q.cost) >= 1:
+	case free(j.q.room, o.view.level(&j.q.rules, o.updatedAt), j.q.cost) >= 1:
 		o.granted = 1
 	default:
 		o.granted = 0
@@ -285,7 +298,8 @@ func (j *joint) share(p part, in Ask, source Source) Result {
 func (j *joint) refused(i int, in Ask, source Source) Result {
 	q, o, need := j.q, j.outcome, j.parts[i].upTo
 	o.view = j.views[i]
-	if o.granted == 0 && free(q.capacity, o.view.level(&q.rules, o.updatedAt), need) >= 1 {
+	q.room = min(q.capacity, j.ahead+in.Cost)
+	if o.granted == 0 && free(q.room, o.view.level(&q.rules, o.updatedAt), need) >= 1 {
 		o.granted = 1 // this part alone
 	}
 	q.units, q.cost, q.unit = need, need, need

@@ -28,6 +28,9 @@ func (m *memory) takeAll(_ context.Context, joints []*joint, possible bool) (boo
 			e.state.put(at, j.q.cost)
 			e.moved(&j.q, at)
 			j.outcome.view = e.state.seen(j.q.room, 0)
+			if b, ok := e.state.(*bucket); ok {
+				j.outcome.ticket = b.ticket
+			}
 			m.keep(&j.q, now, *e)
 			continue
 		case possible && j.outcome.granted == 0 && j.q.blockFor > 0:

@@ -149,7 +149,8 @@ func lockThenTake(ctx context.Context, tx db.DBTX, joints []*joint) (allowed boo
 func takes(ctx context.Context, joints []*joint, count int, again bool) (calls []call) {
 	for len(joints) > 0 {
 		n := 1
-		for n < len(joints) && joints[n].q.algorithm == joints[0].q.algorithm {
+		// A TakeMany knows no room but the capacity.
+		for n < len(joints) && joints[n].q.algorithm == joints[0].q.algorithm && !joints[0].hurried() && !joints[n].hurried() {
 			n++
 		}
 		now := joints[0].q.now

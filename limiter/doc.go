@@ -18,21 +18,21 @@
 // Check tells what they would answer and takes nothing. Fill records what
 // happened anyway. Refund gives back. Reserve sets units aside until Settle tells
 // what was really spent, or Cancel that nothing was. Statement tells what was spent,
-// is held and is left. Wait and DoWait queue for their turn. Block, Unblock
+// is held and is left. Wait, DoWait and WaitAll queue for their turn. Block, Unblock
 // and Reset are for operators. InTx and InSQLTx give the same inside a
 // transaction. NewSQL makes a Limiter over database/sql, with any driver.
 //
-//	                 leaky_  leaky_bucket_  token_  gcra  fixed_  sliding_window_  sliding_window_
-//	                 bucket  queue          bucket        window  counter          log
-//	Do, Allow(N)     yes     yes            yes     yes   yes     yes              yes
-//	AllowAll         yes     yes            yes     yes   yes     yes              yes
-//	AllowUpTo        yes     yes            yes     yes   yes     yes              yes
-//	Check            yes     yes            yes     yes   yes     yes              yes
-//	Fill             yes     yes            yes     yes   yes     yes              yes
-//	Refund           yes     no             yes     yes   yes     yes              yes
-//	Reserve          yes     no             yes     yes   yes     yes              yes
-//	Wait, DoWait     no      yes            no      no    no      no               no
-//	Reset, (Un)Block yes     yes            yes     yes   yes     yes              yes
+//	                  leaky_  leaky_bucket_  token_  gcra  fixed_  sliding_window_  sliding_window_
+//	                  bucket  queue          bucket        window  counter          log
+//	Do, Allow(N)      yes     yes            yes     yes   yes     yes              yes
+//	AllowAll, WaitAll yes     yes            yes     yes   yes     yes              yes
+//	AllowUpTo         yes     yes            yes     yes   yes     yes              yes
+//	Check             yes     yes            yes     yes   yes     yes              yes
+//	Fill              yes     yes            yes     yes   yes     yes              yes
+//	Refund            yes     no             yes     yes   yes     yes              yes
+//	Reserve           yes     no             yes     yes   yes     yes              yes
+//	Wait, DoWait      no      yes            no      no    no      no               no
+//	Reset, (Un)Block  yes     yes            yes     yes   yes     yes              yes
 //
 // "no" gives ErrUnsupported: a place in a queue that is given back would let
 // two others leave at once, and only a queue knows whose turn is when.

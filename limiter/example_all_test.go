@@ -48,6 +48,26 @@ func ExampleLimiter_AllowAll_sameKey() {
 	// false false false 4850
 }
 
+// A mail leaves at its turn, if the day's budget has room for it.
+func ExampleLimiter_WaitAll() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	pace := limiter.Policy{Name: "pace", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 10}
+	daily := limiter.Policy{Name: "daily", Algorithm: limiter.FixedWindow, Limit: 3, Calendar: limiter.Day}
+	for range 4 {
+		all, err := l.WaitAll(ctx, pace.Ask("smtp", 1), daily.Ask("smtp", 1))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(all.Allowed, all.Each[0].Delay, all.Each[1].Remaining)
+	}
+	// Output:
+	// true 0s 2
+	// true 10ms 1
+	// true 20ms 0
+	// false 0s 0
+}
+
 // An order, and what it spends of two budgets: all or nothing.
 func ExampleTx_AllowAll() {
 	placeOrder := func(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, account, department limiter.Ask) error {

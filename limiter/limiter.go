@@ -158,7 +158,7 @@ func (l *Limiter) Unblock(ctx context.Context, p Policy, key string) error {
 	return l.engine.unblock(ctx, p, key)
 }
 
-// InTx returns the same verbs, but for Wait, DoWait and Close, inside the caller's
+// InTx returns the same verbs, but for Wait, DoWait, WaitAll and Close, inside the caller's
 // transaction: what they do commits or rolls back with it. See Tx.
 func (l *Limiter) InTx(tx pgx.Tx) *Tx { return l.inTx(tx) }
 

@@ -19,23 +19,12 @@ import (
 // statement in flight takes it only then, goes back if nobody has queued behind
 // it. The sleep is real time even when Config.Now is set.
 func (l *Limiter) DoWait(ctx context.Context, ask Ask) (Result, error) {
-	within := time.Duration(math.MaxInt64)
-	if deadline, ok := ctx.Deadline(); ok {
-		within = max(0, time.Until(deadline))
-	}
-	r, o, err := l.engine.decide(ctx, verbWait, ask, within, nil)
-	if err != nil || r.Delay <= 0 {
+	r, o, err := l.engine.decide(ctx, verbWait, ask, left(ctx), nil)
+	if err != nil || sleep(ctx, r.Delay) {
 		return r, err
 	}
-	turn := time.NewTimer(r.Delay)
-	defer turn.Stop()
-	select {
-	case <-turn.C:
-		return r, nil
-	case <-ctx.Done():
-		l.engine.leave(ctx, ask, o.ticket)
-		return Result{}, fmt.Errorf("pglimit: %w", ctx.Err())
-	}
+	l.engine.leave(ctx, ask, o.ticket)
+	return Result{}, fmt.Errorf("pglimit: %w", ctx.Err())
 }
 
 // Wait is DoWait of n units that returns nil when it is their turn, and a
@@ -48,12 +37,42 @@ func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) err
 	return err
 }
 
-// queue takes a place in a queue. The statement does not end with ctx, after
-// which nobody would know whether a place was taken: the caller goes at once, and
-// what the statement took for it goes back.
+// left is how long ctx lasts.
+func left(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return max(0, time.Until(deadline))
+	}
+	return math.MaxInt64
+}
+
+// sleep tells whether the delay was over before ctx.
+func sleep(ctx context.Context, delay time.Duration) bool {
+	if delay <= 0 {
+		return true
+	}
+	turn := time.NewTimer(delay)
+	defer turn.Stop()
+	select {
+	case <-turn.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// queue takes a place in a queue.
 func (e *engine) queue(ctx context.Context, ask Ask, q question) (outcome, error) {
+	return e.onward(ctx,
+		func(ctx context.Context) (outcome, error) { return e.askOnce(ctx, verbWait, &q, nil) },
+		func(o outcome) { e.giveBack(ctx, ask, &q, o.ticket) })
+}
+
+// onward decides what somebody wants to wait for. What asks does not end with ctx,
+// after which nobody would know whether anything was granted: the caller goes at
+// once, and what is granted after that is undone.
+func (e *engine) onward(ctx context.Context, asks func(context.Context) (outcome, error), undo func(outcome)) (outcome, error) {
 	if ctx.Done() == nil || ctx.Err() != nil {
-		return e.askOnce(ctx, verbWait, &q, nil)
+		return asks(ctx)
 	}
 	type answer struct {
 		outcome
@@ -65,12 +84,12 @@ func (e *engine) queue(ctx context.Context, ask Ask, q question) (outcome, error
 	go func() {
 		defer e.leaving.RUnlock()
 		defer end()
-		o, err := e.askOnce(statement, verbWait, &q, nil)
+		o, err := asks(statement)
 		select {
 		case answers <- answer{o, err}:
 		case <-ctx.Done():
 			if err == nil && o.granted > 0 {
-				e.giveBack(ctx, ask, &q, o.ticket)
+				undo(o)
 			}
 		}
 	}()
@@ -100,11 +119,17 @@ func (e *engine) leave(ctx context.Context, ask Ask, ticket int64) {
 // giveBack gives a place back as well as it can: the caller is going, and a place
 // that stays taken only makes others wait longer.
 func (e *engine) giveBack(ctx context.Context, ask Ask, q *question, ticket int64) {
+	q.now = e.now()
 	_, err := e.config.bounded(context.WithoutCancel(ctx), func(ctx context.Context) (outcome, error) {
 		return outcome{}, e.store.leave(ctx, q, ticket)
 	})
+	e.gaveBack(ctx, ask, err)
+}
+
+// gaveBack ends what giving back has begun.
+func (e *engine) gaveBack(ctx context.Context, ask Ask, err error) {
 	e.denied.lift(ask.Policy, ask.Key)
 	if err != nil {
-		e.config.Logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give its place back", "policy", q.policy, "error", err)
+		e.config.Logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give back what it had", "policy", ask.Policy.Name, "error", err)
 	}
 }
