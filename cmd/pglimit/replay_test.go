@@ -80,7 +80,8 @@ func TestReplayCandidateErrors(t *testing.T) {
 		"limit=1,name=A":                  `Name "A": must match`,
 	} {
 		code, stdout, stderr := call(t, "replay", "--limit", "1", "--candidate", "limit=2", "--candidate", candidate, "no/such.log")
-		if code != exitUsage || stdout != "" || !strings.Contains(stderr, want) || !strings.Contains(stderr, fmt.Sprintf("--candidate %q", candidate)) {
+		if code != exitUsage || stdout != "" || !strings.Contains(stderr, want) || !strings.HasPrefix(stderr, fmt.Sprintf("pglimit: --candidate %q: ", candidate)) ||
+			strings.Count(stderr, "pglimit: ") != 1 {
 			t.Errorf("%q: exit code %d, stderr %q, want %q", candidate, code, stderr, want)
 		}
 	}

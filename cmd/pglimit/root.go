@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err == nil || code == exitDenied {
 		return code
 	}
-	message := strings.TrimPrefix(err.Error(), "pglimit: ")
+	message := strings.TrimPrefix(strings.ReplaceAll(err.Error(), ": pglimit: ", ": "), "pglimit: ")
 	if code == exitUsage {
 		message += "; see `" + cmd.CommandPath() + " --help`"
 	}

@@ -138,6 +138,10 @@ func asked(r *http.Request) ([]limiter.Ask, error) {
 	return []limiter.Ask{r.Context().Value(askedKey{}).(limiter.Ask)}, nil
 }
 
+// longestWait is how long a request of /limited/ waits for its turn in a queue; one
+// whose turn is later is denied.
+const longestWait = time.Minute
+
 // forCurl hands on requests of /limited/ with their ask read.
 func (s *Server) forCurl(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -156,7 +160,9 @@ func (s *Server) forCurl(next http.Handler) http.Handler {
 			answer(func(http.ResponseWriter, *http.Request) (any, error) { return nil, err })(w, r)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), askedKey{}, ask)))
+		ctx, cancel := context.WithTimeout(r.Context(), longestWait)
+		defer cancel()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, askedKey{}, ask)))
 	})
 }
 

@@ -107,12 +107,20 @@ func TestLimitedWaits(t *testing.T) {
 				t.Errorf("the %dth answer came after %v: %d", i, time.Since(start), w.Code)
 			}
 		}
+		start = time.Now()
+		for _, want := range []int{200, 429} {
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/limited/leaky_bucket_queue?limit=2&period=121s&key=later", nil))
+			if w.Code != want || time.Since(start) != 0 {
+				t.Errorf("a turn after 60.5 s: %d after %v, want %d", w.Code, time.Since(start), want)
+			}
+		}
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/send",
 			strings.NewReader(`{"key":"k","times":4,"asks":[{"policy":{"algorithm":"leaky_bucket_queue","limit":3,"period":"30s"}}]}`))
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, r)
-		if got := w.Body.String(); got != `{"allowed":0,"delayed":2,"denied":2}`+"\n" || time.Since(start) != 20*time.Second {
+		if got := w.Body.String(); got != `{"allowed":0,"delayed":2,"denied":2}`+"\n" || time.Since(start) != 0 {
 			t.Errorf("after %v: %s", time.Since(start), got)
 		}
 		if err := s.Close(t.Context()); err != nil {
