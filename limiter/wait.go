@@ -79,8 +79,12 @@ func (e *engine) onward(ctx context.Context, asks func(context.Context) (outcome
 		error
 	}
 	answers := make(chan answer)
-	statement, end := context.WithCancel(context.WithoutCancel(ctx))
 	e.leaving.RLock()
+	if e.closed.Load() { // meanwhile, by a Close that has not seen this one
+		e.leaving.RUnlock()
+		return outcome{}, ErrClosed
+	}
+	statement, end := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
 		defer e.leaving.RUnlock()
 		defer end()
