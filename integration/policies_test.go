@@ -41,9 +41,10 @@ func variant(p limiter.Policy) string {
 	return string(p.Algorithm)
 }
 
+// newLimiter is patient where config says nothing of Timeout.
 func newLimiter(t testing.TB, pool *pgxpool.Pool, config *limiter.Config) *limiter.Limiter {
 	t.Helper()
-	l, err := limiter.New(pool, config)
+	l, err := limiter.New(pool, withPatience(config))
 	if err != nil {
 		t.Fatal(err)
 	}
