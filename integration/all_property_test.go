@@ -21,7 +21,7 @@ import (
 func TestAllowAllDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
-	over := func(config *limiter.Config) (*limiter.Limiter, error) { return limiter.New(pool, unhurried(config)) }
+	over := func(config *limiter.Config) (*limiter.Limiter, error) { return limiter.New(pool, withPatience(config)) }
 	for _, mode := range []string{"outside", "inside", "both"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -38,7 +38,7 @@ func TestSQLAllowAllDecidesAsMemory(t *testing.T) {
 	overDrivers(t, func(t *testing.T, driver string) {
 		db := connectSQL(t, driver, address)
 		allDecidesAsMemory(t, pool, "outside", driver, func(config *limiter.Config) (*limiter.Limiter, error) {
-			return limiter.NewSQL(db, unhurried(config))
+			return limiter.NewSQL(db, withPatience(config))
 		})
 	})
 }

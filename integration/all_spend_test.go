@@ -63,6 +63,7 @@ func TestSpendsFollowTheDatabasesCalendar(t *testing.T) {
 				for _, calendar := range limiter.Calendars() {
 					p := limiter.Policy{Name: string(calendar), Algorithm: limiter.FixedWindow, Limit: 10, Calendar: calendar, TimeZone: "America/Havana"}
 					l := newLimiter(t, pool, nil)
+					offTheHour(t, ahead)
 					r, err := ask(l, p.Ask(way, 1))
 					if err != nil || !r.Allowed || !near(level(t, l, p, way), 1) {
 						t.Fatalf("%s, %s: %+v, %v", way, calendar, r, err)

@@ -31,11 +31,12 @@ type deed func(ctx context.Context, n int) (place, error)
 // load is callers that go on until the server is gone, and what they were told.
 type load struct {
 	least   int64         // so many answers, and
-	lasts   time.Duration // so long between the first and the last: that is enough
+	lasts   time.Duration // so long since each caller has had its first: that is enough
 	enough  chan struct{}
 	closing sync.Once
 	killing atomic.Bool
 	count   atomic.Int64
+	mute    atomic.Int64 // callers that have had no answer yet
 	first   atomic.Pointer[time.Time]
 	callers sync.WaitGroup
 
@@ -45,6 +46,7 @@ type load struct {
 
 // caller does its deeds in turns until one fails.
 func (b *load) caller(t *testing.T, deeds ...deed) {
+	b.mute.Add(1)
 	b.callers.Go(func() {
 		told := map[place][]time.Time{}
 		for n := 0; ; n++ {
@@ -58,8 +60,10 @@ func (b *load) caller(t *testing.T, deeds ...deed) {
 			}
 			now := time.Now()
 			told[at] = append(told[at], now)
-			b.first.CompareAndSwap(nil, &now)
-			if b.count.Add(1) >= b.least && now.Sub(*b.first.Load()) >= b.lasts {
+			if n == 0 && b.mute.Add(-1) == 0 {
+				b.first.Store(&now)
+			}
+			if first := b.first.Load(); b.count.Add(1) >= b.least && first != nil && now.Sub(*first) >= b.lasts {
 				b.closing.Do(func() { close(b.enough) })
 			}
 		}
@@ -164,7 +168,12 @@ func (c *crash) connect(t *testing.T) *pgxpool.Pool {
 func (c *crash) under(t *testing.T, start func(*load, *limiter.Limiter)) (b *load, since time.Time) {
 	t.Helper()
 	b = &load{least: 2000, lasts: 3 * c.bound / 2, enough: make(chan struct{}), told: map[place][]time.Time{}}
+	b.mute.Add(1) // until all callers are there
 	start(b, newLimiter(t, c.connect(t), &limiter.Config{Timeout: time.Minute}))
+	if b.mute.Add(-1) == 0 {
+		now := time.Now()
+		b.first.Store(&now)
+	}
 	<-b.enough
 	b.killing.Store(true)
 	since = time.Now().Add(-c.bound)

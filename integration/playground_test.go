@@ -268,7 +268,7 @@ func TestPlaygroundOutage(t *testing.T) {
 	var network outage
 	pool := connect(t, newDatabase(t), func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.dial })
 	server, err := playground.New(playground.Config{
-		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return limiter.New(pool, unhurried(config)) },
+		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return limiter.New(pool, withPatience(config)) },
 		Logger:  slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

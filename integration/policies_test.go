@@ -41,23 +41,10 @@ func variant(p limiter.Policy) string {
 	return string(p.Algorithm)
 }
 
-// unhurried is config with more time for a statement than the default, which a
-// busy machine can take, unless config has its own.
-func unhurried(config *limiter.Config) *limiter.Config {
-	var c limiter.Config
-	if config != nil {
-		c = *config
-	}
-	if c.Timeout == 0 {
-		c.Timeout = time.Minute
-	}
-	return &c
-}
-
-// newLimiter is an unhurried limiter.
+// newLimiter is patient where config says nothing of Timeout.
 func newLimiter(t testing.TB, pool *pgxpool.Pool, config *limiter.Config) *limiter.Limiter {
 	t.Helper()
-	l, err := limiter.New(pool, unhurried(config))
+	l, err := limiter.New(pool, withPatience(config))
 	if err != nil {
 		t.Fatal(err)
 	}

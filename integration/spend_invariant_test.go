@@ -13,6 +13,7 @@ import (
 	osexec "os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,8 +30,8 @@ const spendClients = 4 // processes
 // a budget counts is what orders were committed for, what open holds set aside
 // and what was settled, exactly, at every moment. 32 workers in four processes
 // spend, roll back, reserve, settle, cancel and forget for a minute (ten seconds
-// with -short), while the server and the processes are killed with SIGKILL every
-// few seconds. Only the database is asked whether it holds, see findings.
+// with -short) and until all of that has happened, while the server and the
+// processes are killed with SIGKILL a few seconds after they were last. Only the database is asked whether it holds, see findings.
 //
 // The server may run without fsync: its processes are killed, not the machine.
 func TestSpendInvariant(t *testing.T) {
@@ -43,15 +44,18 @@ func TestSpendInvariant(t *testing.T) {
 	began := time.Now()
 	over := time.After(lasts)
 	servers, clients, audits := time.NewTicker(4*time.Second), time.NewTicker(2500*time.Millisecond), time.NewTicker(250*time.Millisecond)
-	for running := true; running; {
+	late := false
+	for !late || len(s.missing()) > 0 && time.Since(began) < 4*time.Minute {
 		select {
 		case <-over:
-			running = false
+			late = true
 		case <-servers.C:
 			s.killServer()
 			audit(t, s.pool, "after a crash of the server")
+			servers.Reset(4 * time.Second) // from now on, when it is back
 		case <-clients.C:
 			s.killClient(rand.IntN(spendClients))
+			clients.Reset(2500 * time.Millisecond)
 		case <-audits.C:
 			audit(t, s.pool, "under load")
 			s.audits++
@@ -137,7 +141,8 @@ type spendClient struct {
 	said  bytes.Buffer  // on stderr
 	ended chan struct{} // then the fields below may be read
 	err   error
-	last  spendReport
+
+	last atomic.Pointer[spendReport] // may be read at any time
 }
 
 func (s *spendTest) start(slot int) {
@@ -148,6 +153,7 @@ func (s *spendTest) start(slot int) {
 	}
 	s.started++
 	c := &spendClient{name: fmt.Sprint("client", s.started), cmd: osexec.Command(program), ended: make(chan struct{})}
+	c.last.Store(new(spendReport))
 	c.cmd.Env = append(os.Environ(), spenderEnv+"=1")
 	c.cmd.Stderr = &c.said
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
@@ -167,7 +173,7 @@ func (s *spendTest) start(slot int) {
 			if reports.Decode(&r) != nil {
 				break
 			}
-			c.last = r
+			c.last.Store(&r)
 		}
 		c.err = c.cmd.Wait()
 	}()
@@ -216,7 +222,7 @@ func (s *spendTest) stop(c *spendClient) {
 	s.Helper()
 	_ = c.stdin.Close() // if that fails it has ended
 	<-c.ended
-	if c.err != nil || !c.last.Ended {
+	if c.err != nil || !c.last.Load().Ended {
 		s.Errorf("%s: %v\n%s", c.name, c.err, &c.said)
 	}
 	s.take(c)
@@ -225,10 +231,10 @@ func (s *spendTest) stop(c *spendClient) {
 // take adds up what a client reported until it ended.
 func (s *spendTest) take(c *spendClient) {
 	s.Helper()
-	for what, n := range c.last.Done {
+	for what, n := range c.last.Load().Done {
 		s.done[what] += n
 	}
-	for _, f := range c.last.Faults {
+	for _, f := range c.last.Load().Faults {
 		s.Error(f)
 	}
 }
@@ -263,6 +269,27 @@ func (s *spendTest) askPastTheTTLs() {
 	}
 }
 
+// missing is what has not happened so far.
+func (s *spendTest) missing() (all []string) {
+	for _, what := range []string{
+		"committed", "rolled back by choice", "rolled back by an error", "ended by a context", "unknown outcomes", "denied", "denied by the tenant",
+		"asked together", "asked in vain", "asked again", "orders asked again", "replayed", "holds", "holds in transactions", "settled below", "settled at", "settled above", "settled late",
+		"settled in transactions", "cancelled", "cancelled in transactions", "abandoned", "returned orders", "returned settlements", "looked back",
+	} {
+		n := s.done[what]
+		for _, c := range s.clients {
+			n += c.last.Load().Done[what]
+		}
+		if n == 0 {
+			all = append(all, what)
+		}
+	}
+	if one[int](s, s.pool, "SELECT count(*) FROM overdrafts") == 0 {
+		all = append(all, "settled beyond the budget")
+	}
+	return all
+}
+
 // tell logs the figures, and fails where they say that the test said nothing.
 func (s *spendTest) tell(took time.Duration) {
 	s.Helper()
@@ -284,14 +311,8 @@ func (s *spendTest) tell(took time.Duration) {
 	if n := s.deadlocks + s.done["deadlocks"]; n > 0 {
 		s.Errorf("%d deadlocks counted by the server, %d met by clients", s.deadlocks, s.done["deadlocks"])
 	}
-	for _, what := range []string{
-		"committed", "rolled back by choice", "rolled back by an error", "ended by a context", "unknown outcomes", "denied", "denied by the tenant",
-		"asked together", "asked in vain", "asked again", "orders asked again", "replayed", "holds", "holds in transactions", "settled below", "settled at", "settled above", "settled late",
-		"settled in transactions", "cancelled", "cancelled in transactions", "abandoned", "returned orders", "returned settlements", "looked back",
-	} {
-		if s.done[what] == 0 {
-			s.Errorf("nothing was %s: this says little", what)
-		}
+	for _, what := range s.missing() {
+		s.Errorf("nothing was %s: this says little", what)
 	}
 	if s.serverKills == 0 || s.clientKills == 0 || overdrafts == 0 || ends["expired"] == 0 {
 		s.Error("the kills, expired holds or overdrafts are missing: this says little")

@@ -64,9 +64,22 @@ func withoutTLS(t testing.TB, address string) string {
 // patient are the defaults but for time, of which a busy machine needs more.
 var patient = limiter.Config{Timeout: time.Minute}
 
+// withPatience is config with patient's Timeout, unless it has one of its own.
+func withPatience(config *limiter.Config) *limiter.Config {
+	all := patient
+	if config != nil {
+		all = *config
+	}
+	if all.Timeout == 0 {
+		all.Timeout = patient.Timeout
+	}
+	return &all
+}
+
+// newSQL is newLimiter over database/sql.
 func newSQL(t testing.TB, db *sql.DB, config *limiter.Config) *limiter.Limiter {
 	t.Helper()
-	l, err := limiter.NewSQL(db, unhurried(config))
+	l, err := limiter.NewSQL(db, withPatience(config))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,6 +61,7 @@ func (b *breaker) watch(ctx context.Context, f func(db.DBTX) error, run func(con
 		return err
 	}
 	err := run(ctx, f)
+	awaitEnd(ctx, err)
 	switch {
 	case answered(err):
 		if b.failures.Load() != 0 || b.until.Load() != 0 {

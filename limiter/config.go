@@ -128,6 +128,7 @@ func (c *Config) bounded(ctx context.Context, f func(context.Context) (outcome, 
 		defer cancel()
 	}
 	o, err := f(inner)
+	awaitEnd(inner, err)
 	switch {
 	case err == nil:
 		return o, nil
@@ -137,6 +138,14 @@ func (c *Config) bounded(ctx context.Context, f func(context.Context) (outcome, 
 		return o, c.timedOut(err)
 	}
 	return o, err
+}
+
+// awaitEnd waits for the end of a context whose deadline is over: a connection's
+// own timer for it may be the first, and its error is none of the database's.
+func awaitEnd(ctx context.Context, err error) {
+	if deadline, ok := ctx.Deadline(); ok && err != nil && !time.Now().Before(deadline) {
+		<-ctx.Done()
+	}
 }
 
 func (c *Config) timedOut(err error) error {

@@ -65,6 +65,8 @@ func emptied(ctx context.Context, session *pgxpool.Pool, candidates []replay.Can
 	if _, err := session.Exec(ctx, "TRUNCATE "+tables); err != nil {
 		return nil, err
 	}
+	// Nobody waits for a decision, and one that came late would cost all of them.
+	config.Timeout = time.Minute
 	return limiter.New(session, config)
 }
 
