@@ -66,6 +66,7 @@ type Server struct {
 	upload, unpacked   int64         // bytes of a log, as sent and as read
 	pause              time.Duration // of a body
 	wait               time.Duration // of a replay, for its turn
+	grace              time.Duration // at the end, for answers that are on their way
 	handler            http.Handler
 	ctx                context.Context // ends at Close
 	stop               context.CancelFunc
@@ -85,7 +86,7 @@ func New(config Config) (*Server, error) {
 		config.Command = []string{"pglimit", "allow"}
 	}
 	s := &Server{config: config, sending: make(chan struct{}, maxSending), replaying: make(chan struct{}, maxReplays)}
-	s.upload, s.unpacked, s.pause, s.wait = maxUpload, maxUnpacked, maxPause, maxWait
+	s.upload, s.unpacked, s.pause, s.wait, s.grace = maxUpload, maxUnpacked, maxPause, maxWait, maxAnswer
 	s.reports.pages = map[string][]byte{}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.hub = newHub(s)
