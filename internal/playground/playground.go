@@ -31,6 +31,9 @@ const (
 	maxTimes   = 100  // of each ask in one POST /api/send
 	maxJSON    = 64 << 10
 	maxSending = 128 // asks of /api/send in flight
+	// maxAsk is how long one ask waits for the database: maxSending of them at once
+	// wait for a few connections, maybe to a server far away or a busy one.
+	maxAsk = 10 * time.Second
 )
 
 // Config sets up a Server.
@@ -92,7 +95,7 @@ func New(config Config) (*Server, error) {
 	s.hub = newHub(s)
 	var err error
 	// Each answer is the database's.
-	if s.limiter, err = config.Limiter(&limiter.Config{Observe: s.hub.observe, DenyCacheTTL: -1, Logger: config.Logger}); err != nil {
+	if s.limiter, err = config.Limiter(&limiter.Config{Observe: s.hub.observe, DenyCacheTTL: -1, Timeout: maxAsk, Logger: config.Logger}); err != nil {
 		return nil, fmt.Errorf("playground: %w", err)
 	}
 	if s.handler, err = s.routes(); err != nil {
