@@ -57,6 +57,7 @@ func TestKeyboard(t *testing.T) {
 		t.Errorf("in the document they are %s", strings.Join(want, ", "))
 	}
 
+	b.Run("count what is not answered yet", unanswered)
 	a := limiter.TokenBucket
 	focus := func(selector string) {
 		b.Run("focus "+selector, fmt.Sprintf("$(%q).focus()", selector))
@@ -71,6 +72,7 @@ func TestKeyboard(t *testing.T) {
 	b.Key("Tab, to the slider, and arrow right", kb.Tab+kb.ArrowRight)
 	b.Wait("the slider sends", counts(a)+"[2] > 7")
 	b.Key("arrow left", kb.ArrowLeft)
+	b.Eventually("all is answered", "unanswered", 0) // or it would come after the reset
 	b.quiet()
 	focus(card(limiter.FixedWindow, "[name=aligned]"))
 	b.Key("Space", " ")

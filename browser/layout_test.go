@@ -85,6 +85,7 @@ func TestNoShift(t *testing.T) {
 			new PerformanceObserver(list => shifts.push(...list.getEntries().filter(e => e.startTime > began)
 				.map(e => e.value + " of " + e.sources.map(s => s.node?.parentElement?.className + ">" + s.node?.nodeName + "." + s.node?.className))))
 				.observe({type: "layout-shift", buffered: true})`)
+		b.Run("count what is not answered yet", unanswered)
 		before := Read[[]string](b, boxes)
 		b.Run("a burst to all", `$("#burst-all").click()`)
 		for _, a := range limiter.Algorithms() {
@@ -94,6 +95,7 @@ func TestNoShift(t *testing.T) {
 		b.Key("end", kb.End)
 		b.Wait("fifty answers on a card", counts(limiter.GCRA)+`.reduce((a, b) => a + b) >= 50`)
 		b.Key("home", kb.Home)
+		b.Eventually("all is answered", "unanswered", 0) // or it would come after the reset
 		b.Run("reset", `$("#reset").click()`)
 		b.Eventually("reset", counts(limiter.GCRA), []int{0, 0, 0})
 		after := Read[[]string](b, boxes)
@@ -108,6 +110,12 @@ func TestNoShift(t *testing.T) {
 		}
 	}
 }
+
+// unanswered counts from now on what the page asks and has no answer to.
+const unanswered = `
+	window.unanswered = 0
+	const original = fetch
+	window.fetch = (...a) => { unanswered++; return original(...a).finally(() => unanswered--) }`
 
 // TestContrast measures text against what is behind it, light and dark.
 func TestContrast(t *testing.T) {
@@ -189,7 +197,13 @@ const contrasts = `(() => {
 // TestCalm has the page move less for who prefers it.
 func TestCalm(t *testing.T) {
 	t.Parallel()
-	b := open(t, start(t), five("alice"))
+	// By a clock on which 60 frames are a second, however long they take.
+	b := open(t, start(t), five("alice"), first(`
+		let frames = 0
+		const original = requestAnimationFrame
+		const count = () => { frames++; original(count) }
+		original(count)
+		window.requestAnimationFrame = f => original(() => f(frames * 1000 / 60))`))
 	b.Run("count what is drawn", `
 		window.drawn = 0
 		const clear = CanvasRenderingContext2D.prototype.clearRect
