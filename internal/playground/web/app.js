@@ -1,7 +1,7 @@
 // The page: its cards, what concerns all of them, and the link that holds the set-up.
 
 import { get, post } from "./api.js";
-import { Card, copied, title } from "./card.js";
+import { Card, copied, title, words } from "./card.js";
 import { setUpReplay } from "./replay.js";
 import { Stream } from "./stream.js";
 import { keepSending } from "./traffic.js";
@@ -126,7 +126,7 @@ async function sendAll(times) {
     problem(null);
     say(`All: ${a.allowed} allowed, ${a.delayed} delayed, ${a.denied} denied.`);
   } catch (e) {
-    problem(new Error(e.algorithm ? `${title(e.algorithm)}: ${e.message}` : e.message));
+    problem(new Error(e.algorithm ? `${title(e.algorithm)}: ${words(e)}` : e.message));
   }
 }
 
