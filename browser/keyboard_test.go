@@ -156,6 +156,13 @@ func TestNames(t *testing.T) {
 	if images := append(seen["image"], seen["img"]...); len(images) != cards {
 		t.Errorf("%d plots are images, not %d", len(images), cards)
 	}
+	if again := Read[[]string](b, `$$("[id]").map(e => e.id).filter((id, i, all) => all.indexOf(id) !== i)`); len(again) > 0 {
+		t.Errorf("more than one element has the id of %q", again)
+	}
+	if jumps := Read[[]string](b, `$$("h1, h2, h3, h4").filter(e => e.checkVisibility())
+		.filter((e, i, all) => i ? e.localName === "h1" || e.localName[1] > +all[i-1].localName[1] + 1 : e.localName !== "h1").map(e => e.textContent)`); len(jumps) > 0 {
+		t.Errorf("no level leads to the headings %q", jumps)
+	}
 	articles := slices.Sorted(slices.Values(seen["article"]))
 	if len(slices.Compact(articles)) != cards {
 		t.Errorf("the cards' names are not all different: %q", articles)
