@@ -152,7 +152,10 @@ func TestReplay(t *testing.T) {
 			t.Errorf("%s: %s", scheme, f)
 		}
 	}
-	for _, width := range widths {
+	for i, width := range append(widths, widths...) {
+		if i == len(widths) {
+			alone.Run("space the text", spaced)
+		}
 		alone.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 800))
 		alone.Wait("no scrolling sideways", fmt.Sprintf("innerWidth === %d && document.scrollingElement.scrollWidth <= innerWidth", width))
 	}
