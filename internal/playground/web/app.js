@@ -35,12 +35,9 @@ const stream = new Stream({
     gap();
     state("paused", "paused while the tab is hidden");
   },
-  decision: (d) => {
-    well();
-    card(d.algorithm)?.decision(d);
-  },
+  decision: (d) => card(d.algorithm)?.decision(d), // maybe one of before an outage
   levels: (e) => {
-    well();
+    if (outage) problem((outage = undefined));
     for (const [algorithm, seen] of Object.entries(e.levels)) {
       card(algorithm)?.plot.level(seen.at, seen.level);
       card(algorithm)?.level(seen);
@@ -57,10 +54,6 @@ const stream = new Stream({
 
 function gap() {
   for (const c of cards) c.plot.gap(stream.now());
-}
-
-function well() {
-  if (outage) problem((outage = undefined));
 }
 
 function state(name, words) {
