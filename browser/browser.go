@@ -36,6 +36,10 @@ func Launch(ctx context.Context) (_ context.Context, close func(), _ error) {
 	ctx, cancelAllocator := chromedp.NewExecAllocator(ctx, options...)
 	ctx, cancel := chromedp.NewContext(ctx)
 	close = func() {
+		// Chromium takes its files along if it may end by itself.
+		bounded, end := context.WithTimeout(ctx, stepTimeout)
+		_ = chromedp.Cancel(bounded)
+		end()
 		cancel()
 		cancelAllocator()
 	}

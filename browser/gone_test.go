@@ -3,6 +3,9 @@ package browser
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/cdp"
@@ -16,7 +19,7 @@ import (
 // TestServerGone ends the server and starts it again, in good order and without.
 func TestServerGone(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := StartAt(t, command, migrated.New(t), quietPort(t))
 	b := open(t, p, everyCard("alice", "limit=1000", "period=1h"))
 	b.Tolerate("ERR_CONNECTION_REFUSED")
 	b.Tolerate("ERR_INCOMPLETE_CHUNKED_ENCODING") // of the stream, when the server is killed
@@ -62,6 +65,23 @@ func TestServerGone(t *testing.T) {
 	b.connected()
 	b.Wait("it sends again", fmt.Sprintf("%s[0] > %d", counts(a), allowed+2))
 	b.Wait("the problem is gone", text(card(a, ".problem"))+` === ""`)
+}
+
+// quietPort returns an address that is free, and that nobody gets who asks for any:
+// it can be taken again.
+func quietPort(t *testing.T) string {
+	t.Helper()
+	for {
+		addr := fmt.Sprint("localhost:", 20_000+rand.IntN(10_000)) // below those that systems give out
+		l, err := net.Listen("tcp", addr)
+		if err == nil {
+			_ = l.Close()
+			return addr
+		}
+		if t.Context().Err() != nil || !strings.Contains(err.Error(), "in use") {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestServerLate opens the page while the server does not answer what it asks.

@@ -57,6 +57,7 @@ func TestKeyboard(t *testing.T) {
 		t.Errorf("in the document they are %s", strings.Join(want, ", "))
 	}
 
+	b.Run("count what is not answered yet", unanswered)
 	a := limiter.TokenBucket
 	focus := func(selector string) {
 		b.Run("focus "+selector, fmt.Sprintf("$(%q).focus()", selector))
@@ -71,6 +72,7 @@ func TestKeyboard(t *testing.T) {
 	b.Key("Tab, to the slider, and arrow right", kb.Tab+kb.ArrowRight)
 	b.Wait("the slider sends", counts(a)+"[2] > 7")
 	b.Key("arrow left", kb.ArrowLeft)
+	b.Eventually("all is answered", "unanswered", 0) // or it would come after the reset
 	b.quiet()
 	focus(card(limiter.FixedWindow, "[name=aligned]"))
 	b.Key("Space", " ")
@@ -153,6 +155,13 @@ func TestNames(t *testing.T) {
 	}
 	if images := append(seen["image"], seen["img"]...); len(images) != cards {
 		t.Errorf("%d plots are images, not %d", len(images), cards)
+	}
+	if again := Read[[]string](b, `$$("[id]").map(e => e.id).filter((id, i, all) => all.indexOf(id) !== i)`); len(again) > 0 {
+		t.Errorf("more than one element has the id of %q", again)
+	}
+	if jumps := Read[[]string](b, `$$("h1, h2, h3, h4").filter(e => e.checkVisibility())
+		.filter((e, i, all) => i ? e.localName === "h1" || e.localName[1] > +all[i-1].localName[1] + 1 : e.localName !== "h1").map(e => e.textContent)`); len(jumps) > 0 {
+		t.Errorf("no level leads to the headings %q", jumps)
 	}
 	articles := slices.Sorted(slices.Values(seen["article"]))
 	if len(slices.Compact(articles)) != cards {

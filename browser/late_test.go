@@ -2,6 +2,7 @@ package browser
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/chromedp/cdproto/cdp"
@@ -19,11 +20,13 @@ func first(script string) chromedp.Action[chromedp.Void] {
 	}
 }
 
+// keepSource keeps the stream of events.
+const keepSource = `window.EventSource = class extends EventSource { constructor(url) { super(url); window.source = this } }`
+
 // TestLateLevel: a level that is older than what is shown is not shown.
 func TestLateLevel(t *testing.T) {
 	t.Parallel()
-	b := open(t, start(t), five("alice"), first(`
-		window.EventSource = class extends EventSource { constructor(url) { super(url); window.source = this } }`))
+	b := open(t, start(t), five("alice"), first(keepSource))
 	a := limiter.SlidingWindowLog
 	b.Click(card(a, ".burst-10"))
 	b.Eventually("level", text(card(a, ".level")), "5")
@@ -33,6 +36,21 @@ func TestLateLevel(t *testing.T) {
 			source.dispatchEvent(new MessageEvent("levels", {data: JSON.stringify({levels: {sliding_window_log: seen}})}))
 			return `+text(card(a, ".level"))+`
 		})()`, want)
+	}
+}
+
+// TestLateDecision: one that was made before an outage does not end what is said of
+// it, for that is said once; levels do, which follow every decision.
+func TestLateDecision(t *testing.T) {
+	t.Parallel()
+	b := open(t, start(t), five("alice"), first(keepSource))
+	said := Read[[]string](b, `["problem", "decision", "levels"].map(name => {
+		const data = {error: "gone", levels: {}, algorithm: "gcra", outcome: "allowed", at: Date.now(), level: 1, remaining: 4, burst: 5, status: 200, headers: []}
+		source.dispatchEvent(new MessageEvent(name, {data: JSON.stringify(data)}))
+		return `+text("#problem")+`
+	})`)
+	if !slices.Equal(said, []string{"gone", "gone", ""}) {
+		t.Errorf("after an outage, a decision and levels it says %q", said)
 	}
 }
 

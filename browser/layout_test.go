@@ -11,7 +11,14 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-var widths = []int64{360, 768, 1600}
+// widths of windows: 640 and 320 are what a zoom of 200 and of 400 % leaves of 1280.
+var widths = []int64{320, 640, 1600}
+
+// spaced gives text the room that WCAG 1.4.12 wants it to be able to have.
+const spaced = `
+	const style = new CSSStyleSheet()
+	style.replaceSync("* { line-height: 1.5 !important; letter-spacing: .12em !important; word-spacing: .16em !important } p { margin-bottom: 2em !important }")
+	document.adoptedStyleSheets = [style]`
 
 // TestNarrowAndWide looks for what does not fit.
 func TestNarrowAndWide(t *testing.T) {
@@ -25,7 +32,10 @@ func TestNarrowAndWide(t *testing.T) {
 	}
 	b.Type(card(limiter.GCRA, "[name=block_for]"), strings.Repeat("long", 50))
 	b.Wait("a long problem", text(card(limiter.GCRA, ".problem"))+`.length > 50`)
-	for _, width := range widths {
+	for i, width := range append(widths, widths...) {
+		if i == len(widths) {
+			b.Run("space the text", spaced)
+		}
 		b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 800))
 		b.Eventually("its width", `innerWidth`, width)
 		if is := Read[int64](b, `document.scrollingElement.scrollWidth`); is > width {
@@ -34,9 +44,9 @@ func TestNarrowAndWide(t *testing.T) {
 				.map(e => e.localName + "." + e.className).join(", ")`))
 		}
 		// Nothing is cut off or lies over something else, on the cards and above them.
-		for _, what := range Read[[]string](b, `$$("button, input, select, summary, output, dd, h2").filter(e => e.checkVisibility() && e.getBoundingClientRect().width > 0).flatMap(e => {
+		for _, what := range Read[[]string](b, `$$("button, input, select, summary, output, legend, label, dt, dd, h2").filter(e => e.checkVisibility() && e.getBoundingClientRect().width > 0).flatMap(e => {
 			const box = e.getBoundingClientRect(), around = (e.closest("article, section") ?? document.body).getBoundingClientRect()
-			return box.left < around.left - 1 || box.right > around.right + 1 || e.matches("button, dd, output") && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0
+			return box.left < around.left - 1 || box.right > around.right + 1 || e.matches("button, dt, dd, output") && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0
 				? [(e.closest("article")?.id ?? "") + " " + e.localName + " " + (e.className || e.name || e.id)] : []
 		})`) {
 			t.Errorf("at %d px this does not fit: %s", width, what)
@@ -85,6 +95,7 @@ func TestNoShift(t *testing.T) {
 			new PerformanceObserver(list => shifts.push(...list.getEntries().filter(e => e.startTime > began)
 				.map(e => e.value + " of " + e.sources.map(s => s.node?.parentElement?.className + ">" + s.node?.nodeName + "." + s.node?.className))))
 				.observe({type: "layout-shift", buffered: true})`)
+		b.Run("count what is not answered yet", unanswered)
 		before := Read[[]string](b, boxes)
 		b.Run("a burst to all", `$("#burst-all").click()`)
 		for _, a := range limiter.Algorithms() {
@@ -94,6 +105,7 @@ func TestNoShift(t *testing.T) {
 		b.Key("end", kb.End)
 		b.Wait("fifty answers on a card", counts(limiter.GCRA)+`.reduce((a, b) => a + b) >= 50`)
 		b.Key("home", kb.Home)
+		b.Eventually("all is answered", "unanswered", 0) // or it would come after the reset
 		b.Run("reset", `$("#reset").click()`)
 		b.Eventually("reset", counts(limiter.GCRA), []int{0, 0, 0})
 		after := Read[[]string](b, boxes)
@@ -108,6 +120,12 @@ func TestNoShift(t *testing.T) {
 		}
 	}
 }
+
+// unanswered counts from now on what the page asks and has no answer to.
+const unanswered = `
+	window.unanswered = 0
+	const original = fetch
+	window.fetch = (...a) => { unanswered++; return original(...a).finally(() => unanswered--) }`
 
 // TestContrast measures text against what is behind it, light and dark.
 func TestContrast(t *testing.T) {
@@ -189,7 +207,13 @@ const contrasts = `(() => {
 // TestCalm has the page move less for who prefers it.
 func TestCalm(t *testing.T) {
 	t.Parallel()
-	b := open(t, start(t), five("alice"))
+	// By a clock on which 60 frames are a second, however long they take.
+	b := open(t, start(t), five("alice"), first(`
+		let frames = 0
+		const original = requestAnimationFrame
+		const count = () => { frames++; original(count) }
+		original(count)
+		window.requestAnimationFrame = f => original(() => f(frames * 1000 / 60))`))
 	b.Run("count what is drawn", `
 		window.drawn = 0
 		const clear = CanvasRenderingContext2D.prototype.clearRect

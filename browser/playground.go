@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	startTimeout = 30 * time.Second
-	stopTimeout  = 10 * time.Second
+	startTimeout = time.Minute
+	stopTimeout  = time.Minute
 )
 
 // Build builds the command into a directory and returns its path.
@@ -53,8 +53,14 @@ type Playground struct {
 // when the test ends.
 func Start(t T, command, database string) *Playground {
 	t.Helper()
+	return StartAt(t, command, database, "localhost:0")
+}
+
+// StartAt is Start at an address.
+func StartAt(t T, command, database, addr string) *Playground {
+	t.Helper()
 	p := &Playground{t: t, command: command, database: database}
-	p.start("localhost:0")
+	p.start(addr)
 	t.Cleanup(p.Stop)
 	return p
 }

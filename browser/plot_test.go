@@ -1,10 +1,8 @@
 package browser
 
 import (
-	"cmp"
 	"fmt"
 	"math"
-	"slices"
 	"testing"
 
 	"github.com/pglimit/pglimit/limiter"
@@ -14,10 +12,9 @@ import (
 type drawn struct {
 	Width, Height float64
 	Now           float64      // Unix milliseconds
-	Marks         [][2]float64 // of what was allowed
-	Curve         [][2]float64
+	Marks, Curve  [][2]float64 // the marks are of what was allowed
 	Capacity      float64
-	At            []float64 // of the decisions, as the server told them
+	Told          []struct{ At, Level float64 } // what was allowed, as the server told it
 }
 
 // TestPlot looks at where the marks, the curve and the capacity are drawn.
@@ -39,18 +36,18 @@ func TestPlot(t *testing.T) {
 			patch("moveTo", (c, x, y) => line = [[x, y]])
 			patch("lineTo", (c, x, y) => line.push([x, y]))
 			patch("stroke", c => { if (c.getLineDash().length) next.capacity = line[0][1]; else if (c.lineWidth === 2 && !next.curve.length) next.curve = line }) // crosses come later
-			window.at = []
+			window.told = []
 			window.source?.close()
 			window.source = new EventSource("/api/events?key=alice")
-			source.addEventListener("decision", e => { const d = JSON.parse(e.data); if (d.outcome === "allowed") at.push(d.at) })
+			source.addEventListener("decision", e => { const d = JSON.parse(e.data); if (d.outcome === "allowed") told.push(d) })
 			await new Promise(done => source.addEventListener("hello", done))`, a))
 		b.Click(card(a, ".burst-10"))
 		b.Wait("it has answered", answered(a))
 		look := func(step, when string) (d drawn) {
 			b.Wait(step, when)
-			return Read[drawn](b, `({...drawn, at})`)
+			return Read[drawn](b, `({...drawn, told})`)
 		}
-		d := look("a mark for each", "drawn.marks.length >= 5 && drawn.marks.length === at.length")
+		d := look("a mark for each", "drawn.marks.length >= 5 && drawn.marks.length === told.length")
 		bottom, top := d.Height-20, 20.0
 		near := func(what string, is, want, by float64) {
 			t.Helper()
@@ -59,16 +56,16 @@ func TestPlot(t *testing.T) {
 			}
 		}
 		near("the capacity", d.Capacity, top, 0.5)
-		slices.SortFunc(d.Marks, func(a, b [2]float64) int { return cmp.Compare(b[1], a[1]) }) // events come in any order
 		for i, m := range d.Marks {
-			if a != limiter.TokenBucket { // of which a little leaks
-				near(fmt.Sprint("the mark of level ", i+1), m[1], bottom-(bottom-top)*float64(i+1)/5, 0.5)
-			}
-			ago := (d.Now - d.At[i]) / 30_000 * (d.Width - 16)
+			near(fmt.Sprint("the mark of level ", d.Told[i].Level), m[1], bottom-(bottom-top)*d.Told[i].Level/5, 0.5)
+			ago := (d.Now - d.Told[i].At) / 30_000 * (d.Width - 16)
 			near("in time, the mark", m[0], d.Width-8-ago, d.Width/15) // 2 s, for the clocks
 		}
 		d = look("all has leaked", text(card(a, ".level"))+` === "0" && drawn.curve.length && Math.abs(drawn.curve.at(-1)[1] - drawn.height + 20) < 0.1`)
-		slopes, highest := 0, bottom
+		slopes, highest, most := 0, bottom, 0.0
+		for _, told := range d.Told {
+			most = max(most, told.Level)
+		}
 		for i, p := range d.Curve {
 			highest = min(highest, p[1])
 			if i > 0 && math.Abs(p[0]-d.Curve[i-1][0]) > 0.1 && math.Abs(p[1]-d.Curve[i-1][1]) > 0.1 {
@@ -77,7 +74,7 @@ func TestPlot(t *testing.T) {
 		}
 		steps := a != limiter.TokenBucket
 		if steps {
-			near("the curve's highest", highest, top, 1)
+			near("the curve's highest", highest, bottom-(bottom-top)*most/5, 1)
 		}
 		if steps != (slopes == 0) {
 			t.Errorf("%s: the curve has %d slopes", a, slopes)

@@ -137,6 +137,7 @@ func TestReplay(t *testing.T) {
 	b.Wait("the report is there", shownReport)
 	// At 59 s one passes and three wait for 12 s each; at 61 s there is room for one.
 	b.Eventually("allowed, delayed, denied, keys denied", candidates, [][]any{{"Leaky bucket as a queue", 11, 4, 4, 1}})
+	b.Wait("it is there to its end", `$("#report").contentDocument.readyState === "complete"`)
 	report := Read[string](b, `$("#report").contentDocument.body.textContent`)
 
 	t.Log("the report on its own")
@@ -151,7 +152,10 @@ func TestReplay(t *testing.T) {
 			t.Errorf("%s: %s", scheme, f)
 		}
 	}
-	for _, width := range widths {
+	for i, width := range append(widths, widths...) {
+		if i == len(widths) {
+			alone.Run("space the text", spaced)
+		}
 		alone.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 800))
 		alone.Wait("no scrolling sideways", fmt.Sprintf("innerWidth === %d && document.scrollingElement.scrollWidth <= innerWidth", width))
 	}
@@ -170,8 +174,13 @@ func TestReplayAgain(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), everyCard("alice", "limit=5", "period=1m"))
 	long := file(t, "long.log", bytes.Repeat(accessLog(), 20_000))
-	for range 3 {
+	b.Run("count what is sent", `
+		window.sent = 0
+		const original = fetch
+		window.fetch = (...a) => { sent++; return original(...a) }`)
+	for n := range 3 {
 		b.drop(long, "#drop")
+		b.Eventually("it is being sent", "sent", n+1) // it is looked at before, and given up then if another comes
 	}
 	b.drop(file(t, "access.log", accessLog()), "#drop")
 	b.Eventually("the status", replayStatus, "access.log: 19 requests, 1 line that could not be read.")

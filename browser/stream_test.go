@@ -13,13 +13,15 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// hide has the page believe that nobody sees it, or that somebody does again: a
-// browser without a window sees all its tabs.
-func (b *Tab) hide(yes bool) {
+// hide has the page believe that nobody sees it, or that somebody does again, or
+// one after the other: a browser without a window sees all its tabs.
+func (b *Tab) hide(yes ...bool) {
 	b.Helper()
 	b.Run(fmt.Sprintf("hidden: %v", yes), fmt.Sprintf(`
-		Object.defineProperty(document, "hidden", {value: %v, configurable: true})
-		document.dispatchEvent(new Event("visibilitychange"))`, yes))
+		for (const value of [%s]) {
+			Object.defineProperty(document, "hidden", {value, configurable: true})
+			document.dispatchEvent(new Event("visibilitychange"))
+		}`, strings.ReplaceAll(strings.Trim(fmt.Sprint(yes), "[]"), " ", ", ")))
 }
 
 // TestManyTabs opens more tabs than a browser has connections for one host.
@@ -53,8 +55,7 @@ func TestManyTabs(t *testing.T) {
 	for _, a := range limiter.Algorithms() {
 		first.Eventually(string(a)+": level", text(card(a, ".level")), "5")
 	}
-	first.hide(true)
-	first.hide(false)
+	first.hide(true, false) // at once: after a while it would rest
 	first.Click("#send-all")
 	first.Eventually("seen again in time, it goes on listening", counts(limiter.GCRA), []int{0, 0, 1})
 	if n := first.Requests("GET /api/events"); n != 2 {

@@ -18,7 +18,7 @@ import (
 )
 
 // stepTimeout is how long a step may take; nothing is measured by it.
-const stepTimeout = 30 * time.Second
+const stepTimeout = time.Minute
 
 // prelude is what expressions may use.
 const prelude = `const $ = s => document.querySelector(s), $$ = s => [...document.querySelectorAll(s)];`

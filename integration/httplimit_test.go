@@ -67,7 +67,7 @@ func TestHTTPLimit(t *testing.T) {
 	var servers []*httptest.Server
 	var l *limiter.Limiter
 	for range 2 {
-		l = newLimiter(t, pool, nil)
+		l = newLimiter(t, pool, &limiter.Config{Timeout: time.Minute}) // many wait for few connections
 		mux := http.NewServeMux()
 		mux.Handle("/work", httplimit.New(l, func(r *http.Request) ([]limiter.Ask, error) {
 			return []limiter.Ask{user.Ask(name(r), 1), everybody.Ask("all", 1)}, nil
@@ -150,7 +150,7 @@ func TestHTTPLimitServerStopped(t *testing.T) {
 		if err := migrations.Up(ctx, pool); err != nil {
 			t.Fatal(err)
 		}
-		l := newLimiter(t, pool, &limiter.Config{Timeout: 5 * time.Second, Logger: quiet})
+		l := newLimiter(t, pool, &limiter.Config{Timeout: 30 * time.Second, Logger: quiet})
 		mux := http.NewServeMux()
 		ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 		for path, p := range map[string]limiter.Policy{"/closed": closed, "/open": open} {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -226,6 +227,52 @@ func TestPlaygroundClosedPipe(t *testing.T) {
 	c.Stdout, c.Stderr = writer, &stderr
 	if _ = c.Run(); c.ProcessState.ExitCode() != 141 || strings.Contains(stderr.String(), "pglimit: ") {
 		t.Errorf("exit code %d, stderr %q", c.ProcessState.ExitCode(), &stderr)
+	}
+}
+
+// TestPlaygroundPatient: what waits for the database for longer than an application
+// would is answered all the same.
+func TestPlaygroundPatient(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, newDatabase(t))
+	server, err := playground.New(playground.Config{
+		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return limiter.New(pool, config) },
+		Logger:  slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := httptest.NewServer(server)
+	t.Cleanup(func() {
+		site.Close()
+		if err := server.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE pglimit_gcra"); err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan string, 1)
+	go func() {
+		defer close(answered)
+		_, text := page(site.URL).do(t, http.MethodPost, "/api/send",
+			`{"key":"alice","times":1,"asks":[{"policy":{"algorithm":"gcra","limit":3,"period":"1h"}}]}`)
+		answered <- text
+	}()
+	eventually(t, "the ask has waited for longer", func(ctx context.Context) (long bool, err error) {
+		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > $1)`, limiter.DefaultTimeout).Scan(&long)
+		return long || len(answered) > 0, err
+	})
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if text := <-answered; text != `{"allowed":1,"delayed":0,"denied":0}`+"\n" {
+		t.Errorf("answered %s", text)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -93,7 +94,7 @@ func TestOrdersAndBudgetAgree(t *testing.T) {
 	if _, err := db.Exec("CREATE TABLE orders (account text, cents bigint)"); err != nil {
 		t.Fatal(err)
 	}
-	limits, err := limiter.NewSQL(db, nil)
+	limits, err := limiter.NewSQL(db, &limiter.Config{Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

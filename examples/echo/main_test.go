@@ -56,7 +56,7 @@ func TestREADME(t *testing.T) {
 	}
 	t.Cleanup(pool.Close)
 	noon := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
-	l, err := limiter.New(pool, &limiter.Config{Now: func() time.Time { return noon }})
+	l, err := limiter.New(pool, &limiter.Config{Now: func() time.Time { return noon }, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"gorm.io/driver/postgres"
@@ -85,7 +86,7 @@ func TestEveryKindOfGORM(t *testing.T) {
 			if err := errors.Join(migrations.UpSQL(t.Context(), sqlDB), db.AutoMigrate(&Order{})); err != nil {
 				t.Fatal(err)
 			}
-			limits, err := limiter.NewSQL(sqlDB, nil)
+			limits, err := limiter.NewSQL(sqlDB, &limiter.Config{Timeout: time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -63,7 +63,7 @@ func (c *clock) move(d time.Duration) {
 }
 
 func (c *clock) config() *limiter.Config {
-	return &limiter.Config{Now: func() time.Time {
+	return &limiter.Config{Timeout: time.Minute, Now: func() time.Time {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.now

@@ -49,7 +49,7 @@ func runTests(m *testing.M) (code int, err error) {
 var march = at(time.Date(2026, time.March, 15, 12, 0, 0, 0, time.UTC))
 
 func at(t time.Time) *limiter.Config {
-	return &limiter.Config{Now: func() time.Time { return t }}
+	return &limiter.Config{Timeout: time.Minute, Now: func() time.Time { return t }}
 }
 
 // newShop connects to a database as one process does. Each change is made to the

@@ -86,7 +86,7 @@ func TestBothBudgetsOrNeither(t *testing.T) {
 func TestPlacedAgain(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, time.March, 31, 21, 59, 0, 0, time.UTC) // a minute before April in Vienna
-	s := newShop(t, migrated.New(t), &limiter.Config{Now: func() time.Time { return now }})
+	s := newShop(t, migrated.New(t), &limiter.Config{Timeout: time.Minute, Now: func() time.Time { return now }})
 	own := Order{Account: "alice", Number: "1", Cents: 60_00}
 	paid := Order{Account: "alice", Number: "2", Company: "initech", Cents: 30_00}
 	place := func(o Order, want error) {

@@ -64,6 +64,10 @@ func newProcess(t *testing.T, url string, config *limiter.Config, rates map[stri
 		t.Fatal(err)
 	}
 	t.Cleanup(p.pool.Close)
+	if config == nil {
+		config = &limiter.Config{}
+	}
+	config.Timeout = time.Minute // many wait for few connections
 	if p.limits, err = limiter.New(p.pool, config); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +100,7 @@ func (p *process) start(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		// What still waits for its turn is called off.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second) // against hanging for ever
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute) // against hanging for ever
 		defer cancel()
 		if err := p.client.StopAndCancel(ctx); err != nil {
 			t.Errorf("stop: %v", err)

@@ -31,6 +31,9 @@ const (
 	maxTimes   = 100  // of each ask in one POST /api/send
 	maxJSON    = 64 << 10
 	maxSending = 128 // asks of /api/send in flight
+	// maxAsk is how long one ask waits for the database: maxSending of them at once
+	// wait for a few connections, maybe to a server far away or a busy one.
+	maxAsk = 10 * time.Second
 )
 
 // Config sets up a Server.
@@ -66,6 +69,7 @@ type Server struct {
 	upload, unpacked   int64         // bytes of a log, as sent and as read
 	pause              time.Duration // of a body
 	wait               time.Duration // of a replay, for its turn
+	grace              time.Duration // at the end, for answers that are on their way
 	handler            http.Handler
 	ctx                context.Context // ends at Close
 	stop               context.CancelFunc
@@ -85,13 +89,13 @@ func New(config Config) (*Server, error) {
 		config.Command = []string{"pglimit", "allow"}
 	}
 	s := &Server{config: config, sending: make(chan struct{}, maxSending), replaying: make(chan struct{}, maxReplays)}
-	s.upload, s.unpacked, s.pause, s.wait = maxUpload, maxUnpacked, maxPause, maxWait
+	s.upload, s.unpacked, s.pause, s.wait, s.grace = maxUpload, maxUnpacked, maxPause, maxWait, maxAnswer
 	s.reports.pages = map[string][]byte{}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.hub = newHub(s)
 	var err error
 	// Each answer is the database's.
-	if s.limiter, err = config.Limiter(&limiter.Config{Observe: s.hub.observe, DenyCacheTTL: -1, Logger: config.Logger}); err != nil {
+	if s.limiter, err = config.Limiter(&limiter.Config{Observe: s.hub.observe, DenyCacheTTL: -1, Timeout: maxAsk, Logger: config.Logger}); err != nil {
 		return nil, fmt.Errorf("playground: %w", err)
 	}
 	if s.handler, err = s.routes(); err != nil {

@@ -15,7 +15,7 @@ import (
 // How long Serve waits at the end: for answers that are on their way, and for the
 // database to forget what was counted.
 const (
-	answerTime = 2 * time.Second
+	maxAnswer  = 2 * time.Second
 	forgetTime = 10 * time.Second
 )
 
@@ -121,7 +121,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 
 // end lets the answers go out that are on their way, and closes all.
 func (s *Server) end(ctx context.Context, server *http.Server) {
-	grace, cancel := context.WithTimeout(ctx, answerTime)
+	grace, cancel := context.WithTimeout(ctx, s.grace)
 	defer cancel()
 	if err := server.Shutdown(grace); err != nil {
 		s.config.Logger.Warn("pglimit: requests were cut off while they were answered", "error", err)

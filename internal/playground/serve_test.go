@@ -79,6 +79,7 @@ func TestServe(t *testing.T) {
 			return l, nil
 		}
 	})
+	s.grace = hang // what ends late is cut off, and logged
 	reads := make(chan struct{}, 10)
 	s.handler = telling(reads).read(s.handler)
 	listeners, _, err := Listen(t.Context(), "localhost:0")

@@ -165,15 +165,19 @@ func TestResetInMidLook(t *testing.T) {
 	}))
 	w := s.watch(t, "k")
 	hold.Store(true)
-	send := `{"key":"k","times":1,"asks":[{"policy":` + three(limiter.GCRA) + `}]}`
-	s.post(t, "/api/send", send, &counts{})
+	send := func(cost string) {
+		s.post(t, "/api/send", `{"key":"k","times":1,"asks":[{"policy":`+three(limiter.GCRA)+`,"cost":`+cost+`}]}`, &counts{})
+	}
+	send("3")
 	<-looked
 	s.post(t, "/api/reset", `{"key":"k"}`, &struct{}{})
 	close(goOn)
 	w.until(t, "reset", &struct{}{})
-	s.post(t, "/api/send", send, &counts{})
-	if name, data := w.next(t); name != "decision" {
-		t.Errorf("after the reset: %s %s", name, data)
+	send("1")
+	var seen levels
+	w.until(t, "levels", &seen) // before the decision or after
+	if level := seen.Levels[limiter.GCRA].Level; level > 1 {
+		t.Errorf("after the reset: level %v", level)
 	}
 }
 

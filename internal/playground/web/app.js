@@ -1,7 +1,7 @@
 // The page: its cards, what concerns all of them, and the link that holds the set-up.
 
 import { get, post } from "./api.js";
-import { Card, copied, title } from "./card.js";
+import { Card, copied, title, words } from "./card.js";
 import { setUpReplay } from "./replay.js";
 import { Stream } from "./stream.js";
 import { keepSending } from "./traffic.js";
@@ -35,12 +35,9 @@ const stream = new Stream({
     gap();
     state("paused", "paused while the tab is hidden");
   },
-  decision: (d) => {
-    well();
-    card(d.algorithm)?.decision(d);
-  },
+  decision: (d) => card(d.algorithm)?.decision(d), // maybe one of before an outage
   levels: (e) => {
-    well();
+    if (outage) problem((outage = undefined));
     for (const [algorithm, seen] of Object.entries(e.levels)) {
       card(algorithm)?.plot.level(seen.at, seen.level);
       card(algorithm)?.level(seen);
@@ -57,10 +54,6 @@ const stream = new Stream({
 
 function gap() {
   for (const c of cards) c.plot.gap(stream.now());
-}
-
-function well() {
-  if (outage) problem((outage = undefined));
 }
 
 function state(name, words) {
@@ -126,7 +119,7 @@ async function sendAll(times) {
     problem(null);
     say(`All: ${a.allowed} allowed, ${a.delayed} delayed, ${a.denied} denied.`);
   } catch (e) {
-    problem(new Error(e.algorithm ? `${title(e.algorithm)}: ${e.message}` : e.message));
+    problem(new Error(e.algorithm ? `${title(e.algorithm)}: ${words(e)}` : e.message));
   }
 }
 

@@ -31,6 +31,14 @@ const controls = [
   ["cost", "Cost", "number", "units that each request takes"],
 ];
 
+/** What a failure says, with a control's label in place of the name that the server has for it. */
+export function words({ error, message = error, field = "" }) {
+  const label = controls.find(([name]) => name === field)?.[1];
+  const [first] = message.match(/^\w*/);
+  const about = first === field || first.toLowerCase() === field.replace("_", "");
+  return label && about ? label + message.slice(first.length) : message;
+}
+
 const burst = 10;
 
 /** Says on a button for a moment that it has copied. */
@@ -164,7 +172,7 @@ export class Card {
   /** Shows a failure at the card and at its control; null is none. */
   problem(failure) {
     this.failed = failure;
-    const text = failure?.error ?? failure?.message ?? "";
+    const text = failure ? words(failure) : "";
     const shown = this.find(".problem");
     if (shown.textContent !== text) shown.textContent = text;
     for (const [name, input] of Object.entries(this.#inputs)) {

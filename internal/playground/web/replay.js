@@ -1,7 +1,7 @@
 // What a card's policy would have done to an access log.
 
 import { post } from "./api.js";
-import { title } from "./card.js";
+import { title, words } from "./card.js";
 
 const most = 3;
 const first = ["token_bucket", "fixed_window", "sliding_window_log"];
@@ -79,7 +79,7 @@ async function replay(file, cards, maxBytes) {
     const bad = answer.bad_lines ? `, ${count(answer.bad_lines, "line")} that could not be read` : "";
     say(`${file.name}: ${count(answer.requests, "request")}${bad}.`, "done");
   } catch (e) {
-    if (!signal.aborted) say(`${file.name}: ${e.message}`, "failed");
+    if (!signal.aborted) say(`${file.name}: ${words(e)}`, "failed");
   } finally {
     if (!signal.aborted) element("file").value = ""; // the same file can be chosen again
   }
