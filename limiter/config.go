@@ -144,7 +144,10 @@ func (c *Config) bounded(ctx context.Context, f func(context.Context) (outcome, 
 // own timer for it may be the first, and its error is none of the database's.
 func awaitEnd(ctx context.Context, err error) {
 	if deadline, ok := ctx.Deadline(); ok && err != nil && !time.Now().Before(deadline) {
-		<-ctx.Done()
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second): // a context of the caller's make, that does not keep it
+		}
 	}
 }
 
