@@ -70,6 +70,7 @@ func (a *app) wait(cmd *cobra.Command, ask limiter.Ask, timeout time.Duration) e
 	if err != nil {
 		return err
 	}
+	defer l.Close() // before pool, whose connections give the place back of one that is interrupted
 	ctx := cmd.Context()
 	if timeout > 0 {
 		var cancel context.CancelFunc
