@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"cmp"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -36,8 +37,9 @@ const maxInteger = 999_999_999_999_999
 // RateLimit-Policy and RateLimit are those of draft-ietf-httpapi-ratelimit-headers-11,
 // with an item for each policy name; of asks under the same name it is the one that
 // denied for longest, else the one with less room. q is the policy's Limit and r what
-// remains, rounded down to whole units; w is the Period, where it is whole seconds;
-// pglimit-burst is the Burst where it is not the Limit. t is in seconds, rounded up:
+// remains, rounded down to whole units; w is the Period, where it is whole seconds; of
+// a bucket or queue both are multiples where that makes them whole, as q=5;w=2 for 2.5
+// a second. pglimit-burst is the Burst where it is not q. t is in seconds, rounded up:
 // RetryAfter of an ask that denied, ResetAfter of any other, though not later than
 // Retry-After; it is left out where that is limiter.Never. Where another layer of
 // limits has set these fields, a line is added to each if all is allowed; a denial
@@ -188,14 +190,32 @@ type advertised struct {
 }
 
 func advertise(p *limiter.Policy) advertised {
-	a := advertised{name: p.Name, quota: units(p.Limit), window: -1, burst: -1}
-	if p.Period > 0 && p.Period%time.Second == 0 {
-		a.window = int64(p.Period / time.Second)
+	a := advertised{name: p.Name, window: -1, burst: -1}
+	limit, period := wholly(p)
+	a.quota = units(limit)
+	if period > 0 && period%time.Second == 0 {
+		a.window = int64(period / time.Second)
 	}
-	if p.Burst != 0 && p.Burst != p.Limit {
-		a.burst = units(p.Burst)
+	if burst := cmp.Or(p.Burst, p.Limit); burst != limit {
+		a.burst = units(burst)
 	}
 	return a
+}
+
+// wholly is the policy's rate as whole units in whole seconds, if a small multiple
+// of both is. A window of several periods would be another limit.
+func wholly(p *limiter.Policy) (limit float64, period time.Duration) {
+	switch p.Algorithm {
+	case limiter.FixedWindow, limiter.SlidingWindowCounter, limiter.SlidingWindowLog:
+		return p.Limit, p.Period
+	}
+	for n := 1; n <= 100 && p.Period > 0 && p.Period <= math.MaxInt64/100; n++ {
+		limit, period = p.Limit*float64(n), p.Period*time.Duration(n)
+		if whole := math.Round(limit); whole >= 1 && math.Abs(limit-whole) <= 1e-9*whole && period%time.Second == 0 {
+			return whole, period
+		}
+	}
+	return p.Limit, p.Period
 }
 
 // text is how structured fields write a policy's item, and its name alone. Both

@@ -46,7 +46,7 @@ func TestSetHeader(t *testing.T) {
 			policyField: {`"login";q=5;w=60;pglimit-burst=10`}, limitField: {`"login";r=0;t=7`}, retryField: {"7"},
 			xLimitField: {"10"}, xRemainingField: {"0"}, xResetField: {"1780315207"}}},
 		{"several", []limiter.Policy{login, day, odd}, []limiter.Result{yes(9, time.Hour), no(0, time.Minute, time.Minute), yes(2.5, 0)}, 1, fields{
-			policyField: {`"login";q=5;w=60;pglimit-burst=10, "day";q=1000, "odd";q=2`},
+			policyField: {`"login";q=5;w=60;pglimit-burst=10, "day";q=1000, "odd";q=5;w=3;pglimit-burst=2`},
 			limitField:  {`"login";r=9;t=60, "day";r=0;t=60, "odd";r=2;t=0`}, retryField: {"60"},
 			xLimitField: {"10"}, xRemainingField: {"0"}, xResetField: {"1780315260"}}},
 		{"several allowed", []limiter.Policy{login, day}, []limiter.Result{yes(9, time.Hour), yes(8, time.Minute)}, -1, fields{
@@ -106,6 +106,44 @@ func TestSetHeader(t *testing.T) {
 	}
 }
 
+// TestPolicyInWholeNumbers: a rate is told as it is if a small multiple of it is whole.
+func TestPolicyInWholeNumbers(t *testing.T) {
+	for _, c := range []struct {
+		limit  float64
+		period time.Duration
+		burst  float64
+		want   string
+	}{
+		{10, time.Minute, 0, `q=10;w=60`},
+		{10, 100 * time.Millisecond, 0, `q=100;w=1;pglimit-burst=10`},
+		{0.5, time.Second, 3, `q=1;w=2;pglimit-burst=3`},
+		{1.0 / 3, time.Second, 1, `q=1;w=3`},
+		{0.07, time.Second, 7, `q=7;w=100`},
+		{2.5, time.Minute, 5, `q=5;w=120`},
+		{2.5, time.Minute, 0, `q=5;w=120;pglimit-burst=2`},
+		{0.007, time.Second, 7, `q=0;w=1;pglimit-burst=7`}, // a thousand seconds are no small multiple
+		{3, time.Millisecond, 0, `q=3`},
+		{0.5, 80 * 365 * 24 * time.Hour, 1, `q=0;w=2522880000;pglimit-burst=1`},
+	} {
+		for _, a := range limiter.Algorithms() {
+			p := limiter.Policy{Name: "p", Algorithm: a, Limit: c.limit, Period: c.period, Burst: c.burst}
+			if p.Validate() != nil { // a window, which has no burst
+				continue
+			}
+			want := c.want
+			if a == limiter.FixedWindow || a == limiter.SlidingWindowCounter || a == limiter.SlidingWindowLog {
+				want = "q=" + strconv.Itoa(int(c.limit))
+				if c.period%time.Second == 0 {
+					want += ";w=" + strconv.Itoa(int(c.period/time.Second))
+				}
+			}
+			if got := rendered(advertise(&p)).policy; got != `"p";`+want {
+				t.Errorf("%v per %v by %s: got %s, want %s", c.limit, c.period, a, got, want)
+			}
+		}
+	}
+}
+
 // TestSetHeaderIsWhatTheLibraryWrites: over random answers the fields parse, are
 // to the byte what httpsfv makes of the same items, and Retry-After is never
 // before a t nor before what the limiter said.
@@ -120,7 +158,7 @@ func TestSetHeaderIsWhatTheLibraryWrites(t *testing.T) {
 		policies, limits := httpsfv.List{}, httpsfv.List{}
 		var retry time.Duration
 		for i := range rapid.IntRange(1, 4).Draw(t, "asks") {
-			p := limiter.Policy{Name: "p" + strconv.Itoa(i), Limit: amounts.Draw(t, "limit"), Period: times.Draw(t, "period"), Burst: amounts.Draw(t, "burst")}
+			p := limiter.Policy{Name: "p" + strconv.Itoa(i), Algorithm: limiter.FixedWindow, Limit: amounts.Draw(t, "limit"), Period: times.Draw(t, "period"), Burst: amounts.Draw(t, "burst")}
 			r := limiter.Result{Allowed: all.Allowed || rapid.Bool().Draw(t, "fits"), Burst: max(p.Burst, 1), Remaining: amounts.Draw(t, "remaining"), ResetAfter: times.Draw(t, "reset"), At: at}
 			if !r.Allowed {
 				r.RetryAfter = 1 + min(limiter.Never-1, times.Draw(t, "retry"))
