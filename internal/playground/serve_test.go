@@ -100,7 +100,7 @@ func TestServe(t *testing.T) {
 	waits := make(chan error, 1)
 	go func() {
 		for range 2 {
-			answer, err := http.Get(at + "/limited/leaky_bucket_queue?limit=1&period=1000h&burst=2&key=k")
+			answer, err := http.Get(at + "/limited/leaky_bucket_queue?limit=1&period=59s&burst=2&key=k")
 			if err != nil {
 				waits <- err
 				return
