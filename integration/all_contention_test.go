@@ -34,7 +34,7 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 					t.Fatal(err)
 				}
 				pools = append(pools, pool)
-				l := newLimiter(t, pool, &limiter.Config{Timeout: time.Minute, KeySecret: []byte(secret)})
+				l := newLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
 				for range 32 {
 					wg.Go(func() {
 						for range 40 {

@@ -191,7 +191,7 @@ func TestAllowAllOfAThousand(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t)
-	l := newLimiter(t, pool, &limiter.Config{Timeout: time.Minute})
+	l := newLimiter(t, pool, nil)
 	all := variants(2, 1000*time.Hour)
 	var asks []limiter.Ask
 	for i := range 1000 {
@@ -335,7 +335,7 @@ func TestAllowAllConflicts(t *testing.T) {
 	ctx := context.Background()
 	c := newCommitLog(t)
 	pool := connect(t, c.url, setting("default_transaction_isolation", "repeatable read"))
-	l := newLimiter(t, pool, &limiter.Config{Timeout: time.Minute})
+	l := newLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: 1000 * time.Hour, BlockFor: time.Hour, OnError: limiter.FailOpen}
 	for _, cost := range []float64{60, 60} { // granted; then denied, and a block started
 		mustAll(t)(l.AllowAll(ctx, p.Ask("a", cost), p.Ask("b", 1)))

@@ -282,7 +282,7 @@ func TestAllowAllTriesAgain(t *testing.T) {
 	url := newDatabase(t)
 	trace := &atBatch{}
 	pool := connect(t, url, single, setting("lock_timeout", "10ms"), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = trace })
-	l, other := newLimiter(t, pool, &limiter.Config{Timeout: time.Minute}), connect(t, url)
+	l, other := newLimiter(t, pool, nil), connect(t, url)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour}
 	for _, c := range []struct {
 		released int64 // before that try

@@ -127,7 +127,7 @@ func TestBreakerOnAStoppedServer(t *testing.T) {
 	url := template.New(t)
 	b := &broken{dialer: newDialer(own.URL), clock: new(conformance.Clock)}
 	pool := connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = b.dial })
-	b.l = newLimiter(t, pool, &limiter.Config{Now: b.clock.Now, Timeout: time.Minute, BreakAfter: 3, Logger: slog.New(slog.DiscardHandler)})
+	b.l = newLimiter(t, pool, &limiter.Config{Now: b.clock.Now, BreakAfter: 3, Logger: slog.New(slog.DiscardHandler)})
 
 	must(t)(b.l.Allow(ctx, failsClosed, "k"))
 	if err := own.Stop(ctx); err != nil {

@@ -220,7 +220,7 @@ func TestBudgetIsExactToTheCent(t *testing.T) {
 	ctx := t.Context()
 	pool := newPool(t)
 	clock := new(conformance.Clock)
-	l := newLimiter(t, pool, &limiter.Config{Now: clock.Now, Timeout: time.Minute})
+	l := newLimiter(t, pool, &limiter.Config{Now: clock.Now})
 	p := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: budget, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}
 
 	if r := must(t)(l.AllowN(ctx, p, "at once", budget)); !r.Allowed || r.Remaining != 0 {

@@ -62,7 +62,7 @@ func TestHeldKeyDoesNotOverAdmit(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t)
-	l := newLimiter(t, pool, &limiter.Config{Timeout: time.Minute})
+	l := newLimiter(t, pool, nil)
 	for _, p := range variants(10, 1000*time.Hour) {
 		t.Run(variant(p), func(t *testing.T) {
 			t.Parallel()

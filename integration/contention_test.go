@@ -84,7 +84,7 @@ type pooledLimiters struct {
 func limitersOnPools(t *testing.T, url string) pooledLimiters {
 	p := pooledLimiters{url: url}
 	for range pools {
-		p.all = append(p.all, newLimiter(t, connect(t, url), &limiter.Config{Timeout: time.Minute}))
+		p.all = append(p.all, newLimiter(t, connect(t, url), nil))
 	}
 	return p
 }

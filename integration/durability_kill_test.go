@@ -169,7 +169,7 @@ func (c *crash) under(t *testing.T, start func(*load, *limiter.Limiter)) (b *loa
 	t.Helper()
 	b = &load{least: 2000, lasts: 3 * c.bound / 2, enough: make(chan struct{}), told: map[place][]time.Time{}}
 	b.mute.Add(1) // until all callers are there
-	start(b, newLimiter(t, c.connect(t), &limiter.Config{Timeout: time.Minute}))
+	start(b, newLimiter(t, c.connect(t), nil))
 	if b.mute.Add(-1) == 0 {
 		now := time.Now()
 		b.first.Store(&now)

@@ -304,7 +304,7 @@ func TestDurabilityUnderStricterIsolation(t *testing.T) {
 	t.Parallel()
 	c := newCommitLog(t)
 	pool := connect(t, c.url, setting("synchronous_commit", "off"), setting("default_transaction_isolation", "repeatable read"))
-	l := newLimiter(t, pool, &limiter.Config{BatchRows: -1, DenyCacheTTL: -1, Timeout: time.Minute})
+	l := newLimiter(t, pool, &limiter.Config{BatchRows: -1, DenyCacheTTL: -1})
 	p := limiter.Policy{Name: "conflict", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 	must(t)(l.Allow(t.Context(), p, "k"))
 	tx := begin(t, c.pool, pgx.TxOptions{})

@@ -27,7 +27,7 @@ func TestResetFreesTheHoldItWaitedFor(t *testing.T) {
 				t.Parallel()
 				ctx := context.Background()
 				pool := newPool(t)
-				l := newLimiter(t, pool, &patient)
+				l := newLimiter(t, pool, nil)
 				must(t)(l.Allow(ctx, p, "k"))
 				reserving := begin(t, pool, pgx.TxOptions{})
 				h := reserve(t, l.InTx(reserving), p.Ask("k", 5), time.Hour)

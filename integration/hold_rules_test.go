@@ -242,7 +242,7 @@ func TestIdempotencyKeyUnderEveryIsolation(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := connect(t, newDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 16 })
-	l := newLimiter(t, pool, &patient)
+	l := newLimiter(t, pool, nil)
 	for _, iso := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		for _, p := range holdable() {
 			p.Limit, p.Period = 100, 1000*time.Hour

@@ -67,7 +67,7 @@ func TestHTTPLimit(t *testing.T) {
 	var servers []*httptest.Server
 	var l *limiter.Limiter
 	for range 2 {
-		l = newLimiter(t, pool, &limiter.Config{Timeout: time.Minute}) // many wait for few connections
+		l = newLimiter(t, pool, nil)
 		mux := http.NewServeMux()
 		mux.Handle("/work", httplimit.New(l, func(r *http.Request) ([]limiter.Ask, error) {
 			return []limiter.Ask{user.Ask(name(r), 1), everybody.Ask("all", 1)}, nil

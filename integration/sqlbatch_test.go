@@ -245,7 +245,7 @@ func TestSQLHeldRowsStallNobody(t *testing.T) {
 		for _, most := range []int{4, 0} { // connections
 			db := connectSQL(t, driver, address)
 			db.SetMaxOpenConns(most)
-			l := newSQL(t, db, &limiter.Config{Timeout: time.Minute, BreakAfter: 1})
+			l := newSQL(t, db, &limiter.Config{BreakAfter: 1})
 			for _, p := range variants(heldLimit, 1000*time.Hour) {
 				p.Name += fmt.Sprint("-of-", most)
 				tx, err := db.Begin()

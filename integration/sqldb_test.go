@@ -61,17 +61,15 @@ func withoutTLS(t testing.TB, address string) string {
 	return u.String()
 }
 
-// patient are the defaults but for time, of which a busy machine needs more.
-var patient = limiter.Config{Timeout: time.Minute}
-
-// withPatience is config with patient's Timeout, unless it has one of its own.
+// withPatience is config with a Timeout that a busy machine keeps too, unless it
+// has one of its own.
 func withPatience(config *limiter.Config) *limiter.Config {
-	all := patient
+	var all limiter.Config
 	if config != nil {
 		all = *config
 	}
 	if all.Timeout == 0 {
-		all.Timeout = patient.Timeout
+		all.Timeout = time.Minute
 	}
 	return &all
 }
@@ -157,7 +155,7 @@ func TestSQLNeverOverAdmits(t *testing.T) {
 		address := newDatabase(t)
 		var ls []*limiter.Limiter
 		for range pools {
-			ls = append(ls, newSQL(t, connectSQL(t, driver, address), &patient))
+			ls = append(ls, newSQL(t, connectSQL(t, driver, address), nil))
 		}
 		for _, p := range variants(capUnit, 1000*time.Hour) {
 			for round := range 4 {
@@ -185,8 +183,8 @@ func TestSQLStricterDefaultIsolation(t *testing.T) {
 	overDrivers(t, func(t *testing.T, driver string) {
 		address := newDatabase(t)
 		isolated(t, connect(t, address), "repeatable read")
-		l := newSQL(t, connectSQL(t, driver, address), &patient)
-		other := newSQL(t, connectSQL(t, driver, address), &patient)
+		l := newSQL(t, connectSQL(t, driver, address), nil)
+		other := newSQL(t, connectSQL(t, driver, address), nil)
 		for _, p := range variants(capUnit, 1000*time.Hour) {
 			if got := storm(t, []*limiter.Limiter{l, other}, p, "k"); got != capUnit {
 				t.Errorf("%s: admitted %v of %v", variant(p), got, capUnit)
@@ -198,7 +196,7 @@ func TestSQLStricterDefaultIsolation(t *testing.T) {
 // TestSQLRefundOfNothing: there is no row, and the clock is read all the same.
 func TestSQLRefundOfNothing(t *testing.T) {
 	overDrivers(t, func(t *testing.T, driver string) {
-		l := newSQL(t, connectSQL(t, driver, newDatabase(t)), &patient)
+		l := newSQL(t, connectSQL(t, driver, newDatabase(t)), nil)
 		for _, p := range variants(10, time.Hour) {
 			if p.Algorithm == limiter.LeakyBucketQueue {
 				continue
@@ -213,7 +211,7 @@ func TestSQLRefundOfNothing(t *testing.T) {
 // TestSQLWait queues for a turn, and gives a cancelled place back.
 func TestSQLWait(t *testing.T) {
 	overDrivers(t, func(t *testing.T, driver string) {
-		l := newSQL(t, connectSQL(t, driver, newDatabase(t)), &patient)
+		l := newSQL(t, connectSQL(t, driver, newDatabase(t)), nil)
 		p := limiter.Policy{Name: "p", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 3}
 		if err := l.Wait(t.Context(), p, "k", 1); err != nil {
 			t.Fatal(err)
@@ -247,7 +245,7 @@ func TestMigrationsUpSQL(t *testing.T) {
 		address := emptyDatabase(t)
 		db := connectSQL(t, driver, address)
 		db.SetMaxOpenConns(1)
-		l := newSQL(t, db, &patient)
+		l := newSQL(t, db, nil)
 		p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
 		if _, err := l.Allow(t.Context(), p, "k"); !errors.Is(err, limiter.ErrNotMigrated) {
 			t.Errorf("before: %v", err)

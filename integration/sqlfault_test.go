@@ -26,8 +26,8 @@ func TestSQLSendsOnce(t *testing.T) {
 	overDrivers(t, func(t *testing.T, driver string) {
 		address := newDatabase(t)
 		w := newWire(t, address)
-		l := newSQL(t, connectSQL(t, driver, w.url), &patient)
-		direct := newLimiter(t, connect(t, address), &patient)
+		l := newSQL(t, connectSQL(t, driver, w.url), nil)
+		direct := newLimiter(t, connect(t, address), nil)
 		for _, p := range variants(10, 1000*time.Hour) {
 			if p.Algorithm == limiter.LeakyBucketQueue {
 				continue
@@ -134,7 +134,7 @@ func TestSQLFindsClosedConnections(t *testing.T) {
 			})
 		}
 		closeAll()
-		l := newSQL(t, db, &patient)
+		l := newSQL(t, db, nil)
 		must(t)(l.Allow(t.Context(), p, "k"))
 		closeAll()
 		// A moment ago all was well, so this one may find it out; no other does.

@@ -36,7 +36,7 @@ func ways(t testing.TB, address string, one bool) []way {
 			c.MaxConns = 1
 		}
 	})
-	l := newLimiter(t, pool, &patient)
+	l := newLimiter(t, pool, nil)
 	dbs := map[string]*sql.DB{}
 	for _, driver := range sqlDrivers {
 		dbs[driver] = connectSQL(t, driver, address)
@@ -44,7 +44,7 @@ func ways(t testing.TB, address string, one bool) []way {
 			dbs[driver].SetMaxOpenConns(1)
 		}
 	}
-	overPgx, overPq := newSQL(t, dbs["pgx"], &patient), newSQL(t, dbs["postgres"], &patient)
+	overPgx, overPq := newSQL(t, dbs["pgx"], nil), newSQL(t, dbs["postgres"], nil)
 	all := []way{
 		{"New, InTx", l, pgxWay(pool, l), false},
 		{"NewSQL, InSQLTx of pgx", overPgx, sqlWay(dbs["pgx"], overPgx), false},

@@ -125,7 +125,7 @@ func TestWaitCancelledInFlight(t *testing.T) {
 	const ticket = "SELECT ticket FROM pglimit_leaky_bucket_queue"
 	before := one[int64](t, pool, ticket)
 
-	l := newLimiter(t, pool, &patient)
+	l := newLimiter(t, pool, nil)
 	release := cancelInFlight(t, pool, l)
 	var released atomic.Bool
 	closed := make(chan bool, 1)
