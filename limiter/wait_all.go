@@ -11,9 +11,9 @@ import (
 // Those of a LeakyBucketQueue may so be asked for beside other limits.
 //
 // An ask whose turn would come after ctx's deadline denies the whole, at once. When
-// ctx ends WaitAll returns ctx's error at once. Places in queues then go back where
-// nobody has queued behind, as those of DoWait, and of the other asks as much as
-// Policy.Refundable tells.
+// ctx ends WaitAll returns ctx's error. Places in queues then go back where nobody
+// has queued behind, and of the other asks as much as Policy.Refundable tells, when
+// those of DoWait do; Config.Timeout bounds that for each ask.
 func (l *Limiter) WaitAll(ctx context.Context, asks ...Ask) (Results, error) {
 	asks = slices.Clone(asks) // which are the caller's, and may be needed for longer
 	w := &places{within: left(ctx), since: time.Now()}
@@ -72,10 +72,7 @@ func (e *engine) leaveAll(ctx context.Context, asks []Ask, w *places) {
 			continue
 		}
 		q := j.q
-		q.units, q.cost, q.count, q.now = units, 1, units, e.now()
-		_, err := e.config.bounded(context.WithoutCancel(ctx), func(ctx context.Context) (outcome, error) {
-			return e.store.refund(ctx, &q)
-		})
-		e.gaveBack(ctx, ask, err)
+		q.units, q.cost, q.count = units, 1, units
+		e.undo(ctx, ask, &q, func(ctx context.Context) (outcome, error) { return e.store.refund(ctx, &q) })
 	}
 }
