@@ -16,7 +16,8 @@ import (
 // those of DoWait do; Config.Timeout bounds that for each ask.
 func (l *Limiter) WaitAll(ctx context.Context, asks ...Ask) (Results, error) {
 	asks = slices.Clone(asks) // which are the caller's, and may be needed for longer
-	w := &places{within: left(ctx), since: time.Now()}
+	clock := l.engine.config.clock()
+	w := &places{within: left(ctx), clock: clock, since: clock()}
 	all, err := l.engine.all(ctx, asks, w)
 	if err != nil {
 		return all, err
@@ -37,7 +38,8 @@ func (l *Limiter) WaitAll(ctx context.Context, asks ...Ask) (Results, error) {
 // places are what a WaitAll takes.
 type places struct {
 	within time.Duration // how long it can wait
-	since  time.Time     // when it asked
+	clock  func() int64  // the limiter's, that tells what has leaked since
+	since  int64         // when it asked
 	joints []*joint
 }
 
@@ -67,7 +69,7 @@ func (e *engine) leaveAll(ctx context.Context, asks []Ask, w *places) {
 		}
 		r := results.Each[j.parts[len(j.parts)-1].index]
 		r.Granted = j.q.units
-		units := ask.Policy.Refundable(r, time.Since(w.since))
+		units := ask.Policy.Refundable(r, duration(w.clock()-w.since))
 		if units == 0 {
 			continue
 		}
