@@ -5,7 +5,7 @@ import "time"
 // Refundable is how many of the units that r granted, under this policy and age
 // ago, can be given to Refund now without letting any pass twice. The caller
 // measures age, from before it asked. It is 0 where r granted nothing, was decided
-// by FailOpen or was Replayed, and for a LeakyBucketQueue.
+// by FailOpen or was Replayed, and for a LeakyBucketQueue. It knows of no Reset since.
 //
 //   - Of a LeakyBucket, TokenBucket or GCRA, what is Granted less what leaks during
 //     age, with each Tick that ends: that much room has been others' already.
