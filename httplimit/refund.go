@@ -27,7 +27,9 @@ import (
 // answer are as of before.
 //
 // What limiter.Policy.Refundable tells goes back, so that nothing passes twice: less
-// what has leaked while the handler ran, and nothing of a window that has ended. What
+// what has leaked while the handler ran, and nothing of a window that has ended. Only
+// of a SlidingWindowLog the newest entries go first, also those of others: they count
+// for less than the Period, by as long as the handler ran at most. What
 // waits in a LeakyBucketQueue is not given back, nor what was answered by an earlier
 // answer to the same limiter.Ask.IdempotencyKey.
 func RefundIf(is func(status int) bool) Option {

@@ -154,18 +154,36 @@ func TestWaitCancelledInFlight(t *testing.T) {
 	}
 }
 
-// TestWaitCancelledWithoutTimeout: a statement whose caller has gone does not go
-// on for ever.
+// TestWaitCancelledWithoutTimeout: what a Wait leaves to be done while another
+// transaction holds the row does not go on for ever.
 func TestWaitCancelledWithoutTimeout(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
-	l := newLimiter(t, pool, &limiter.Config{Timeout: -1})
-	must(t)(l.Allow(t.Context(), lane, "k"))
-	release := cancelInFlight(t, pool, l)
-	if err := l.Close(); err != nil { // else it hangs here
-		t.Error(err)
-	}
-	release()
+	forever := limiter.Config{Timeout: -1}
+	must(t)(newLimiter(t, pool, nil).Allow(t.Context(), lane, "k"))
+	t.Run("in flight", func(t *testing.T) {
+		l := newLimiter(t, pool, &forever)
+		release := cancelInFlight(t, pool, l)
+		if err := l.Close(); err != nil { // else it hangs here
+			t.Error(err)
+		}
+		release()
+	})
+	t.Run("asleep", func(t *testing.T) {
+		answered := make(chan struct{}, 1)
+		forever.Observe = func(context.Context, limiter.Ask, limiter.Result, error) { answered <- struct{}{} }
+		l := newLimiter(t, pool, &forever)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := make(chan error, 1)
+		go func() { gone <- l.Wait(ctx, lane, "k", 1) }()
+		<-answered
+		release := hold(t, pool, "pglimit_leaky_bucket_queue")
+		cancel()
+		if err := <-gone; !errors.Is(err, context.Canceled) { // or here
+			t.Errorf("got %v", err)
+		}
+		release()
+	})
 }
 
 var lane = limiter.Policy{Name: "lane", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -135,7 +134,7 @@ func (e *engine) all(ctx context.Context, asks []Ask, w *places) (all Results, e
 	switch {
 	case err == nil:
 		return e.results(asks, joints, o.granted > 0), nil
-	case e.inTx || ctx.Err() != nil || errors.Is(err, ErrInvalid) || slices.ContainsFunc(asks, failsClosed):
+	case !e.failsOpen(ctx, err) || slices.ContainsFunc(asks, failsClosed):
 		return Results{Binding: -1}, err
 	}
 	all = Results{Allowed: true, Binding: -1, Each: make([]Result, len(asks))}

@@ -22,8 +22,8 @@ const (
 type Config struct {
 	// Timeout bounds what one decision waits for the database, retries and
 	// the wait for a connection included. 0 is DefaultTimeout; negative is
-	// none but the context's. It does not bound Wait's sleep, nor what is
-	// asked inside the caller's transaction.
+	// none but the context's, and DefaultTimeout once a Wait is cancelled. It does
+	// not bound Wait's sleep, nor what is asked inside the caller's transaction.
 	Timeout time.Duration
 	// BatchRows is how many keys one statement decides at most when many
 	// callers ask at once: 0 is DefaultBatchRows, negative is one statement for

@@ -75,7 +75,7 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 		e.denied.lift(in.Policy, in.Key)
 	}
 	if err != nil {
-		if in.Policy.OnError == FailOpen && !e.inTx && v != verbReserve && ctx.Err() == nil && !errors.Is(err, ErrInvalid) {
+		if in.Policy.OnError == FailOpen && v != verbReserve && e.failsOpen(ctx, err) {
 			return e.degrade(ctx, q, in.Policy, err), outcome{}, nil
 		}
 		if errors.Is(err, ErrOverloaded) {
@@ -278,6 +278,11 @@ func micros(us float64) int64 {
 		return never
 	}
 	return int64(math.Round(us))
+}
+
+// failsOpen tells whether FailOpen answers for an error.
+func (e *engine) failsOpen(ctx context.Context, err error) bool {
+	return !e.inTx && ctx.Err() == nil && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrClosed)
 }
 
 // degrade is the answer of FailOpen.

@@ -27,7 +27,7 @@ var (
 	// ErrHoldEnded: the hold was settled, with other units, or cancelled before.
 	// Nothing was changed.
 	ErrHoldEnded = errors.New("pglimit: the hold has ended")
-	// ErrClosed: the limiter was closed.
+	// ErrClosed: the limiter was closed. It never passes through FailOpen.
 	ErrClosed = errors.New("pglimit: limiter is closed")
 	// ErrNotMigrated: the tables are not there, or not in the search_path.
 	ErrNotMigrated = errors.New("pglimit: the database has no pglimit tables of this version in its search_path: run `pglimit migrate up` or call migrations.Up")

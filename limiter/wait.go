@@ -15,9 +15,10 @@ import (
 //
 // When the queue is full, the key is blocked, or the turn would come after
 // ctx's deadline, the answer is a denial, at once, and nothing is consumed.
-// When ctx ends DoWait returns ctx's error at once, and its place, even if a
-// statement in flight takes it only then, goes back if nobody has queued behind
-// it. The sleep is real time even when Config.Now is set.
+// When ctx ends DoWait returns ctx's error, and its place, even if a statement in
+// flight takes it only then, goes back if nobody has queued behind it: before
+// DoWait returns if it had the place, which Config.Timeout bounds, else after it.
+// The sleep is real time even when Config.Now is set.
 func (l *Limiter) DoWait(ctx context.Context, ask Ask) (Result, error) {
 	r, o, err := l.engine.decide(ctx, verbWait, ask, left(ctx), nil)
 	if err != nil || sleep(ctx, r.Delay) {
@@ -123,15 +124,19 @@ func (e *engine) leave(ctx context.Context, ask Ask, ticket int64) {
 // giveBack gives a place back as well as it can: the caller is going, and a place
 // that stays taken only makes others wait longer.
 func (e *engine) giveBack(ctx context.Context, ask Ask, q *question, ticket int64) {
-	q.now = e.now()
-	_, err := e.config.bounded(context.WithoutCancel(ctx), func(ctx context.Context) (outcome, error) {
+	e.undo(ctx, ask, q, func(ctx context.Context) (outcome, error) {
 		return outcome{}, e.store.leave(ctx, q, ticket)
 	})
-	e.gaveBack(ctx, ask, err)
 }
 
-// gaveBack ends what giving back has begun.
-func (e *engine) gaveBack(ctx context.Context, ask Ask, err error) {
+// undo runs what gives back for q, that ctx does not end but some time does.
+func (e *engine) undo(ctx context.Context, ask Ask, q *question, f func(context.Context) (outcome, error)) {
+	config := e.config
+	if config.Timeout <= 0 {
+		config.Timeout = DefaultTimeout
+	}
+	q.now = e.now()
+	_, err := config.bounded(context.WithoutCancel(ctx), f)
 	e.denied.lift(ask.Policy, ask.Key)
 	if err != nil {
 		e.config.Logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give back what it had", "policy", ask.Policy.Name, "error", err)

@@ -11,12 +11,13 @@ import (
 // Those of a LeakyBucketQueue may so be asked for beside other limits.
 //
 // An ask whose turn would come after ctx's deadline denies the whole, at once. When
-// ctx ends WaitAll returns ctx's error at once. Places in queues then go back where
-// nobody has queued behind, as those of DoWait, and of the other asks as much as
-// Policy.Refundable tells.
+// ctx ends WaitAll returns ctx's error. Places in queues then go back where nobody
+// has queued behind, and of the other asks as much as Policy.Refundable tells, when
+// those of DoWait do; Config.Timeout bounds that for each ask.
 func (l *Limiter) WaitAll(ctx context.Context, asks ...Ask) (Results, error) {
 	asks = slices.Clone(asks) // which are the caller's, and may be needed for longer
-	w := &places{within: left(ctx), since: time.Now()}
+	clock := l.engine.config.clock()
+	w := &places{within: left(ctx), clock: clock, since: clock()}
 	all, err := l.engine.all(ctx, asks, w)
 	if err != nil {
 		return all, err
@@ -37,7 +38,8 @@ func (l *Limiter) WaitAll(ctx context.Context, asks ...Ask) (Results, error) {
 // places are what a WaitAll takes.
 type places struct {
 	within time.Duration // how long it can wait
-	since  time.Time     // when it asked
+	clock  func() int64  // the limiter's, that tells what has leaked since
+	since  int64         // when it asked
 	joints []*joint
 }
 
@@ -67,15 +69,12 @@ func (e *engine) leaveAll(ctx context.Context, asks []Ask, w *places) {
 		}
 		r := results.Each[j.parts[len(j.parts)-1].index]
 		r.Granted = j.q.units
-		units := ask.Policy.Refundable(r, time.Since(w.since))
+		units := ask.Policy.Refundable(r, duration(w.clock()-w.since))
 		if units == 0 {
 			continue
 		}
 		q := j.q
-		q.units, q.cost, q.count, q.now = units, 1, units, e.now()
-		_, err := e.config.bounded(context.WithoutCancel(ctx), func(ctx context.Context) (outcome, error) {
-			return e.store.refund(ctx, &q)
-		})
-		e.gaveBack(ctx, ask, err)
+		q.units, q.cost, q.count = units, 1, units
+		e.undo(ctx, ask, &q, func(ctx context.Context) (outcome, error) { return e.store.refund(ctx, &q) })
 	}
 }
