@@ -151,6 +151,9 @@ func TestEmbeddedAfterKill(t *testing.T) {
 	if err := syscall.Kill(state.Keeper, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the keeper is gone", func(context.Context) (bool, error) {
+		return syscall.Kill(state.Keeper, 0) == syscall.ESRCH, nil
+	})
 	if got := h.allow(t, "(started)", "--data-dir", h.data()); got != 0 {
 		t.Errorf("after kill -9 of the keeper: %v remaining, want 0", got)
 	}
