@@ -31,7 +31,8 @@ const spendClients = 4 // processes
 // and what was settled, exactly, at every moment. 32 workers in four processes
 // spend, roll back, reserve, settle, cancel and forget for a minute (ten seconds
 // with -short) and until all of that has happened, while the server and the
-// processes are killed with SIGKILL a few seconds after they were last. Only the database is asked whether it holds, see findings.
+// processes are killed with SIGKILL a few seconds after they were last. Only the
+// database is asked whether it holds, see findings.
 //
 // The server may run without fsync: its processes are killed, not the machine.
 func TestSpendInvariant(t *testing.T) {

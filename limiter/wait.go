@@ -16,6 +16,7 @@ import (
 // When the queue is full, the key is blocked, or the turn would come after
 // ctx's deadline, the answer is a denial, at once, and nothing is consumed. Like any
 // denial it starts the block that Policy.BlockFor asks for.
+//
 // When ctx ends DoWait returns ctx's error, and its place, even if a statement in
 // flight takes it only then, goes back if nobody has queued behind it: before
 // DoWait returns if it had the place, which Config.Timeout bounds, else after it.

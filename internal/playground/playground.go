@@ -67,6 +67,7 @@ type Server struct {
 	// As long as what they bound: asks of /api/send in flight, and replays.
 	sending, replaying chan struct{}
 	upload, unpacked   int64         // bytes of a log, as sent and as read
+	clients            int           // of a log, at most
 	pause              time.Duration // of a body
 	wait               time.Duration // of a replay, for its turn
 	grace              time.Duration // at the end, for answers that are on their way
@@ -89,7 +90,7 @@ func New(config Config) (*Server, error) {
 		config.Command = []string{"pglimit", "allow"}
 	}
 	s := &Server{config: config, sending: make(chan struct{}, maxSending), replaying: make(chan struct{}, maxReplays)}
-	s.upload, s.unpacked, s.pause, s.wait, s.grace = maxUpload, maxUnpacked, maxPause, maxWait, maxAnswer
+	s.upload, s.unpacked, s.clients, s.pause, s.wait, s.grace = maxUpload, maxUnpacked, maxClients, maxPause, maxWait, maxAnswer
 	s.reports.pages = map[string][]byte{}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.hub = newHub(s)

@@ -22,8 +22,9 @@ import (
 const (
 	maxUpload   = 256 << 20
 	maxUnpacked = 1 << 30
-	maxReports  = 8 // kept; the oldest goes first
-	maxReplays  = 2 // at once
+	maxClients  = 1_000_000 // each takes some 800 bytes while it is replayed
+	maxReports  = 8         // kept; the oldest goes first
+	maxReplays  = 2         // at once
 	// maxWait is how long a replay waits for one that runs: one that was given up needs
 	// a moment to end.
 	maxWait = 10 * time.Second
@@ -163,6 +164,10 @@ func (s *Server) readLog(ctx context.Context, body io.Reader) (*replay.Log, erro
 	}
 	if err != nil {
 		return nil, unreadable(err)
+	}
+	if n := log.Clients(); n > s.clients {
+		return nil, &problem{status: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf(
+			"the file has %d clients, more than %d: send a part of it, or take pglimit replay", n, s.clients)}
 	}
 	return log, nil
 }

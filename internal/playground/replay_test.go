@@ -135,6 +135,12 @@ func TestReplayErrors(t *testing.T) {
 	if got := s.replay(t, replayPath(good), packed(t, strings.Repeat(log, 1000))); got.Requests != 10_000 || got.BadLines != 1000 {
 		t.Errorf("what fits: %+v", got)
 	}
+	s.clients = 2
+	two := strings.Repeat("192.0.2.1 - - [01/Jun/2026:12:00:00 +0000] \"GET /\" 200 1\n192.0.2.2 - - [01/Jun/2026:12:00:00 +0000] \"GET /\" 200 1\n", 2)
+	if got := s.replay(t, replayPath(good), two); got.Requests != 4 {
+		t.Errorf("two clients: %+v", got)
+	}
+	expectProblem(t, s, http.MethodPost, replayPath(good), two+strings.ReplaceAll(two, "192.0.2.1", "192.0.2.3"), 413, "", "", "the file has 3 clients, more than 2: send a part")
 }
 
 // TestReportsKept: the last ones, and no more.

@@ -116,5 +116,8 @@ func parse(line []byte, long bool) (client string, at time.Time, err error) {
 // Requests returns how many requests the log has.
 func (l *Log) Requests() int { return len(l.events) }
 
+// Clients returns how many addresses the requests came from.
+func (l *Log) Clients() int { return len(l.keys) }
+
 // BadLines returns how many lines could not be read.
 func (l *Log) BadLines() int { return l.bad }
