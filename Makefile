@@ -9,23 +9,30 @@ QUICK ?=
 nested = $$(find . -mindepth 2 -name go.mod | xargs -n 1 dirname)
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo playground bench growth bench-held bench-spend screenshots generate verify
+.PHONY: help check test demo playground bench growth bench-held bench-spend screenshots generate verify
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # browser/ tests a command that it builds, of which go test knows nothing: a result
 # of before would say nothing of it.
+# A machine that others use takes longer than the ten minutes that go test has.
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
 	@scripts/setup browser
 	@go run ./internal/withpg
 	@scripts/setup server || echo "no PostgreSQL server is installed here: internal/localpg and --embedded, which start one, are not tested"
-	go test $(ARGS) $$(scripts/setup server || echo '-skip=^TestEmbedded') $$(go list ./... | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
+	go test -timeout 20m $(ARGS) $$(scripts/setup server || echo '-skip=^TestEmbedded') $$(go list ./... | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
 	@for dir in $(nested); do \
 		case $$dir in ./browser) fresh=-count=1 ;; *) fresh= ;; esac; \
 		echo "cd $$dir && go test $$fresh $(ARGS) ./..."; (cd $$dir && go test $$fresh $(ARGS) ./...) || exit; \
 	done
+
+# What needs a server or a browser is left to make test.
+check: ## Check formatting and vet, and run the unit tests: no database, under a minute once built
+	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
+	go vet ./...
+	go test $(ARGS) $$(go list ./... | grep -v -e /integration -e /internal/localpg -e /internal/throwaway)
 
 demo: ## Show pglimit at work on a throwaway PostgreSQL (ARGS: pglimit demo flags)
 	@scripts/setup

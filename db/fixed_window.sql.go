@@ -14,11 +14,10 @@ INSERT INTO pglimit_fixed_window AS t
        (policy, key, level, capacity, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 0, 0, 0, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $5::text, true) END AS commits) AS c
+FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint),
-    expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
 `
 
 type FixedWindowBlockParams struct {
@@ -44,46 +43,18 @@ func (q *Queries) FixedWindowBlock(ctx context.Context, db DBTX, arg FixedWindow
 	return err
 }
 
-const fixedWindowExpire = `-- name: FixedWindowExpire :execrows
-DELETE FROM pglimit_fixed_window AS t
-USING (SELECT b.policy, b.key FROM pglimit_fixed_window AS b
-       WHERE b.expires_at_us <= $1::bigint
-       ORDER BY b.expires_at_us
-       LIMIT $2::bigint
-       FOR UPDATE SKIP LOCKED) AS expired
-WHERE t.policy = expired.policy AND t.key = expired.key AND t.expires_at_us <= $1::bigint
-`
-
-type FixedWindowExpireParams struct {
-	CutoffUs int64
-	MaxRows  int64
-}
-
-// FixedWindowExpire deletes up to max_rows rows that had expired at cutoff_us, the
-// oldest first. A row that another transaction holds is passed over, and a row
-// that was renewed since it was found stays: the outer condition reads it again.
-//
-// Index: expires_at_us, then the primary key. Locks the rows that it deletes.
-func (q *Queries) FixedWindowExpire(ctx context.Context, db DBTX, arg FixedWindowExpireParams) (int64, error) {
-	result, err := db.Exec(ctx, fixedWindowExpire, arg.CutoffUs, arg.MaxRows)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const fixedWindowFill = `-- name: FixedWindowFill :one
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity,
-       CASE WHEN a.granted = 0 THEN 0
+       CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, 0, a.now_us + a.hold_us
-FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $4::text, true) END AS commits,
+FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
              $5::float8 AS capacity,
              $6::bigint AS period_us,
              $7::bool AS aligned,
@@ -95,13 +66,10 @@ FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 10000
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END))),
-    level = GREATEST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END), LEAST(EXCLUDED.capacity, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) + EXCLUDED.granted)),
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
+    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END, LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END + EXCLUDED.granted)),
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
@@ -160,9 +128,9 @@ func (q *Queries) FixedWindowFill(ctx context.Context, db DBTX, arg FixedWindowF
 }
 
 const fixedWindowGet = `-- name: FixedWindowGet :one
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_fixed_window AS t ON t.policy = $2::text AND t.key = $3::text
 `
 
@@ -175,7 +143,6 @@ type FixedWindowGetParams struct {
 type FixedWindowGetRow struct {
 	NowUs          int64
 	Level          float64
-	Capacity       float64
 	EndsAtUs       int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -191,7 +158,6 @@ func (q *Queries) FixedWindowGet(ctx context.Context, db DBTX, arg FixedWindowGe
 	err := row.Scan(
 		&i.NowUs,
 		&i.Level,
-		&i.Capacity,
 		&i.EndsAtUs,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
@@ -201,8 +167,8 @@ func (q *Queries) FixedWindowGet(ctx context.Context, db DBTX, arg FixedWindowGe
 
 const fixedWindowHeld = `-- name: FixedWindowHeld :many
 WITH asked AS MATERIALIZED (
-    SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
-    FROM (SELECT set_config('synchronous_commit', 'off', true) AS commits) AS c
+    SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
     SELECT t.policy, t.key FROM asked AS a JOIN pglimit_fixed_window AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
@@ -247,24 +213,33 @@ func (q *Queries) FixedWindowHeld(ctx context.Context, db DBTX, arg FixedWindowH
 }
 
 const fixedWindowRefund = `-- name: FixedWindowRefund :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
 UPDATE pglimit_fixed_window AS t SET
-    cost = 1, capacity = $1::float8,
-    granted = LEAST($2::float8, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE $1::float8 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END)),
-    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE $1::float8 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END) - $2::float8),
-    updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $6::text = 'off' OR $6::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $6::text, true) END AS commits) AS c
-WHERE t.policy = $3::text AND t.key = $4::text
+    cost = 1,
+    granted = LEAST($4::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - $4::float8),
+updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $5::text AND t.key = $6::text
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
 `
 
 type FixedWindowRefundParams struct {
-	Capacity float64
-	Units    float64
-	Policy   string
-	Key      string
-	NowUs    *int64
-	Commit   string
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	Policy      string
+	Key         string
 }
 
 type FixedWindowRefundRow struct {
@@ -276,18 +251,17 @@ type FixedWindowRefundRow struct {
 }
 
 // FixedWindowRefund gives units of the running window back, at most what was
-// counted in it; granted is what went back. Without a row nothing is there, and
-// no row is returned.
+// counted in it; granted is what went back. Without a row nothing is there.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowRefund(ctx context.Context, db DBTX, arg FixedWindowRefundParams) (FixedWindowRefundRow, error) {
 	row := db.QueryRow(ctx, fixedWindowRefund,
-		arg.Capacity,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
-		arg.NowUs,
-		arg.Commit,
 	)
 	var i FixedWindowRefundRow
 	err := row.Scan(
@@ -305,15 +279,15 @@ WITH taken AS (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.granted = 0 THEN 0
+       CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::bigint AS period_us,
@@ -329,28 +303,26 @@ WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
                     AND h.algorithm = 'fixed_window' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                      THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), held AS (
 INSERT INTO pglimit_hold
-       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT $17::text, $18::text, 'fixed_window', $4::text, $5::text, $16::text,
-       $6::float8, $6::float8, $19::float8, $20::float8, $7::float8, $13::bigint,
+       $6::float8, $6::float8, $19::float8, $20::float8, $7::float8,
        t.updated_at_us, t.updated_at_us + $21::bigint, t.updated_at_us + $21::bigint + $22::bigint,
        t.level, 0, 1, $8::bigint, t.ends_at_us, t.updated_at_us
 FROM taken AS t
-WHERE t.granted > 0
+WHERE t.granted > 0::float8
 )
 SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -393,7 +365,7 @@ type FixedWindowReserveRow struct {
 // to be remembered under its idempotency key (state 'spent').
 //
 // No row comes back where that key has been admitted before: nothing is decided
-// then. Two at once under one idempotency key: the second waits for the first's
+// then. If what was admitted is a hold that has expired, it is to be given back first. Two at once under one idempotency key: the second waits for the first's
 // commit and fails with unique_violation, all of it undone; asked again, it finds
 // the first's.
 //
@@ -443,8 +415,8 @@ WITH freed AS (
     RETURNING h.id
 )
 DELETE FROM pglimit_fixed_window AS t
-USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
 WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
@@ -471,13 +443,13 @@ func (q *Queries) FixedWindowReset(ctx context.Context, db DBTX, arg FixedWindow
 
 const fixedWindowSettle = `-- name: FixedWindowSettle :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
 ), hold AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
            (h.state = 'held' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
     FROM c JOIN pglimit_hold AS h ON h.id = $6::text AND h.state <> 'spent'
@@ -487,34 +459,30 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.ends_at_us,
-       h.now_us, 0, h.now_us + h.hold_us
+       h.now_us, 0, h.now_us
 FROM hold AS h
 WHERE h.changes AND h.actual <> h.units AND h.ends_at_us > h.now_us
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1, capacity = CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END,
-    granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)),
-    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
-    ends_at_us = EXCLUDED.ends_at_us,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-WHERE t.ends_at_us = EXCLUDED.ends_at_us OR EXCLUDED.updated_at_us >= t.ends_at_us
+    cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
+    granted = LEAST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END, CASE WHEN t.ends_at_us = EXCLUDED.ends_at_us THEN GREATEST(0, EXCLUDED.cost - EXCLUDED.granted) ELSE 0 END),
+    level = GREATEST(0, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END - CASE WHEN t.ends_at_us = EXCLUDED.ends_at_us THEN GREATEST(0, EXCLUDED.cost - EXCLUDED.granted) ELSE 0 END) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_hold AS h SET
     state = $5::text,
+    idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM hold AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
-       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
-       (t.updated_at_us IS NOT NULL)::bool AS known,
-       (coalesce(t.granted, 0) > 0)::bool AS freed,
-       coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
-       coalesce(t.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.ends_at_us, 0)::bigint AS at_us
-FROM hold AS h LEFT JOIN counted AS t ON true
+       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
+       (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
+       coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
+       coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us, 0::bigint AS window_us
+FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_fixed_window AS r ON r.policy = h.policy AND r.key = h.key
 `
 
 type FixedWindowSettleParams struct {
@@ -539,31 +507,34 @@ type FixedWindowSettleRow struct {
 	Leak           float64
 	TickUs         int64
 	PeriodUs       int64
-	HoldUs         int64
 	NowUs          int64
 	ExpiresAtUs    int64
-	Known          bool
 	Freed          bool
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
 	Level          float64
 	Previous       float64
 	AtUs           int64
+	WindowUs       int64
 }
 
 // FixedWindowSettle ends a hold: units is what is to stay counted of it (0 to cancel
 // it, or when it expired), state what it becomes. The hold comes first and then the
 // key's row, so no two of these wait for each other. It changes something only
 // where the hold is open (for 'expired' only once it has), or has expired and is
-// settled late; changes tells. units_before is what was counted until now.
+// settled late; changes tells. units_before is what was counted until now. A hold
+// that is cancelled or expires gives its idempotency key up.
 //
-// Only the window that the hold was counted in changes, while it lasts: one that
-// has ended is told no more. It is that one again where the row's has ended before,
-// which the row then has of a block or after a Reset.
+// How the key stands comes from its row after the change, or, where that was left
+// alone, as the statement finds it: updated_at_us tells as of when.
+//
+// What goes back is taken from the window that the hold was counted in, while it
+// lasts. Once that is over the hold counts nowhere. What was spent beyond the hold
+// counts in the row's window, even where there is no room; that is another one after
+// a Reset. Where the row's is over, it is the hold's again.
 //
 // Index: the primary keys. Locks the hold and the key's row until the transaction
-// ends. No row comes back for a hold that is not known; known is false where the
-// key's row was left alone.
+// ends. No row comes back for a hold that is not known.
 func (q *Queries) FixedWindowSettle(ctx context.Context, db DBTX, arg FixedWindowSettleParams) (FixedWindowSettleRow, error) {
 	row := db.QueryRow(ctx, fixedWindowSettle,
 		arg.NowUs,
@@ -587,17 +558,115 @@ func (q *Queries) FixedWindowSettle(ctx context.Context, db DBTX, arg FixedWindo
 		&i.Leak,
 		&i.TickUs,
 		&i.PeriodUs,
-		&i.HoldUs,
 		&i.NowUs,
 		&i.ExpiresAtUs,
-		&i.Known,
 		&i.Freed,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
 		&i.Level,
 		&i.Previous,
 		&i.AtUs,
+		&i.WindowUs,
 	)
+	return i, err
+}
+
+const fixedWindowStatement = `-- name: FixedWindowStatement :one
+SELECT s.now_us, s.level, s.ends_at_us, s.updated_at_us, s.blocked_until_us, o.holds, o.held
+FROM (
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_fixed_window AS t ON t.policy = $2::text AND t.key = $3::text
+) AS s,
+LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
+         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'held' AND h.algorithm = 'fixed_window'
+           AND h.ends_at_us = s.ends_at_us AND h.ends_at_us > s.now_us) AS o
+`
+
+type FixedWindowStatementParams struct {
+	NowUs  *int64
+	Policy string
+	Key    string
+}
+
+type FixedWindowStatementRow struct {
+	NowUs          int64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Holds          int64
+	Held           float64
+}
+
+// FixedWindowStatement is FixedWindowGet, and adds up the key's open holds at that same
+// moment: how many there are, and what is counted for them in the window that
+// the row tells of.
+//
+// Index: the primary key, pglimit_hold_open. Locks nothing.
+func (q *Queries) FixedWindowStatement(ctx context.Context, db DBTX, arg FixedWindowStatementParams) (FixedWindowStatementRow, error) {
+	row := db.QueryRow(ctx, fixedWindowStatement, arg.NowUs, arg.Policy, arg.Key)
+	var i FixedWindowStatementRow
+	err := row.Scan(
+		&i.NowUs,
+		&i.Level,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Holds,
+		&i.Held,
+	)
+	return i, err
+}
+
+const fixedWindowSweep = `-- name: FixedWindowSweep :one
+WITH due AS MATERIALIZED (
+    SELECT t.policy, t.key, GREATEST(t.ends_at_us, t.updated_at_us, t.blocked_until_us) AS empty_at_us,
+           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'fixed_window') AS held
+    FROM pglimit_fixed_window AS t
+    WHERE t.expires_at_us <= $1::bigint
+    ORDER BY t.expires_at_us
+    LIMIT $2::bigint
+    FOR UPDATE OF t SKIP LOCKED
+), deleted AS (
+    DELETE FROM pglimit_fixed_window AS t USING due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.held
+    RETURNING 1
+), kept AS (
+    UPDATE pglimit_fixed_window AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
+    FROM due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.held)
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept
+`
+
+type FixedWindowSweepParams struct {
+	CutoffUs int64
+	MaxRows  int64
+}
+
+type FixedWindowSweepRow struct {
+	Deleted int64
+	Kept    int64
+}
+
+// FixedWindowSweep looks at up to max_rows rows that are due at cutoff_us, the
+// longest due first. It deletes those that hold nothing, by their own columns, and
+// have no open hold; deleted counts them. The others are due again when they are
+// empty, and in an hour at the soonest; kept counts them.
+//
+// A row that another transaction holds is passed over. What a row holds is read as it
+// is locked (due), and that alone tells which rows go: to ask the row that DELETE or
+// UPDATE finds would be to ask the one from before the lock.
+//
+// Index: expires_at_us, then the primary key; for what is deleted
+// pglimit_hold_open. Locks the rows that it changes.
+func (q *Queries) FixedWindowSweep(ctx context.Context, db DBTX, arg FixedWindowSweepParams) (FixedWindowSweepRow, error) {
+	row := db.QueryRow(ctx, fixedWindowSweep, arg.CutoffUs, arg.MaxRows)
+	var i FixedWindowSweepRow
+	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
@@ -605,15 +674,15 @@ const fixedWindowTake = `-- name: FixedWindowTake :one
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.granted = 0 THEN 0
+       CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::bigint AS period_us,
@@ -626,17 +695,15 @@ FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 10000
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                      THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
@@ -675,12 +742,13 @@ type FixedWindowTakeRow struct {
 //
 // The row keeps the window's end, not its start: a reading of the clock that
 // went stale while it waited for the lock still falls into the running window,
-// and the count is never started anew for it.
+// and the count is never started anew for it. A window ends as it was begun,
+// whatever the period of those who ask in it.
 //
-//	used    = 0 once the clock has reached the end, else the count, never above capacity
+//	used    = 0 once the clock has reached the end, else the count
 //	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 //
-// A count of 0 locks the row and reads it: it begins no window.
+// A count of 0 locks the row and reads it: it begins no window, nor does a denial.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 // Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
@@ -715,44 +783,42 @@ func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowT
 
 const fixedWindowTakeMany = `-- name: FixedWindowTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($13::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $14::text = 'off' OR $14::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $14::text, true) END AS commits,
-             CASE WHEN $15::text <> '' THEN set_config('lock_timeout', $15::text, true) END AS waits
+    SELECT coalesce($13::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $14::text = 'off' OR $14::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $14::text, true) END AS commits,
+             CASE WHEN $15::text <> '' THEN set_config('lock_timeout'::text, $15::text, true) END AS waits
 )
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.granted = 0 THEN 0
+       CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.aligned, r.from_us, r.turn_us, r.until_us, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key,
-                      unnest($3::float8[]) AS cost, unnest($4::float8[]) AS count,
-                      unnest($5::float8[]) AS capacity,
-                      unnest($6::bigint[]) AS period_us,
-                      unnest($7::bool[]) AS aligned,
-                      unnest($8::bigint[]) AS from_us,
-                      unnest($9::bigint[]) AS turn_us,
-                      unnest($10::bigint[]) AS until_us,
-                      unnest($11::bigint[]) AS hold_us, unnest($12::bigint[]) AS block_for_us) AS r) AS a
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
+                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+                      pg_catalog.unnest($5::float8[]) AS capacity,
+                      pg_catalog.unnest($6::bigint[]) AS period_us,
+                      pg_catalog.unnest($7::bool[]) AS aligned,
+                      pg_catalog.unnest($8::bigint[]) AS from_us,
+                      pg_catalog.unnest($9::bigint[]) AS turn_us,
+                      pg_catalog.unnest($10::bigint[]) AS until_us,
+                      pg_catalog.unnest($11::bigint[]) AS hold_us, pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                      THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < EXCLUDED.granted
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
@@ -839,8 +905,8 @@ func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWin
 
 const fixedWindowUnblock = `-- name: FixedWindowUnblock :exec
 UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $4::text, true) END AS commits) AS c
+FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits) AS c
 WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
   AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
 `
@@ -865,4 +931,70 @@ func (q *Queries) FixedWindowUnblock(ctx context.Context, db DBTX, arg FixedWind
 		arg.Commit,
 	)
 	return err
+}
+
+const fixedWindowUndo = `-- name: FixedWindowUndo :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
+UPDATE pglimit_fixed_window AS t SET
+    cost = 1,
+    granted = LEAST(CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END),
+updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $6::text AND t.key = $7::text
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type FixedWindowUndoParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	EndsAtUs    int64
+	Units       float64
+	Policy      string
+	Key         string
+}
+
+type FixedWindowUndoRow struct {
+	Granted        float64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// FixedWindowUndo gives back units that one decision granted, as far as they are still
+// there: what has leaked since, or has left the window, is not. granted is what
+// went back. Without a row nothing is there.
+// Only the window that ends at ends_at_us gives anything back, while it lasts.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) FixedWindowUndo(ctx context.Context, db DBTX, arg FixedWindowUndoParams) (FixedWindowUndoRow, error) {
+	row := db.QueryRow(ctx, fixedWindowUndo,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.EndsAtUs,
+		arg.Units,
+		arg.Policy,
+		arg.Key,
+	)
+	var i FixedWindowUndoRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
 }

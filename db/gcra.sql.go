@@ -14,11 +14,10 @@ INSERT INTO pglimit_gcra AS t
        (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 0, 0, 1, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $5::text, true) END AS commits) AS c
+FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint),
-    expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
 `
 
 type GCRABlockParams struct {
@@ -44,53 +43,22 @@ func (q *Queries) GCRABlock(ctx context.Context, db DBTX, arg GCRABlockParams) e
 	return err
 }
 
-const gCRAExpire = `-- name: GCRAExpire :execrows
-DELETE FROM pglimit_gcra AS t
-USING (SELECT b.policy, b.key FROM pglimit_gcra AS b
-       WHERE b.expires_at_us <= $1::bigint
-       ORDER BY b.expires_at_us
-       LIMIT $2::bigint
-       FOR UPDATE SKIP LOCKED) AS expired
-WHERE t.policy = expired.policy AND t.key = expired.key AND t.expires_at_us <= $1::bigint
-`
-
-type GCRAExpireParams struct {
-	CutoffUs int64
-	MaxRows  int64
-}
-
-// GCRAExpire deletes up to max_rows rows that had expired at cutoff_us, the
-// oldest first. A row that another transaction holds is passed over, and a row
-// that was renewed since it was found stays: the outer condition reads it again.
-//
-// Index: expires_at_us, then the primary key. Locks the rows that it deletes.
-func (q *Queries) GCRAExpire(ctx context.Context, db DBTX, arg GCRAExpireParams) (int64, error) {
-	result, err := db.Exec(ctx, gCRAExpire, arg.CutoffUs, arg.MaxRows)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const gCRAFill = `-- name: GCRAFill :one
 INSERT INTO pglimit_gcra AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.hold_us
-FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $4::text, true) END AS commits,
+FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
              $5::float8 AS capacity,
              $6::float8 AS leak,
              $7::bigint AS hold_us,
              LEAST($8::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)))),
-    level = GREATEST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)), LEAST(EXCLUDED.capacity, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted)),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))),
+    level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak), LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
 
@@ -139,9 +107,9 @@ func (q *Queries) GCRAFill(ctx context.Context, db DBTX, arg GCRAFillParams) (GC
 }
 
 const gCRAGet = `-- name: GCRAGet :one
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_gcra AS t ON t.policy = $2::text AND t.key = $3::text
 `
 
@@ -154,7 +122,6 @@ type GCRAGetParams struct {
 type GCRAGetRow struct {
 	NowUs          int64
 	Level          float64
-	Capacity       float64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
 }
@@ -169,7 +136,6 @@ func (q *Queries) GCRAGet(ctx context.Context, db DBTX, arg GCRAGetParams) (GCRA
 	err := row.Scan(
 		&i.NowUs,
 		&i.Level,
-		&i.Capacity,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
 	)
@@ -178,8 +144,8 @@ func (q *Queries) GCRAGet(ctx context.Context, db DBTX, arg GCRAGetParams) (GCRA
 
 const gCRAHeld = `-- name: GCRAHeld :many
 WITH asked AS MATERIALIZED (
-    SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
-    FROM (SELECT set_config('synchronous_commit', 'off', true) AS commits) AS c
+    SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
     SELECT t.policy, t.key FROM asked AS a JOIN pglimit_gcra AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
@@ -224,25 +190,33 @@ func (q *Queries) GCRAHeld(ctx context.Context, db DBTX, arg GCRAHeldParams) ([]
 }
 
 const gCRARefund = `-- name: GCRARefund :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
 UPDATE pglimit_gcra AS t SET
-    cost = 1, capacity = $1::float8, leak = $2::float8,
-    granted = LEAST($3::float8, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE $1::float8 END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * $2::float8))),
-    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE $1::float8 END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * $2::float8)) - $3::float8),
-    updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $7::text = 'off' OR $7::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $7::text, true) END AS commits) AS c
-WHERE t.policy = $4::text AND t.key = $5::text
+    cost = 1,
+    granted = LEAST($4::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak)),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - $4::float8),
+updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $5::text AND t.key = $6::text
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
 `
 
 type GCRARefundParams struct {
-	Capacity float64
-	Leak     float64
-	Units    float64
-	Policy   string
-	Key      string
-	NowUs    *int64
-	Commit   string
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	Policy      string
+	Key         string
 }
 
 type GCRARefundRow struct {
@@ -253,18 +227,17 @@ type GCRARefundRow struct {
 }
 
 // GCRARefund gives units back, at most what is there; granted is what went
-// back. Without a row nothing is there, and no row is returned.
+// back. Without a row nothing is there.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) GCRARefund(ctx context.Context, db DBTX, arg GCRARefundParams) (GCRARefundRow, error) {
 	row := db.QueryRow(ctx, gCRARefund,
-		arg.Capacity,
-		arg.Leak,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
-		arg.NowUs,
-		arg.Commit,
 	)
 	var i GCRARefundRow
 	err := row.Scan(
@@ -281,10 +254,10 @@ WITH taken AS (
 INSERT INTO pglimit_gcra AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::float8 AS leak,
@@ -295,27 +268,24 @@ WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
                     AND h.algorithm = 'gcra' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 ), held AS (
 INSERT INTO pglimit_hold
-       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT $13::text, $14::text, 'gcra', $4::text, $5::text, $12::text,
-       $6::float8, $6::float8, $15::float8, $16::float8, $7::float8, $9::bigint,
+       $6::float8, $6::float8, $15::float8, $16::float8, $7::float8,
        t.updated_at_us, t.updated_at_us + $17::bigint, t.updated_at_us + $17::bigint + $18::bigint,
        t.level, $8::float8, 1, 0, 0, t.updated_at_us
 FROM taken AS t
-WHERE t.granted > 0
+WHERE t.granted > 0::float8
 )
 SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -353,7 +323,7 @@ type GCRAReserveRow struct {
 // to be remembered under its idempotency key (state 'spent').
 //
 // No row comes back where that key has been admitted before: nothing is decided
-// then. Two at once under one idempotency key: the second waits for the first's
+// then. If what was admitted is a hold that has expired, it is to be given back first. Two at once under one idempotency key: the second waits for the first's
 // commit and fails with unique_violation, all of it undone; asked again, it finds
 // the first's.
 //
@@ -398,8 +368,8 @@ WITH freed AS (
     RETURNING h.id
 )
 DELETE FROM pglimit_gcra AS t
-USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
 WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
@@ -426,13 +396,13 @@ func (q *Queries) GCRAReset(ctx context.Context, db DBTX, arg GCRAResetParams) (
 
 const gCRASettle = `-- name: GCRASettle :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
 ), hold AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
            (h.state = 'held' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
     FROM c JOIN pglimit_hold AS h ON h.id = $6::text AND h.state <> 'spent'
@@ -442,32 +412,29 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_gcra AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak,
-       h.now_us, -h.counted_at_us, h.now_us + h.hold_us + LEAST(3155760000000000, GREATEST(0, h.actual - h.units) / h.leak * h.tick_us)::bigint
+       h.now_us, -h.counted_at_us, h.now_us
 FROM hold AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1, capacity = CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END,
-    granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END)), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * EXCLUDED.leak)))),
-    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), LEAST(3155760000000000, ((t.level + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost)) / CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END + 2))::bigint), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), LEAST(3155760000000000, ((t.level + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost)) / CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END + 2))::bigint), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+    cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
+    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END, ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END, ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_hold AS h SET
     state = $5::text,
+    idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM hold AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
-       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
-       (t.updated_at_us IS NOT NULL)::bool AS known,
-       (coalesce(t.granted, 0) > 0)::bool AS freed,
-       coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
-       coalesce(t.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.updated_at_us, 0)::bigint AS at_us
-FROM hold AS h LEFT JOIN counted AS t ON true
+       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
+       (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
+       coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
+       coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
+FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_gcra AS r ON r.policy = h.policy AND r.key = h.key
 `
 
 type GCRASettleParams struct {
@@ -492,31 +459,33 @@ type GCRASettleRow struct {
 	Leak           float64
 	TickUs         int64
 	PeriodUs       int64
-	HoldUs         int64
 	NowUs          int64
 	ExpiresAtUs    int64
-	Known          bool
 	Freed          bool
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
 	Level          float64
 	Previous       float64
 	AtUs           int64
+	WindowUs       int64
 }
 
 // GCRASettle ends a hold: units is what is to stay counted of it (0 to cancel
 // it, or when it expired), state what it becomes. The hold comes first and then the
 // key's row, so no two of these wait for each other. It changes something only
 // where the hold is open (for 'expired' only once it has), or has expired and is
-// settled late; changes tells. units_before is what was counted until now.
+// settled late; changes tells. units_before is what was counted until now. A hold
+// that is cancelled or expires gives its idempotency key up.
+//
+// How the key stands comes from its row after the change, or, where that was left
+// alone, as the statement finds it: updated_at_us tells as of when.
 //
 // What has leaked of a hold since it was made is not there to be given back: with
 // n units counted, at most n less the rate times its age. What was spent beyond the
 // hold is added, even where there is no room.
 //
 // Index: the primary keys. Locks the hold and the key's row until the transaction
-// ends. No row comes back for a hold that is not known; known is false where the
-// key's row was left alone.
+// ends. No row comes back for a hold that is not known.
 func (q *Queries) GCRASettle(ctx context.Context, db DBTX, arg GCRASettleParams) (GCRASettleRow, error) {
 	row := db.QueryRow(ctx, gCRASettle,
 		arg.NowUs,
@@ -540,17 +509,112 @@ func (q *Queries) GCRASettle(ctx context.Context, db DBTX, arg GCRASettleParams)
 		&i.Leak,
 		&i.TickUs,
 		&i.PeriodUs,
-		&i.HoldUs,
 		&i.NowUs,
 		&i.ExpiresAtUs,
-		&i.Known,
 		&i.Freed,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
 		&i.Level,
 		&i.Previous,
 		&i.AtUs,
+		&i.WindowUs,
 	)
+	return i, err
+}
+
+const gCRAStatement = `-- name: GCRAStatement :one
+SELECT s.now_us, s.level, s.updated_at_us, s.blocked_until_us, o.holds, o.held
+FROM (
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_gcra AS t ON t.policy = $2::text AND t.key = $3::text
+) AS s,
+LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
+         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'held' AND h.algorithm = 'gcra') AS o
+`
+
+type GCRAStatementParams struct {
+	NowUs  *int64
+	Policy string
+	Key    string
+}
+
+type GCRAStatementRow struct {
+	NowUs          int64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Holds          int64
+	Held           float64
+}
+
+// GCRAStatement is GCRAGet, and adds up the key's open holds at that same
+// moment: how many there are, and what is counted for them.
+//
+// Index: the primary key, pglimit_hold_open. Locks nothing.
+func (q *Queries) GCRAStatement(ctx context.Context, db DBTX, arg GCRAStatementParams) (GCRAStatementRow, error) {
+	row := db.QueryRow(ctx, gCRAStatement, arg.NowUs, arg.Policy, arg.Key)
+	var i GCRAStatementRow
+	err := row.Scan(
+		&i.NowUs,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Holds,
+		&i.Held,
+	)
+	return i, err
+}
+
+const gCRASweep = `-- name: GCRASweep :one
+WITH due AS MATERIALIZED (
+    SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
+                     ELSE t.updated_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak) + CASE WHEN t.level > ceil(t.level / t.leak) * t.leak THEN 1 ELSE 0 END::float8))::bigint END, t.updated_at_us, t.blocked_until_us) AS empty_at_us,
+           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'gcra') AS held
+    FROM pglimit_gcra AS t
+    WHERE t.expires_at_us <= $1::bigint
+    ORDER BY t.expires_at_us
+    LIMIT $2::bigint
+    FOR UPDATE OF t SKIP LOCKED
+), deleted AS (
+    DELETE FROM pglimit_gcra AS t USING due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.held
+    RETURNING 1
+), kept AS (
+    UPDATE pglimit_gcra AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
+    FROM due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.held)
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept
+`
+
+type GCRASweepParams struct {
+	CutoffUs int64
+	MaxRows  int64
+}
+
+type GCRASweepRow struct {
+	Deleted int64
+	Kept    int64
+}
+
+// GCRASweep looks at up to max_rows rows that are due at cutoff_us, the
+// longest due first. It deletes those that hold nothing, by their own columns, and
+// have no open hold; deleted counts them. The others are due again when they are
+// empty, and in an hour at the soonest; kept counts them.
+//
+// A row that another transaction holds is passed over. What a row holds is read as it
+// is locked (due), and that alone tells which rows go: to ask the row that DELETE or
+// UPDATE finds would be to ask the one from before the lock.
+//
+// Index: expires_at_us, then the primary key; for what is deleted
+// pglimit_hold_open. Locks the rows that it changes.
+func (q *Queries) GCRASweep(ctx context.Context, db DBTX, arg GCRASweepParams) (GCRASweepRow, error) {
+	row := db.QueryRow(ctx, gCRASweep, arg.CutoffUs, arg.MaxRows)
+	var i GCRASweepRow
+	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
@@ -558,10 +622,10 @@ const gCRATake = `-- name: GCRATake :one
 INSERT INTO pglimit_gcra AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::float8 AS leak,
@@ -569,16 +633,13 @@ FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
 
@@ -610,14 +671,15 @@ type GCRATakeRow struct {
 //
 // With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
 //
-//	used    = the level less what leaked until E, never below 0 nor above capacity
+//	used    = the level less what leaked until E, never below 0
 //	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 //	level   = used + cost * granted
 //
-// expires_at_us is indexed, so it moves only once overrun, and then by far more
-// than needed: all other updates stay HOT. The row to be inserted carries what the
-// update needs of the policy: how long the key holds anything at most, as the time
-// from its clock to its expiry, and block_for_us, negated, as its block.
+// A level above the capacity, of a policy that had a larger one, leaks like any other.
+//
+// expires_at_us is indexed, and set for a new row only, to when the janitor is to look
+// at it first: all updates stay HOT. The row to be inserted carries block_for_us,
+// negated, as its block.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 // Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
@@ -647,33 +709,30 @@ func (q *Queries) GCRATake(ctx context.Context, db DBTX, arg GCRATakeParams) (GC
 
 const gCRATakeMany = `-- name: GCRATakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($9::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $10::text, true) END AS commits,
-             CASE WHEN $11::text <> '' THEN set_config('lock_timeout', $11::text, true) END AS waits
+    SELECT coalesce($9::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits
 )
 INSERT INTO pglimit_gcra AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key,
-                      unnest($3::float8[]) AS cost, unnest($4::float8[]) AS count,
-                      unnest($5::float8[]) AS capacity,
-                      unnest($6::float8[]) AS leak,
-                      unnest($7::bigint[]) AS hold_us, unnest($8::bigint[]) AS block_for_us) AS r) AS a
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
+                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+                      pg_catalog.unnest($5::float8[]) AS capacity,
+                      pg_catalog.unnest($6::float8[]) AS leak,
+                      pg_catalog.unnest($7::bigint[]) AS hold_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < EXCLUDED.granted
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost) < EXCLUDED.granted
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.policy, t.key, t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
 
@@ -750,8 +809,8 @@ func (q *Queries) GCRATakeMany(ctx context.Context, db DBTX, arg GCRATakeManyPar
 
 const gCRAUnblock = `-- name: GCRAUnblock :exec
 UPDATE pglimit_gcra AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $4::text, true) END AS commits) AS c
+FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits) AS c
 WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
   AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
 `
@@ -776,4 +835,70 @@ func (q *Queries) GCRAUnblock(ctx context.Context, db DBTX, arg GCRAUnblockParam
 		arg.Commit,
 	)
 	return err
+}
+
+const gCRAUndo = `-- name: GCRAUndo :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
+UPDATE pglimit_gcra AS t SET
+    cost = 1,
+    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak), GREATEST(0, LEAST($4::float8, $4::float8 - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * t.leak, ((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * $6::float8)))),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - GREATEST(0, LEAST($4::float8, $4::float8 - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * t.leak, ((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * $6::float8)))),
+updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $7::text AND t.key = $8::text
+RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type GCRAUndoParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	CountedAtUs int64
+	Leak        float64
+	Policy      string
+	Key         string
+}
+
+type GCRAUndoRow struct {
+	Granted        float64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// GCRAUndo gives back units that one decision granted, as far as they are still
+// there: what has leaked since, or has left the window, is not. granted is what
+// went back. Without a row nothing is there.
+// Of n units at most n less the rate times the time since counted_at_us goes back.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) GCRAUndo(ctx context.Context, db DBTX, arg GCRAUndoParams) (GCRAUndoRow, error) {
+	row := db.QueryRow(ctx, gCRAUndo,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Units,
+		arg.CountedAtUs,
+		arg.Leak,
+		arg.Policy,
+		arg.Key,
+	)
+	var i GCRAUndoRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
 }

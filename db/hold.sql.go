@@ -10,9 +10,9 @@ import (
 )
 
 const holdByIdempotency = `-- name: HoldByIdempotency :one
-SELECT (h.forget_at_us <= c.us)::bool AS forgotten, h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us,
+SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'held' AND h.expires_at_us <= c.us)::bool AS overdue, h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us,
        h.counted_at_us, h.created_at_us, h.expires_at_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c, pglimit_hold AS h
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c, pglimit_hold AS h
 WHERE h.policy = $2::text AND h.key = $3::text AND h.idempotency_key = $4::text
   AND h.algorithm = $5::text
 `
@@ -27,6 +27,7 @@ type HoldByIdempotencyParams struct {
 
 type HoldByIdempotencyRow struct {
 	Forgotten   bool
+	Overdue     bool
 	ID          string
 	State       string
 	Reserved    float64
@@ -44,7 +45,8 @@ type HoldByIdempotencyRow struct {
 }
 
 // HoldByIdempotency reads what was admitted under an idempotency key; forgotten
-// tells that it need not be remembered any longer.
+// tells that it need not be remembered any longer, and overdue that it is an open
+// hold that has expired: to give it back frees the key.
 //
 // Index: pglimit_hold_idempotency. Locks nothing.
 func (q *Queries) HoldByIdempotency(ctx context.Context, db DBTX, arg HoldByIdempotencyParams) (HoldByIdempotencyRow, error) {
@@ -58,6 +60,7 @@ func (q *Queries) HoldByIdempotency(ctx context.Context, db DBTX, arg HoldByIdem
 	var i HoldByIdempotencyRow
 	err := row.Scan(
 		&i.Forgotten,
+		&i.Overdue,
 		&i.ID,
 		&i.State,
 		&i.Reserved,
@@ -106,7 +109,7 @@ func (q *Queries) HoldExpire(ctx context.Context, db DBTX, arg HoldExpireParams)
 
 const holdForget = `-- name: HoldForget :execrows
 DELETE FROM pglimit_hold AS h
-USING (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+USING (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
 WHERE h.policy = $2::text AND h.key = $3::text AND h.idempotency_key = $4::text
   AND h.algorithm = $5::text AND h.forget_at_us <= c.us AND h.state <> 'held'
 `
@@ -139,7 +142,7 @@ func (q *Queries) HoldForget(ctx context.Context, db DBTX, arg HoldForgetParams)
 
 const holdsDue = `-- name: HoldsDue :many
 SELECT h.id
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
 JOIN pglimit_hold AS h ON h.policy = $2::text AND h.key = $3::text AND h.state = 'held' AND h.expires_at_us <= c.us
 WHERE h.algorithm = $4::text
 ORDER BY h.expires_at_us, h.units
@@ -231,7 +234,7 @@ func (q *Queries) HoldsExpired(ctx context.Context, db DBTX, arg HoldsExpiredPar
 const holdsFree = `-- name: HoldsFree :exec
 WITH made AS MATERIALIZED (
     SELECT h.id FROM pglimit_hold AS h
-    WHERE h.policy = $1::text AND h.key = $2::text AND h.algorithm = $3::text AND h.state = 'held' AND h.units > 0
+    WHERE h.policy = $1::text AND h.key = $2::text AND h.algorithm = $3::text AND h.state = 'held' AND h.units > 0::float8
     FOR UPDATE OF h NOWAIT
 )
 UPDATE pglimit_hold AS h SET units = 0 FROM made AS m WHERE h.id = m.id
@@ -257,7 +260,7 @@ func (q *Queries) HoldsFree(ctx context.Context, db DBTX, arg HoldsFreeParams) e
 const holdsNext = `-- name: HoldsNext :one
 SELECT c.us::bigint AS now_us,
        coalesce((SELECT min(h.expires_at_us) FROM pglimit_hold AS h WHERE h.state = 'held'), 9223372036854775807)::bigint AS expires_at_us
-FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c
+FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c
 `
 
 type HoldsNextRow struct {
@@ -273,42 +276,5 @@ func (q *Queries) HoldsNext(ctx context.Context, db DBTX) (HoldsNextRow, error) 
 	row := db.QueryRow(ctx, holdsNext)
 	var i HoldsNextRow
 	err := row.Scan(&i.NowUs, &i.ExpiresAtUs)
-	return i, err
-}
-
-const holdsOpen = `-- name: HoldsOpen :one
-SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS units, coalesce(min(h.expires_at_us), 0)::bigint AS expires_at_us
-FROM pglimit_hold AS h
-WHERE h.policy = $1::text AND h.key = $2::text AND h.state = 'held' AND h.algorithm = $3::text
-  AND ($4::bigint = 0 OR h.ends_at_us = $4::bigint)
-`
-
-type HoldsOpenParams struct {
-	Policy    string
-	Key       string
-	Algorithm string
-	EndsAtUs  int64
-}
-
-type HoldsOpenRow struct {
-	Holds       int64
-	Units       float64
-	ExpiresAtUs int64
-}
-
-// HoldsOpen adds up a key's open holds: how many there are, what is counted for
-// them, and when the first expires. A hold of another window than the one that
-// ends at ends_at_us is not counted in this one; 0 takes all.
-//
-// Index: pglimit_hold_open. Locks nothing.
-func (q *Queries) HoldsOpen(ctx context.Context, db DBTX, arg HoldsOpenParams) (HoldsOpenRow, error) {
-	row := db.QueryRow(ctx, holdsOpen,
-		arg.Policy,
-		arg.Key,
-		arg.Algorithm,
-		arg.EndsAtUs,
-	)
-	var i HoldsOpenRow
-	err := row.Scan(&i.Holds, &i.Units, &i.ExpiresAtUs)
 	return i, err
 }

@@ -14,11 +14,10 @@ INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, level, capacity, leak, tick_us, leaked_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 0, 0, 1, 1, c.us, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $5::text, true) END AS commits) AS c
+FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint),
-    expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
 `
 
 type LeakyBucketBlockParams struct {
@@ -44,41 +43,13 @@ func (q *Queries) LeakyBucketBlock(ctx context.Context, db DBTX, arg LeakyBucket
 	return err
 }
 
-const leakyBucketExpire = `-- name: LeakyBucketExpire :execrows
-DELETE FROM pglimit_leaky_bucket AS t
-USING (SELECT b.policy, b.key FROM pglimit_leaky_bucket AS b
-       WHERE b.expires_at_us <= $1::bigint
-       ORDER BY b.expires_at_us
-       LIMIT $2::bigint
-       FOR UPDATE SKIP LOCKED) AS expired
-WHERE t.policy = expired.policy AND t.key = expired.key AND t.expires_at_us <= $1::bigint
-`
-
-type LeakyBucketExpireParams struct {
-	CutoffUs int64
-	MaxRows  int64
-}
-
-// LeakyBucketExpire deletes up to max_rows rows that had expired at cutoff_us, the
-// oldest first. A row that another transaction holds is passed over, and a row
-// that was renewed since it was found stays: the outer condition reads it again.
-//
-// Index: expires_at_us, then the primary key. Locks the rows that it deletes.
-func (q *Queries) LeakyBucketExpire(ctx context.Context, db DBTX, arg LeakyBucketExpireParams) (int64, error) {
-	result, err := db.Exec(ctx, leakyBucketExpire, arg.CutoffUs, arg.MaxRows)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const leakyBucketFill = `-- name: LeakyBucketFill :one
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.hold_us
-FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $4::text, true) END AS commits,
+FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
              $5::float8 AS capacity,
              $6::float8 AS leak,
              $7::bigint AS tick_us,
@@ -86,15 +57,12 @@ FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($9::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)))),
-    level = GREATEST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)), LEAST(EXCLUDED.capacity, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) + EXCLUDED.granted)),
-    leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))),
+    level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak), LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
                         THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
                         ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 `
 
@@ -147,9 +115,9 @@ func (q *Queries) LeakyBucketFill(ctx context.Context, db DBTX, arg LeakyBucketF
 }
 
 const leakyBucketGet = `-- name: LeakyBucketGet :one
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = $2::text AND t.key = $3::text
 `
 
@@ -162,7 +130,6 @@ type LeakyBucketGetParams struct {
 type LeakyBucketGetRow struct {
 	NowUs          int64
 	Level          float64
-	Capacity       float64
 	LeakedAtUs     int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -178,7 +145,6 @@ func (q *Queries) LeakyBucketGet(ctx context.Context, db DBTX, arg LeakyBucketGe
 	err := row.Scan(
 		&i.NowUs,
 		&i.Level,
-		&i.Capacity,
 		&i.LeakedAtUs,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
@@ -188,8 +154,8 @@ func (q *Queries) LeakyBucketGet(ctx context.Context, db DBTX, arg LeakyBucketGe
 
 const leakyBucketHeld = `-- name: LeakyBucketHeld :many
 WITH asked AS MATERIALIZED (
-    SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
-    FROM (SELECT set_config('synchronous_commit', 'off', true) AS commits) AS c
+    SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
     SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
@@ -234,29 +200,36 @@ func (q *Queries) LeakyBucketHeld(ctx context.Context, db DBTX, arg LeakyBucketH
 }
 
 const leakyBucketRefund = `-- name: LeakyBucketRefund :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
 UPDATE pglimit_leaky_bucket AS t SET
-    cost = 1, capacity = $1::float8, leak = $2::float8, tick_us = $3::bigint,
-    granted = LEAST($4::float8, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE $1::float8 END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / $3::bigint * $2::float8))),
-    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE $1::float8 END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / $3::bigint * $2::float8)) - $4::float8),
-    leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE $1::float8 END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / $3::bigint * $2::float8)) = 0
+    cost = 1,
+    granted = LEAST($4::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak)),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) - $4::float8),
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) = 0::float8
                         THEN GREATEST(t.updated_at_us, c.us)
-                        ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / $3::bigint * $3::bigint END,
-    updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce($7::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $8::text, true) END AS commits) AS c
+                        ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
+updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = $5::text AND t.key = $6::text
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
 `
 
 type LeakyBucketRefundParams struct {
-	Capacity float64
-	Leak     float64
-	TickUs   int64
-	Units    float64
-	Policy   string
-	Key      string
-	NowUs    *int64
-	Commit   string
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	Policy      string
+	Key         string
 }
 
 type LeakyBucketRefundRow struct {
@@ -268,19 +241,17 @@ type LeakyBucketRefundRow struct {
 }
 
 // LeakyBucketRefund gives units back, at most what is there; granted is what went
-// back. Without a row nothing is there, and no row is returned.
+// back. Without a row nothing is there.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketRefund(ctx context.Context, db DBTX, arg LeakyBucketRefundParams) (LeakyBucketRefundRow, error) {
 	row := db.QueryRow(ctx, leakyBucketRefund,
-		arg.Capacity,
-		arg.Leak,
-		arg.TickUs,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
-		arg.NowUs,
-		arg.Commit,
 	)
 	var i LeakyBucketRefundRow
 	err := row.Scan(
@@ -298,10 +269,10 @@ WITH taken AS (
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::float8 AS leak,
@@ -313,30 +284,27 @@ WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
                     AND h.algorithm = 'leaky_bucket' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
                         THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
                         ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 ), held AS (
 INSERT INTO pglimit_hold
-       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT $14::text, $15::text, 'leaky_bucket', $4::text, $5::text, $13::text,
-       $6::float8, $6::float8, $16::float8, $17::float8, $7::float8, $10::bigint,
+       $6::float8, $6::float8, $16::float8, $17::float8, $7::float8,
        t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
        t.level, $8::float8, $9::bigint, 0, 0, t.leaked_at_us
 FROM taken AS t
-WHERE t.granted > 0
+WHERE t.granted > 0::float8
 )
 SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -376,7 +344,7 @@ type LeakyBucketReserveRow struct {
 // to be remembered under its idempotency key (state 'spent').
 //
 // No row comes back where that key has been admitted before: nothing is decided
-// then. Two at once under one idempotency key: the second waits for the first's
+// then. If what was admitted is a hold that has expired, it is to be given back first. Two at once under one idempotency key: the second waits for the first's
 // commit and fails with unique_violation, all of it undone; asked again, it finds
 // the first's.
 //
@@ -423,8 +391,8 @@ WITH freed AS (
     RETURNING h.id
 )
 DELETE FROM pglimit_leaky_bucket AS t
-USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
 WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
@@ -451,13 +419,13 @@ func (q *Queries) LeakyBucketReset(ctx context.Context, db DBTX, arg LeakyBucket
 
 const leakyBucketSettle = `-- name: LeakyBucketSettle :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
 ), hold AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
            (h.state = 'held' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
     FROM c JOIN pglimit_hold AS h ON h.id = $6::text AND h.state <> 'spent'
@@ -467,35 +435,32 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak, h.tick_us, h.now_us,
-       h.now_us, -h.counted_at_us, h.now_us + h.hold_us + LEAST(3155760000000000, GREATEST(0, h.actual - h.units) / h.leak * h.tick_us)::bigint
+       h.now_us, -h.counted_at_us, h.now_us
 FROM hold AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1, capacity = CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END, tick_us = CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END,
-    granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END)), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us * EXCLUDED.leak)))),
-    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END)) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END, (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
-    leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END)) = 0
+    cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END, tick_us = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END,
+    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END, ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)))),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END, ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END) = 0::float8
                         THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                        ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), LEAST(3155760000000000, ((t.level + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost)) / CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END + 2) * CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END)::bigint), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), LEAST(3155760000000000, ((t.level + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost)) / CASE WHEN t.capacity = 0 THEN EXCLUDED.leak ELSE t.leak END + 2) * CASE WHEN t.capacity = 0 THEN EXCLUDED.tick_us ELSE t.tick_us END)::bigint), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                        ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_hold AS h SET
     state = $5::text,
+    idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM hold AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
-       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
-       (t.updated_at_us IS NOT NULL)::bool AS known,
-       (coalesce(t.granted, 0) > 0)::bool AS freed,
-       coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
-       coalesce(t.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.leaked_at_us, 0)::bigint AS at_us
-FROM hold AS h LEFT JOIN counted AS t ON true
+       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
+       (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
+       coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
+       coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.leaked_at_us, r.leaked_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
+FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_bucket AS r ON r.policy = h.policy AND r.key = h.key
 `
 
 type LeakyBucketSettleParams struct {
@@ -520,31 +485,33 @@ type LeakyBucketSettleRow struct {
 	Leak           float64
 	TickUs         int64
 	PeriodUs       int64
-	HoldUs         int64
 	NowUs          int64
 	ExpiresAtUs    int64
-	Known          bool
 	Freed          bool
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
 	Level          float64
 	Previous       float64
 	AtUs           int64
+	WindowUs       int64
 }
 
 // LeakyBucketSettle ends a hold: units is what is to stay counted of it (0 to cancel
 // it, or when it expired), state what it becomes. The hold comes first and then the
 // key's row, so no two of these wait for each other. It changes something only
 // where the hold is open (for 'expired' only once it has), or has expired and is
-// settled late; changes tells. units_before is what was counted until now.
+// settled late; changes tells. units_before is what was counted until now. A hold
+// that is cancelled or expires gives its idempotency key up.
+//
+// How the key stands comes from its row after the change, or, where that was left
+// alone, as the statement finds it: updated_at_us tells as of when.
 //
 // What has leaked of a hold since it was made is not there to be given back: with
 // n units counted, at most n less the rate times its age. What was spent beyond the
 // hold is added, even where there is no room.
 //
 // Index: the primary keys. Locks the hold and the key's row until the transaction
-// ends. No row comes back for a hold that is not known; known is false where the
-// key's row was left alone.
+// ends. No row comes back for a hold that is not known.
 func (q *Queries) LeakyBucketSettle(ctx context.Context, db DBTX, arg LeakyBucketSettleParams) (LeakyBucketSettleRow, error) {
 	row := db.QueryRow(ctx, leakyBucketSettle,
 		arg.NowUs,
@@ -568,17 +535,114 @@ func (q *Queries) LeakyBucketSettle(ctx context.Context, db DBTX, arg LeakyBucke
 		&i.Leak,
 		&i.TickUs,
 		&i.PeriodUs,
-		&i.HoldUs,
 		&i.NowUs,
 		&i.ExpiresAtUs,
-		&i.Known,
 		&i.Freed,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
 		&i.Level,
 		&i.Previous,
 		&i.AtUs,
+		&i.WindowUs,
 	)
+	return i, err
+}
+
+const leakyBucketStatement = `-- name: LeakyBucketStatement :one
+SELECT s.now_us, s.level, s.leaked_at_us, s.updated_at_us, s.blocked_until_us, o.holds, o.held
+FROM (
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = $2::text AND t.key = $3::text
+) AS s,
+LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
+         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'held' AND h.algorithm = 'leaky_bucket') AS o
+`
+
+type LeakyBucketStatementParams struct {
+	NowUs  *int64
+	Policy string
+	Key    string
+}
+
+type LeakyBucketStatementRow struct {
+	NowUs          int64
+	Level          float64
+	LeakedAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Holds          int64
+	Held           float64
+}
+
+// LeakyBucketStatement is LeakyBucketGet, and adds up the key's open holds at that same
+// moment: how many there are, and what is counted for them.
+//
+// Index: the primary key, pglimit_hold_open. Locks nothing.
+func (q *Queries) LeakyBucketStatement(ctx context.Context, db DBTX, arg LeakyBucketStatementParams) (LeakyBucketStatementRow, error) {
+	row := db.QueryRow(ctx, leakyBucketStatement, arg.NowUs, arg.Policy, arg.Key)
+	var i LeakyBucketStatementRow
+	err := row.Scan(
+		&i.NowUs,
+		&i.Level,
+		&i.LeakedAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Holds,
+		&i.Held,
+	)
+	return i, err
+}
+
+const leakyBucketSweep = `-- name: LeakyBucketSweep :one
+WITH due AS MATERIALIZED (
+    SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
+                     ELSE t.leaked_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak) + CASE WHEN t.level > ceil(t.level / t.leak) * t.leak THEN 1 ELSE 0 END::float8) * t.tick_us::float8)::bigint END, t.updated_at_us, t.blocked_until_us) AS empty_at_us,
+           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'leaky_bucket') AS held
+    FROM pglimit_leaky_bucket AS t
+    WHERE t.expires_at_us <= $1::bigint
+    ORDER BY t.expires_at_us
+    LIMIT $2::bigint
+    FOR UPDATE OF t SKIP LOCKED
+), deleted AS (
+    DELETE FROM pglimit_leaky_bucket AS t USING due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.held
+    RETURNING 1
+), kept AS (
+    UPDATE pglimit_leaky_bucket AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
+    FROM due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.held)
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept
+`
+
+type LeakyBucketSweepParams struct {
+	CutoffUs int64
+	MaxRows  int64
+}
+
+type LeakyBucketSweepRow struct {
+	Deleted int64
+	Kept    int64
+}
+
+// LeakyBucketSweep looks at up to max_rows rows that are due at cutoff_us, the
+// longest due first. It deletes those that hold nothing, by their own columns, and
+// have no open hold; deleted counts them. The others are due again when they are
+// empty, and in an hour at the soonest; kept counts them.
+//
+// A row that another transaction holds is passed over. What a row holds is read as it
+// is locked (due), and that alone tells which rows go: to ask the row that DELETE or
+// UPDATE finds would be to ask the one from before the lock.
+//
+// Index: expires_at_us, then the primary key; for what is deleted
+// pglimit_hold_open. Locks the rows that it changes.
+func (q *Queries) LeakyBucketSweep(ctx context.Context, db DBTX, arg LeakyBucketSweepParams) (LeakyBucketSweepRow, error) {
+	row := db.QueryRow(ctx, leakyBucketSweep, arg.CutoffUs, arg.MaxRows)
+	var i LeakyBucketSweepRow
+	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
@@ -586,10 +650,10 @@ const leakyBucketTake = `-- name: LeakyBucketTake :one
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::float8 AS leak,
@@ -598,19 +662,16 @@ FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($12::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
                         THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
                         ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 `
 
@@ -642,17 +703,18 @@ type LeakyBucketTakeRow struct {
 //
 // With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
 //
-//	used    = the level less what leaked until E, never below 0 nor above capacity
+//	used    = the level less what leaked until E, never below 0
 //	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 //	level   = used + cost * granted
+//
+// A level above the capacity, of a policy that had a larger one, leaks like any other.
 //
 // The leak goes by whole ticks, and so does leaked_at_us: the part of a tick that
 // has passed is not lost. An empty bucket starts its tick at the hit.
 //
-// expires_at_us is indexed, so it moves only once overrun, and then by far more
-// than needed: all other updates stay HOT. The row to be inserted carries what the
-// update needs of the policy: how long the key holds anything at most, as the time
-// from its clock to its expiry, and block_for_us, negated, as its block.
+// expires_at_us is indexed, and set for a new row only, to when the janitor is to look
+// at it first: all updates stay HOT. The row to be inserted carries block_for_us,
+// negated, as its block.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 // Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
@@ -684,37 +746,34 @@ func (q *Queries) LeakyBucketTake(ctx context.Context, db DBTX, arg LeakyBucketT
 
 const leakyBucketTakeMany = `-- name: LeakyBucketTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($10::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $11::text, true) END AS commits,
-             CASE WHEN $12::text <> '' THEN set_config('lock_timeout', $12::text, true) END AS waits
+    SELECT coalesce($10::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $11::text, true) END AS commits,
+             CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) END AS waits
 )
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.tick_us, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key,
-                      unnest($3::float8[]) AS cost, unnest($4::float8[]) AS count,
-                      unnest($5::float8[]) AS capacity,
-                      unnest($6::float8[]) AS leak,
-                      unnest($7::bigint[]) AS tick_us,
-                      unnest($8::bigint[]) AS hold_us, unnest($9::bigint[]) AS block_for_us) AS r) AS a
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
+                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+                      pg_catalog.unnest($5::float8[]) AS capacity,
+                      pg_catalog.unnest($6::float8[]) AS leak,
+                      pg_catalog.unnest($7::bigint[]) AS tick_us,
+                      pg_catalog.unnest($8::bigint[]) AS hold_us, pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    leaked_at_us = CASE WHEN LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak)) = 0
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
                         THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
                         ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.leak))) / EXCLUDED.cost) < EXCLUDED.granted
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost) < EXCLUDED.granted
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + CASE WHEN t.level > EXCLUDED.capacity THEN LEAST(3155760000000000, (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) * (t.level / EXCLUDED.capacity))::bigint ELSE (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us) END, t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 `
 
@@ -795,8 +854,8 @@ func (q *Queries) LeakyBucketTakeMany(ctx context.Context, db DBTX, arg LeakyBuc
 
 const leakyBucketUnblock = `-- name: LeakyBucketUnblock :exec
 UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $4::text, true) END AS commits) AS c
+FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits) AS c
 WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
   AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
 `
@@ -821,4 +880,77 @@ func (q *Queries) LeakyBucketUnblock(ctx context.Context, db DBTX, arg LeakyBuck
 		arg.Commit,
 	)
 	return err
+}
+
+const leakyBucketUndo = `-- name: LeakyBucketUndo :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
+UPDATE pglimit_leaky_bucket AS t SET
+    cost = 1,
+    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak), GREATEST(0, LEAST($4::float8, $4::float8 - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint) / t.tick_us)::float8 * t.leak, ((GREATEST(t.updated_at_us, c.us) - $5::bigint) / $6::bigint)::float8 * $7::float8)))),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) - GREATEST(0, LEAST($4::float8, $4::float8 - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint) / t.tick_us)::float8 * t.leak, ((GREATEST(t.updated_at_us, c.us) - $5::bigint) / $6::bigint)::float8 * $7::float8)))),
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) = 0::float8
+                        THEN GREATEST(t.updated_at_us, c.us)
+                        ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
+updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $8::text AND t.key = $9::text
+RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type LeakyBucketUndoParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	CountedAtUs int64
+	TickUs      int64
+	Leak        float64
+	Policy      string
+	Key         string
+}
+
+type LeakyBucketUndoRow struct {
+	Granted        float64
+	Level          float64
+	LeakedAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// LeakyBucketUndo gives back units that one decision granted, as far as they are still
+// there: what has leaked since, or has left the window, is not. granted is what
+// went back. Without a row nothing is there.
+// Of n units at most n less the rate times the time since counted_at_us goes back.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) LeakyBucketUndo(ctx context.Context, db DBTX, arg LeakyBucketUndoParams) (LeakyBucketUndoRow, error) {
+	row := db.QueryRow(ctx, leakyBucketUndo,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Units,
+		arg.CountedAtUs,
+		arg.TickUs,
+		arg.Leak,
+		arg.Policy,
+		arg.Key,
+	)
+	var i LeakyBucketUndoRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.LeakedAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
 }

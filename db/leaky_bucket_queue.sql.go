@@ -14,11 +14,10 @@ INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, level, capacity, leak, ticket, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 0, 0, 1, c.us, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $5::text, true) END AS commits) AS c
+FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint),
-    expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
 `
 
 type LeakyBucketQueueBlockParams struct {
@@ -44,54 +43,23 @@ func (q *Queries) LeakyBucketQueueBlock(ctx context.Context, db DBTX, arg LeakyB
 	return err
 }
 
-const leakyBucketQueueExpire = `-- name: LeakyBucketQueueExpire :execrows
-DELETE FROM pglimit_leaky_bucket_queue AS t
-USING (SELECT b.policy, b.key FROM pglimit_leaky_bucket_queue AS b
-       WHERE b.expires_at_us <= $1::bigint
-       ORDER BY b.expires_at_us
-       LIMIT $2::bigint
-       FOR UPDATE SKIP LOCKED) AS expired
-WHERE t.policy = expired.policy AND t.key = expired.key AND t.expires_at_us <= $1::bigint
-`
-
-type LeakyBucketQueueExpireParams struct {
-	CutoffUs int64
-	MaxRows  int64
-}
-
-// LeakyBucketQueueExpire deletes up to max_rows rows that had expired at cutoff_us, the
-// oldest first. A row that another transaction holds is passed over, and a row
-// that was renewed since it was found stays: the outer condition reads it again.
-//
-// Index: expires_at_us, then the primary key. Locks the rows that it deletes.
-func (q *Queries) LeakyBucketQueueExpire(ctx context.Context, db DBTX, arg LeakyBucketQueueExpireParams) (int64, error) {
-	result, err := db.Exec(ctx, leakyBucketQueueExpire, arg.CutoffUs, arg.MaxRows)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const leakyBucketQueueFill = `-- name: LeakyBucketQueueFill :one
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, a.now_us, 0, a.now_us + a.hold_us
-FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $4::text, true) END AS commits,
+FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
              $5::float8 AS capacity,
              $6::float8 AS leak,
              $7::bigint AS hold_us,
              LEAST($8::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)))),
-    level = GREATEST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)), LEAST(EXCLUDED.capacity, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak)) + EXCLUDED.granted)),
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))),
+    level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak), LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
     ticket = GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 `
 
@@ -142,9 +110,9 @@ func (q *Queries) LeakyBucketQueueFill(ctx context.Context, db DBTX, arg LeakyBu
 }
 
 const leakyBucketQueueGet = `-- name: LeakyBucketQueueGet :one
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity,
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = $2::text AND t.key = $3::text
 `
 
@@ -157,7 +125,6 @@ type LeakyBucketQueueGetParams struct {
 type LeakyBucketQueueGetRow struct {
 	NowUs          int64
 	Level          float64
-	Capacity       float64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
 }
@@ -172,7 +139,6 @@ func (q *Queries) LeakyBucketQueueGet(ctx context.Context, db DBTX, arg LeakyBuc
 	err := row.Scan(
 		&i.NowUs,
 		&i.Level,
-		&i.Capacity,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
 	)
@@ -181,8 +147,8 @@ func (q *Queries) LeakyBucketQueueGet(ctx context.Context, db DBTX, arg LeakyBuc
 
 const leakyBucketQueueHeld = `-- name: LeakyBucketQueueHeld :many
 WITH asked AS MATERIALIZED (
-    SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
-    FROM (SELECT set_config('synchronous_commit', 'off', true) AS commits) AS c
+    SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
     SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket_queue AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
@@ -228,22 +194,20 @@ func (q *Queries) LeakyBucketQueueHeld(ctx context.Context, db DBTX, arg LeakyBu
 
 const leakyBucketQueueLeave = `-- name: LeakyBucketQueueLeave :execrows
 UPDATE pglimit_leaky_bucket_queue AS t SET
-    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE $1::float8 END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us) * $2::float8)) - $3::float8),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - $1::float8),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce($7::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $8::text, true) END AS commits) AS c
-WHERE t.policy = $4::text AND t.key = $5::text AND t.ticket = $6::bigint
+FROM (SELECT coalesce($5::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN $6::text = 'off' OR $6::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $6::text, true) END AS commits) AS c
+WHERE t.policy = $2::text AND t.key = $3::text AND t.ticket = $4::bigint
 `
 
 type LeakyBucketQueueLeaveParams struct {
-	Capacity float64
-	Leak     float64
-	Units    float64
-	Policy   string
-	Key      string
-	Ticket   int64
-	NowUs    *int64
-	Commit   string
+	Units  float64
+	Policy string
+	Key    string
+	Ticket int64
+	NowUs  *int64
+	Commit string
 }
 
 // LeakyBucketQueueLeave gives a place back if it is still the last one given: once
@@ -252,8 +216,6 @@ type LeakyBucketQueueLeaveParams struct {
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketQueueLeave(ctx context.Context, db DBTX, arg LeakyBucketQueueLeaveParams) (int64, error) {
 	result, err := db.Exec(ctx, leakyBucketQueueLeave,
-		arg.Capacity,
-		arg.Leak,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
@@ -272,10 +234,10 @@ WITH taken AS (
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::float8 AS leak,
@@ -286,29 +248,26 @@ WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
                     AND h.algorithm = 'leaky_bucket_queue' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    ticket = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END = 0
-                  THEN t.ticket ELSE GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND $12::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+                  THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor(($12::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND $12::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 ), held AS (
 INSERT INTO pglimit_hold
-       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT $14::text, $15::text, 'leaky_bucket_queue', $4::text, $5::text, $13::text,
-       $6::float8, $6::float8, $16::float8, $17::float8, $7::float8, $9::bigint,
+       $6::float8, $6::float8, $16::float8, $17::float8, $7::float8,
        t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
        t.level, $8::float8, 1, 0, 0, t.updated_at_us
 FROM taken AS t
-WHERE t.granted > 0
+WHERE t.granted > 0::float8
 )
 SELECT t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -348,7 +307,7 @@ type LeakyBucketQueueReserveRow struct {
 // to be remembered under its idempotency key (state 'spent').
 //
 // No row comes back where that key has been admitted before: nothing is decided
-// then. Two at once under one idempotency key: the second waits for the first's
+// then. If what was admitted is a hold that has expired, it is to be given back first. Two at once under one idempotency key: the second waits for the first's
 // commit and fails with unique_violation, all of it undone; asked again, it finds
 // the first's.
 //
@@ -395,8 +354,8 @@ WITH freed AS (
     RETURNING h.id
 )
 DELETE FROM pglimit_leaky_bucket_queue AS t
-USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
 WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
@@ -421,14 +380,110 @@ func (q *Queries) LeakyBucketQueueReset(ctx context.Context, db DBTX, arg LeakyB
 	return result.RowsAffected(), nil
 }
 
+const leakyBucketQueueStatement = `-- name: LeakyBucketQueueStatement :one
+SELECT s.now_us, s.level, s.updated_at_us, s.blocked_until_us, o.holds, o.held
+FROM (
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = $2::text AND t.key = $3::text
+) AS s,
+LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
+         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'held' AND h.algorithm = 'leaky_bucket_queue') AS o
+`
+
+type LeakyBucketQueueStatementParams struct {
+	NowUs  *int64
+	Policy string
+	Key    string
+}
+
+type LeakyBucketQueueStatementRow struct {
+	NowUs          int64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Holds          int64
+	Held           float64
+}
+
+// LeakyBucketQueueStatement is LeakyBucketQueueGet, and adds up the key's open holds at that same
+// moment: how many there are, and what is counted for them.
+//
+// Index: the primary key, pglimit_hold_open. Locks nothing.
+func (q *Queries) LeakyBucketQueueStatement(ctx context.Context, db DBTX, arg LeakyBucketQueueStatementParams) (LeakyBucketQueueStatementRow, error) {
+	row := db.QueryRow(ctx, leakyBucketQueueStatement, arg.NowUs, arg.Policy, arg.Key)
+	var i LeakyBucketQueueStatementRow
+	err := row.Scan(
+		&i.NowUs,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Holds,
+		&i.Held,
+	)
+	return i, err
+}
+
+const leakyBucketQueueSweep = `-- name: LeakyBucketQueueSweep :one
+WITH due AS MATERIALIZED (
+    SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
+                     ELSE t.updated_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak) + CASE WHEN t.level > ceil(t.level / t.leak) * t.leak THEN 1 ELSE 0 END::float8))::bigint END, t.updated_at_us, t.blocked_until_us) AS empty_at_us,
+           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'leaky_bucket_queue') AS held
+    FROM pglimit_leaky_bucket_queue AS t
+    WHERE t.expires_at_us <= $1::bigint
+    ORDER BY t.expires_at_us
+    LIMIT $2::bigint
+    FOR UPDATE OF t SKIP LOCKED
+), deleted AS (
+    DELETE FROM pglimit_leaky_bucket_queue AS t USING due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.held
+    RETURNING 1
+), kept AS (
+    UPDATE pglimit_leaky_bucket_queue AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
+    FROM due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.held)
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept
+`
+
+type LeakyBucketQueueSweepParams struct {
+	CutoffUs int64
+	MaxRows  int64
+}
+
+type LeakyBucketQueueSweepRow struct {
+	Deleted int64
+	Kept    int64
+}
+
+// LeakyBucketQueueSweep looks at up to max_rows rows that are due at cutoff_us, the
+// longest due first. It deletes those that hold nothing, by their own columns, and
+// have no open hold; deleted counts them. The others are due again when they are
+// empty, and in an hour at the soonest; kept counts them.
+//
+// A row that another transaction holds is passed over. What a row holds is read as it
+// is locked (due), and that alone tells which rows go: to ask the row that DELETE or
+// UPDATE finds would be to ask the one from before the lock.
+//
+// Index: expires_at_us, then the primary key; for what is deleted
+// pglimit_hold_open. Locks the rows that it changes.
+func (q *Queries) LeakyBucketQueueSweep(ctx context.Context, db DBTX, arg LeakyBucketQueueSweepParams) (LeakyBucketQueueSweepRow, error) {
+	row := db.QueryRow(ctx, leakyBucketQueueSweep, arg.CutoffUs, arg.MaxRows)
+	var i LeakyBucketQueueSweepRow
+	err := row.Scan(&i.Deleted, &i.Kept)
+	return i, err
+}
+
 const leakyBucketQueueTake = `-- name: LeakyBucketQueueTake :one
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::float8 AS leak,
@@ -436,18 +491,15 @@ FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 10000
              LEAST($11::float8, floor($12::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    ticket = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END = 0
-                  THEN t.ticket ELSE GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND $12::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+                  THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor(($12::float8 - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND $12::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 `
 
@@ -480,18 +532,19 @@ type LeakyBucketQueueTakeRow struct {
 //
 // With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
 //
-//	used    = the level less what leaked until E, never below 0 nor above capacity
+//	used    = the level less what leaked until E, never below 0
 //	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 //	level   = used + cost * granted
+//
+// A level above the capacity, of a policy that had a larger one, leaks like any other.
 //
 // room is how full the queue may be after this ask: the capacity, or less when
 // the caller can wait only so long for its turn. ticket names the place given,
 // so that LeakyBucketQueueLeave can tell whether anyone came after.
 //
-// expires_at_us is indexed, so it moves only once overrun, and then by far more
-// than needed: all other updates stay HOT. The row to be inserted carries what the
-// update needs of the policy: how long the key holds anything at most, as the time
-// from its clock to its expiry, and block_for_us, negated, as its block.
+// expires_at_us is indexed, and set for a new row only, to when the janitor is to look
+// at it first: all updates stay HOT. The row to be inserted carries block_for_us,
+// negated, as its block.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 // Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
@@ -523,35 +576,32 @@ func (q *Queries) LeakyBucketQueueTake(ctx context.Context, db DBTX, arg LeakyBu
 
 const leakyBucketQueueTakeMany = `-- name: LeakyBucketQueueTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($9::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $10::text, true) END AS commits,
-             CASE WHEN $11::text <> '' THEN set_config('lock_timeout', $11::text, true) END AS waits
+    SELECT coalesce($9::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits
 )
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key,
-                      unnest($3::float8[]) AS cost, unnest($4::float8[]) AS count,
-                      unnest($5::float8[]) AS capacity,
-                      unnest($6::float8[]) AS leak,
-                      unnest($7::bigint[]) AS hold_us, unnest($8::bigint[]) AS block_for_us) AS r) AS a
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
+                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+                      pg_catalog.unnest($5::float8[]) AS capacity,
+                      pg_catalog.unnest($6::float8[]) AS leak,
+                      pg_catalog.unnest($7::bigint[]) AS hold_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END,
-    ticket = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost))) END = 0
-                  THEN t.ticket ELSE GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+                  THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us) * EXCLUDED.leak))) / EXCLUDED.cost) < EXCLUDED.granted
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost) < EXCLUDED.granted
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.policy, t.key, t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 `
 
@@ -630,8 +680,8 @@ func (q *Queries) LeakyBucketQueueTakeMany(ctx context.Context, db DBTX, arg Lea
 
 const leakyBucketQueueUnblock = `-- name: LeakyBucketQueueUnblock :exec
 UPDATE pglimit_leaky_bucket_queue AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $4::text, true) END AS commits) AS c
+FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits) AS c
 WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
   AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
 `

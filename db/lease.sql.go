@@ -10,7 +10,7 @@ import (
 )
 
 const clock = `-- name: Clock :one
-SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS now_us
+SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us
 `
 
 // Clock reads the clock that decisions go by. It locks nothing.
@@ -43,7 +43,7 @@ func (q *Queries) LeaseRelease(ctx context.Context, db DBTX, arg LeaseReleasePar
 const leaseTake = `-- name: LeaseTake :one
 INSERT INTO pglimit_lease AS t (name, holder, expires_at_us)
 SELECT $1::text, $2::text, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
 ON CONFLICT (name) DO UPDATE SET
     holder = EXCLUDED.holder, expires_at_us = EXCLUDED.expires_at_us
 WHERE t.holder = EXCLUDED.holder OR t.expires_at_us <= EXCLUDED.expires_at_us - $3::bigint

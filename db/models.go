@@ -24,7 +24,7 @@ type PglimitFixedWindowNow struct {
 	EndsAt       interface{}
 	UpdatedAt    interface{}
 	BlockedUntil interface{}
-	ExpiresAt    interface{}
+	EmptyAt      interface{}
 }
 
 type PglimitGCRA struct {
@@ -47,7 +47,7 @@ type PglimitGcraNow struct {
 	TheoreticalArrivalAt interface{}
 	UpdatedAt            interface{}
 	BlockedUntil         interface{}
-	ExpiresAt            interface{}
+	EmptyAt              interface{}
 }
 
 type PglimitHold struct {
@@ -60,7 +60,6 @@ type PglimitHold struct {
 	Leak           float64
 	TickUs         int64
 	PeriodUs       int64
-	HoldUs         int64
 	EndsAtUs       int64
 	CountedAtUs    int64
 	CreatedAtUs    int64
@@ -95,7 +94,7 @@ type PglimitLeakyBucketNow struct {
 	Level        interface{}
 	UpdatedAt    interface{}
 	BlockedUntil interface{}
-	ExpiresAt    interface{}
+	EmptyAt      interface{}
 }
 
 type PglimitLeakyBucketQueue struct {
@@ -119,7 +118,7 @@ type PglimitLeakyBucketQueueNow struct {
 	LastLeavesAt interface{}
 	UpdatedAt    interface{}
 	BlockedUntil interface{}
-	ExpiresAt    interface{}
+	EmptyAt      interface{}
 }
 
 type PglimitLease struct {
@@ -150,7 +149,7 @@ type PglimitSlidingWindowCounterNow struct {
 	EndsAt       interface{}
 	UpdatedAt    interface{}
 	BlockedUntil interface{}
-	ExpiresAt    interface{}
+	EmptyAt      interface{}
 }
 
 type PglimitSlidingWindowLog struct {
@@ -158,6 +157,7 @@ type PglimitSlidingWindowLog struct {
 	Total          float64
 	Capacity       float64
 	PeriodUs       int64
+	KeepUs         int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
 	ExpiresAtUs    int64
@@ -177,7 +177,7 @@ type PglimitSlidingWindowLogNow struct {
 	OldestAt     interface{}
 	UpdatedAt    interface{}
 	BlockedUntil interface{}
-	ExpiresAt    interface{}
+	EmptyAt      interface{}
 }
 
 type PglimitTokenBucket struct {
@@ -199,5 +199,5 @@ type PglimitTokenBucketNow struct {
 	Level        interface{}
 	UpdatedAt    interface{}
 	BlockedUntil interface{}
-	ExpiresAt    interface{}
+	EmptyAt      interface{}
 }

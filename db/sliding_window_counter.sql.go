@@ -14,11 +14,10 @@ INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, current, previous, capacity, period_us, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 0, 0, 0, 1, 0, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $5::text, true) END AS commits) AS c
+FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint),
-    expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
 `
 
 type SlidingWindowCounterBlockParams struct {
@@ -44,68 +43,38 @@ func (q *Queries) SlidingWindowCounterBlock(ctx context.Context, db DBTX, arg Sl
 	return err
 }
 
-const slidingWindowCounterExpire = `-- name: SlidingWindowCounterExpire :execrows
-DELETE FROM pglimit_sliding_window_counter AS t
-USING (SELECT b.policy, b.key FROM pglimit_sliding_window_counter AS b
-       WHERE b.expires_at_us <= $1::bigint
-       ORDER BY b.expires_at_us
-       LIMIT $2::bigint
-       FOR UPDATE SKIP LOCKED) AS expired
-WHERE t.policy = expired.policy AND t.key = expired.key AND t.expires_at_us <= $1::bigint
-`
-
-type SlidingWindowCounterExpireParams struct {
-	CutoffUs int64
-	MaxRows  int64
-}
-
-// SlidingWindowCounterExpire deletes up to max_rows rows that had expired at cutoff_us, the
-// oldest first. A row that another transaction holds is passed over, and a row
-// that was renewed since it was found stays: the outer condition reads it again.
-//
-// Index: expires_at_us, then the primary key. Locks the rows that it deletes.
-func (q *Queries) SlidingWindowCounterExpire(ctx context.Context, db DBTX, arg SlidingWindowCounterExpireParams) (int64, error) {
-	result, err := db.Exec(ctx, slidingWindowCounterExpire, arg.CutoffUs, arg.MaxRows)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const slidingWindowCounterFill = `-- name: SlidingWindowCounterFill :one
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, 0, a.capacity, a.period_us,
        (a.now_us / a.period_us + 1) * a.period_us, a.now_us, 0, a.now_us + a.hold_us
-FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $4::text, true) END AS commits,
+FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
              $5::float8 AS capacity,
              $6::bigint AS period_us,
              $7::bigint AS hold_us,
              LEAST($8::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
-    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-              + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)))),
-    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)),
+    current = CASE WHEN EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+                   THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)) ELSE t.current END,
+    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+                    THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
+                    ELSE t.previous END,
+    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+                     THEN EXCLUDED.period_us ELSE t.period_us END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+                      THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type SlidingWindowCounterFillParams struct {
@@ -123,6 +92,7 @@ type SlidingWindowCounterFillRow struct {
 	Granted        float64
 	Current        float64
 	Previous       float64
+	PeriodUs       int64
 	EndsAtUs       int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -149,6 +119,7 @@ func (q *Queries) SlidingWindowCounterFill(ctx context.Context, db DBTX, arg Sli
 		&i.Granted,
 		&i.Current,
 		&i.Previous,
+		&i.PeriodUs,
 		&i.EndsAtUs,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
@@ -158,9 +129,9 @@ func (q *Queries) SlidingWindowCounterFill(ctx context.Context, db DBTX, arg Sli
 
 const slidingWindowCounterGet = `-- name: SlidingWindowCounterGet :one
 SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-       coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = $2::text AND t.key = $3::text
 `
 
@@ -174,7 +145,7 @@ type SlidingWindowCounterGetRow struct {
 	NowUs          int64
 	Current        float64
 	Previous       float64
-	Capacity       float64
+	PeriodUs       int64
 	EndsAtUs       int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -191,7 +162,7 @@ func (q *Queries) SlidingWindowCounterGet(ctx context.Context, db DBTX, arg Slid
 		&i.NowUs,
 		&i.Current,
 		&i.Previous,
-		&i.Capacity,
+		&i.PeriodUs,
 		&i.EndsAtUs,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
@@ -201,8 +172,8 @@ func (q *Queries) SlidingWindowCounterGet(ctx context.Context, db DBTX, arg Slid
 
 const slidingWindowCounterHeld = `-- name: SlidingWindowCounterHeld :many
 WITH asked AS MATERIALIZED (
-    SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
-    FROM (SELECT set_config('synchronous_commit', 'off', true) AS commits) AS c
+    SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
     SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_counter AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
@@ -247,36 +218,45 @@ func (q *Queries) SlidingWindowCounterHeld(ctx context.Context, db DBTX, arg Sli
 }
 
 const slidingWindowCounterRefund = `-- name: SlidingWindowCounterRefund :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
 UPDATE pglimit_sliding_window_counter AS t SET
-    cost = 1, capacity = $1::float8, period_us = $2::bigint,
-    granted = LEAST($3::float8, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE $1::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE $1::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + $2::bigint THEN t.current ELSE 0 END)),
-    current = GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE $1::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END) - $3::float8),
-    previous = GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE $1::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + $2::bigint THEN t.current ELSE 0 END) - GREATEST(0, $3::float8 - LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE $1::float8 END, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END))),
+    cost = 1,
+    granted = LEAST($4::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END + CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
+    current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - $4::float8),
+    previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END - GREATEST(0, $4::float8 - CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END)),
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, c.us) / $2::bigint + 1) * $2::bigint END,
-    updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $7::text = 'off' OR $7::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $7::text, true) END AS commits) AS c
-WHERE t.policy = $4::text AND t.key = $5::text
-RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+                      ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $5::text AND t.key = $6::text
+RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous, coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
 `
 
 type SlidingWindowCounterRefundParams struct {
-	Capacity float64
-	PeriodUs int64
-	Units    float64
-	Policy   string
-	Key      string
-	NowUs    *int64
-	Commit   string
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	Policy      string
+	Key         string
 }
 
 type SlidingWindowCounterRefundRow struct {
 	Granted        float64
 	Current        float64
 	Previous       float64
+	PeriodUs       int64
 	EndsAtUs       int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -284,24 +264,24 @@ type SlidingWindowCounterRefundRow struct {
 
 // SlidingWindowCounterRefund gives units back, those of the current window first and then
 // those of the one before, at most what was counted in the two; granted is what
-// went back. Without a row nothing is there, and no row is returned.
+// went back. Without a row nothing is there.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterRefund(ctx context.Context, db DBTX, arg SlidingWindowCounterRefundParams) (SlidingWindowCounterRefundRow, error) {
 	row := db.QueryRow(ctx, slidingWindowCounterRefund,
-		arg.Capacity,
-		arg.PeriodUs,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
-		arg.NowUs,
-		arg.Commit,
 	)
 	var i SlidingWindowCounterRefundRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Current,
 		&i.Previous,
+		&i.PeriodUs,
 		&i.EndsAtUs,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
@@ -315,10 +295,10 @@ INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
        (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::bigint AS period_us,
@@ -328,46 +308,41 @@ WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
                   WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $12::text
                     AND h.algorithm = 'sliding_window_counter' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END) / EXCLUDED.cost))) END,
+    current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                   THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END) / EXCLUDED.cost))) ELSE t.current END,
+    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                    THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
+                    ELSE t.previous END,
+    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                     THEN EXCLUDED.period_us ELSE t.period_us END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                      THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+                            ELSE t.blocked_until_us END
+RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), held AS (
 INSERT INTO pglimit_hold
-       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT $13::text, $14::text, 'sliding_window_counter', $4::text, $5::text, $12::text,
-       $6::float8, $6::float8, $15::float8, $16::float8, $7::float8, $9::bigint,
+       $6::float8, $6::float8, $15::float8, $16::float8, $7::float8,
        t.updated_at_us, t.updated_at_us + $17::bigint, t.updated_at_us + $17::bigint + $18::bigint,
-       t.previous * LEAST($8::bigint, t.ends_at_us - t.updated_at_us) / $8::bigint + t.current, 0, 1, $8::bigint, t.ends_at_us, t.updated_at_us
+       t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current, 0, 1, $8::bigint, t.ends_at_us, t.updated_at_us
 FROM taken AS t
-WHERE t.granted > 0
+WHERE t.granted > 0::float8
 )
-SELECT t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+SELECT t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
 
 type SlidingWindowCounterReserveParams struct {
@@ -395,6 +370,7 @@ type SlidingWindowCounterReserveRow struct {
 	Granted        float64
 	Current        float64
 	Previous       float64
+	PeriodUs       int64
 	EndsAtUs       int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -405,7 +381,7 @@ type SlidingWindowCounterReserveRow struct {
 // to be remembered under its idempotency key (state 'spent').
 //
 // No row comes back where that key has been admitted before: nothing is decided
-// then. Two at once under one idempotency key: the second waits for the first's
+// then. If what was admitted is a hold that has expired, it is to be given back first. Two at once under one idempotency key: the second waits for the first's
 // commit and fails with unique_violation, all of it undone; asked again, it finds
 // the first's.
 //
@@ -438,6 +414,7 @@ func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg 
 		&i.Granted,
 		&i.Current,
 		&i.Previous,
+		&i.PeriodUs,
 		&i.EndsAtUs,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
@@ -452,8 +429,8 @@ WITH freed AS (
     RETURNING h.id
 )
 DELETE FROM pglimit_sliding_window_counter AS t
-USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
 WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
@@ -480,13 +457,13 @@ func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg Sl
 
 const slidingWindowCounterSettle = `-- name: SlidingWindowCounterSettle :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
 ), hold AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
            (h.state = 'held' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
     FROM c JOIN pglimit_hold AS h ON h.id = $6::text AND h.state <> 'spent'
@@ -496,44 +473,42 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
-       (h.now_us / h.period_us + 1) * h.period_us, h.now_us, -h.ends_at_us, h.now_us + h.hold_us
+       (h.now_us / h.period_us + 1) * h.period_us, h.now_us, -h.ends_at_us, h.now_us
 FROM hold AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1, capacity = CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END, period_us = CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END,
+    cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
     granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us THEN LEAST(LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END, GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
                    WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + EXCLUDED.period_us AND CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END = EXCLUDED.period_us THEN LEAST(LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END THEN t.current ELSE 0 END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE 0 END,
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + t.period_us THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END, GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE 0 END,
     current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us THEN GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END) END
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END END
               + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
     previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + EXCLUDED.period_us AND CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END = EXCLUDED.period_us THEN GREATEST(0, LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END THEN t.current ELSE 0 END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END THEN t.current ELSE 0 END) END,
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + t.period_us THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END END,
+    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.period_us ELSE CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END,
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), 2 * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), 2 * CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_hold AS h SET
     state = $5::text,
+    idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM hold AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
-       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
-       (t.updated_at_us IS NOT NULL)::bool AS known,
-       (coalesce(t.granted, 0) > 0)::bool AS freed,
-       coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
-       coalesce(t.current, 0)::float8 AS level, coalesce(t.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, 0)::bigint AS at_us
-FROM hold AS h LEFT JOIN counted AS t ON true
+       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
+       (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
+       coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
+       coalesce(t.current, r.current, 0)::float8 AS level, coalesce(t.previous, r.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us, coalesce(t.period_us, r.period_us, 1)::bigint AS window_us
+FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = h.policy AND r.key = h.key
 `
 
 type SlidingWindowCounterSettleParams struct {
@@ -558,31 +533,33 @@ type SlidingWindowCounterSettleRow struct {
 	Leak           float64
 	TickUs         int64
 	PeriodUs       int64
-	HoldUs         int64
 	NowUs          int64
 	ExpiresAtUs    int64
-	Known          bool
 	Freed          bool
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
 	Level          float64
 	Previous       float64
 	AtUs           int64
+	WindowUs       int64
 }
 
 // SlidingWindowCounterSettle ends a hold: units is what is to stay counted of it (0 to cancel
 // it, or when it expired), state what it becomes. The hold comes first and then the
 // key's row, so no two of these wait for each other. It changes something only
 // where the hold is open (for 'expired' only once it has), or has expired and is
-// settled late; changes tells. units_before is what was counted until now.
+// settled late; changes tells. units_before is what was counted until now. A hold
+// that is cancelled or expires gives its idempotency key up.
+//
+// How the key stands comes from its row after the change, or, where that was left
+// alone, as the statement finds it: updated_at_us tells as of when.
 //
 // What goes back is taken from the window that the hold was counted in, if that is
 // the current one or, of the same period, the one before. What was spent beyond the hold counts as of
 // now, even where there is no room.
 //
 // Index: the primary keys. Locks the hold and the key's row until the transaction
-// ends. No row comes back for a hold that is not known; known is false where the
-// key's row was left alone.
+// ends. No row comes back for a hold that is not known.
 func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg SlidingWindowCounterSettleParams) (SlidingWindowCounterSettleRow, error) {
 	row := db.QueryRow(ctx, slidingWindowCounterSettle,
 		arg.NowUs,
@@ -606,17 +583,118 @@ func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg S
 		&i.Leak,
 		&i.TickUs,
 		&i.PeriodUs,
-		&i.HoldUs,
 		&i.NowUs,
 		&i.ExpiresAtUs,
-		&i.Known,
 		&i.Freed,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
 		&i.Level,
 		&i.Previous,
 		&i.AtUs,
+		&i.WindowUs,
 	)
+	return i, err
+}
+
+const slidingWindowCounterStatement = `-- name: SlidingWindowCounterStatement :one
+SELECT s.now_us, s.current, s.previous, s.period_us, s.ends_at_us, s.updated_at_us, s.blocked_until_us, o.holds, o.held
+FROM (
+SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+       coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = $2::text AND t.key = $3::text
+) AS s,
+LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
+         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'held' AND h.algorithm = 'sliding_window_counter') AS o
+`
+
+type SlidingWindowCounterStatementParams struct {
+	NowUs  *int64
+	Policy string
+	Key    string
+}
+
+type SlidingWindowCounterStatementRow struct {
+	NowUs          int64
+	Current        float64
+	Previous       float64
+	PeriodUs       int64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Holds          int64
+	Held           float64
+}
+
+// SlidingWindowCounterStatement is SlidingWindowCounterGet, and adds up the key's open holds at that same
+// moment: how many there are, and what is counted for them.
+//
+// Index: the primary key, pglimit_hold_open. Locks nothing.
+func (q *Queries) SlidingWindowCounterStatement(ctx context.Context, db DBTX, arg SlidingWindowCounterStatementParams) (SlidingWindowCounterStatementRow, error) {
+	row := db.QueryRow(ctx, slidingWindowCounterStatement, arg.NowUs, arg.Policy, arg.Key)
+	var i SlidingWindowCounterStatementRow
+	err := row.Scan(
+		&i.NowUs,
+		&i.Current,
+		&i.Previous,
+		&i.PeriodUs,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Holds,
+		&i.Held,
+	)
+	return i, err
+}
+
+const slidingWindowCounterSweep = `-- name: SlidingWindowCounterSweep :one
+WITH due AS MATERIALIZED (
+    SELECT t.policy, t.key, GREATEST(CASE WHEN t.current > 0::float8 THEN t.ends_at_us + t.period_us WHEN t.previous > 0::float8 THEN t.ends_at_us ELSE 0 END, t.updated_at_us, t.blocked_until_us) AS empty_at_us,
+           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'sliding_window_counter') AS held
+    FROM pglimit_sliding_window_counter AS t
+    WHERE t.expires_at_us <= $1::bigint
+    ORDER BY t.expires_at_us
+    LIMIT $2::bigint
+    FOR UPDATE OF t SKIP LOCKED
+), deleted AS (
+    DELETE FROM pglimit_sliding_window_counter AS t USING due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.held
+    RETURNING 1
+), kept AS (
+    UPDATE pglimit_sliding_window_counter AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
+    FROM due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.held)
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept
+`
+
+type SlidingWindowCounterSweepParams struct {
+	CutoffUs int64
+	MaxRows  int64
+}
+
+type SlidingWindowCounterSweepRow struct {
+	Deleted int64
+	Kept    int64
+}
+
+// SlidingWindowCounterSweep looks at up to max_rows rows that are due at cutoff_us, the
+// longest due first. It deletes those that hold nothing, by their own columns, and
+// have no open hold; deleted counts them. The others are due again when they are
+// empty, and in an hour at the soonest; kept counts them.
+//
+// A row that another transaction holds is passed over. What a row holds is read as it
+// is locked (due), and that alone tells which rows go: to ask the row that DELETE or
+// UPDATE finds would be to ask the one from before the lock.
+//
+// Index: expires_at_us, then the primary key; for what is deleted
+// pglimit_hold_open. Locks the rows that it changes.
+func (q *Queries) SlidingWindowCounterSweep(ctx context.Context, db DBTX, arg SlidingWindowCounterSweepParams) (SlidingWindowCounterSweepRow, error) {
+	row := db.QueryRow(ctx, slidingWindowCounterSweep, arg.CutoffUs, arg.MaxRows)
+	var i SlidingWindowCounterSweepRow
+	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
@@ -625,44 +703,39 @@ INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
        (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::bigint AS period_us,
              $9::bigint AS hold_us, $10::bigint AS block_for_us,
              LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END) / EXCLUDED.cost))) END,
+    current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                   THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END) / EXCLUDED.cost))) ELSE t.current END,
+    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                    THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
+                    ELSE t.previous END,
+    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                     THEN EXCLUDED.period_us ELSE t.period_us END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                      THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-RETURNING t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+                            ELSE t.blocked_until_us END
+RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type SlidingWindowCounterTakeParams struct {
@@ -683,6 +756,7 @@ type SlidingWindowCounterTakeRow struct {
 	Granted        float64
 	Current        float64
 	Previous       float64
+	PeriodUs       int64
 	EndsAtUs       int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -699,8 +773,13 @@ type SlidingWindowCounterTakeRow struct {
 //	used    = previous * (ends_at_us - E) / period + current
 //	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 //
+// The period is the row's while its window lasts, whatever the asker's. After it the
+// windows are the asker's; if that is another period, current begins with what still
+// weighed of the window that is over.
+//
 // Index: the primary key. Locks the key's row until the transaction ends.
-// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
+// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked. The
+// windows stay as they were.
 func (q *Queries) SlidingWindowCounterTake(ctx context.Context, db DBTX, arg SlidingWindowCounterTakeParams) (SlidingWindowCounterTakeRow, error) {
 	row := db.QueryRow(ctx, slidingWindowCounterTake,
 		arg.NowUs,
@@ -720,6 +799,7 @@ func (q *Queries) SlidingWindowCounterTake(ctx context.Context, db DBTX, arg Sli
 		&i.Granted,
 		&i.Current,
 		&i.Previous,
+		&i.PeriodUs,
 		&i.EndsAtUs,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
@@ -729,51 +809,46 @@ func (q *Queries) SlidingWindowCounterTake(ctx context.Context, db DBTX, arg Sli
 
 const slidingWindowCounterTakeMany = `-- name: SlidingWindowCounterTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($9::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $10::text, true) END AS commits,
-             CASE WHEN $11::text <> '' THEN set_config('lock_timeout', $11::text, true) END AS waits
+    SELECT coalesce($9::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits
 )
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
        (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key,
-                      unnest($3::float8[]) AS cost, unnest($4::float8[]) AS count,
-                      unnest($5::float8[]) AS capacity,
-                      unnest($6::bigint[]) AS period_us,
-                      unnest($7::bigint[]) AS hold_us, unnest($8::bigint[]) AS block_for_us) AS r) AS a
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
+                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+                      pg_catalog.unnest($5::float8[]) AS capacity,
+                      pg_catalog.unnest($6::bigint[]) AS period_us,
+                      pg_catalog.unnest($7::bigint[]) AS hold_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    current = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END)
-              + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost))) END,
-    previous = LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END),
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END,
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END) / EXCLUDED.cost))) END,
+    current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                   THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END) / EXCLUDED.cost))) ELSE t.current END,
+    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                    THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
+                    ELSE t.previous END,
+    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                     THEN EXCLUDED.period_us ELSE t.period_us END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                      THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + EXCLUDED.period_us THEN t.current ELSE 0 END)
-                     * LEAST(EXCLUDED.period_us, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                      ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us END - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) / EXCLUDED.period_us
-                     + LEAST(CASE WHEN GREATEST(t.current, t.previous) > 1.00000000000001 * t.capacity THEN GREATEST(t.current, t.previous) ELSE EXCLUDED.capacity END, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END))) / EXCLUDED.cost) < EXCLUDED.granted
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END) / EXCLUDED.cost) < EXCLUDED.granted
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-RETURNING t.policy, t.key, t.granted, t.current, t.previous, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+                            ELSE t.blocked_until_us END
+RETURNING t.policy, t.key, t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type SlidingWindowCounterTakeManyParams struct {
@@ -796,6 +871,7 @@ type SlidingWindowCounterTakeManyRow struct {
 	Granted        float64
 	Current        float64
 	Previous       float64
+	PeriodUs       int64
 	EndsAtUs       int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -837,6 +913,7 @@ func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg
 			&i.Granted,
 			&i.Current,
 			&i.Previous,
+			&i.PeriodUs,
 			&i.EndsAtUs,
 			&i.UpdatedAtUs,
 			&i.BlockedUntilUs,
@@ -853,8 +930,8 @@ func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg
 
 const slidingWindowCounterUnblock = `-- name: SlidingWindowCounterUnblock :exec
 UPDATE pglimit_sliding_window_counter AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $4::text, true) END AS commits) AS c
+FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits) AS c
 WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
   AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
 `
@@ -879,4 +956,86 @@ func (q *Queries) SlidingWindowCounterUnblock(ctx context.Context, db DBTX, arg 
 		arg.Commit,
 	)
 	return err
+}
+
+const slidingWindowCounterUndo = `-- name: SlidingWindowCounterUndo :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
+UPDATE pglimit_sliding_window_counter AS t SET
+    cost = 1,
+    granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = $4::bigint THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END, $5::float8)
+                   WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = $4::bigint + t.period_us THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END, $5::float8) ELSE 0 END,
+    current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = $4::bigint THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - $5::float8) ELSE CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END END,
+    previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = $4::bigint + t.period_us THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END - $5::float8) ELSE CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us
+                      ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $6::text AND t.key = $7::text
+RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous, coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type SlidingWindowCounterUndoParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	EndsAtUs    int64
+	Units       float64
+	Policy      string
+	Key         string
+}
+
+type SlidingWindowCounterUndoRow struct {
+	Granted        float64
+	Current        float64
+	Previous       float64
+	PeriodUs       int64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowCounterUndo gives back units that one decision granted, as far as they are still
+// there: what has leaked since, or has left the window, is not. granted is what
+// went back. Without a row nothing is there.
+// Only the window that ends at ends_at_us gives anything back, while it is the
+// current one or, of the same period, the one before.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) SlidingWindowCounterUndo(ctx context.Context, db DBTX, arg SlidingWindowCounterUndoParams) (SlidingWindowCounterUndoRow, error) {
+	row := db.QueryRow(ctx, slidingWindowCounterUndo,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.EndsAtUs,
+		arg.Units,
+		arg.Policy,
+		arg.Key,
+	)
+	var i SlidingWindowCounterUndoRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Current,
+		&i.Previous,
+		&i.PeriodUs,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
 }

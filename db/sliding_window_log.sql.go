@@ -11,14 +11,13 @@ import (
 
 const slidingWindowLogBlock = `-- name: SlidingWindowLogBlock :exec
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, entries, totals, base, total, capacity, period_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, '{}', '{}', 0, 0, 0, 1, 1, 0, c.us,
+       (policy, key, entries, totals, base, total, capacity, period_us, keep_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, '{}', '{}', 0, 0, 0, 1, 1, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $5::text, true) END AS commits) AS c
+FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint),
-    expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
 `
 
 type SlidingWindowLogBlockParams struct {
@@ -44,60 +43,31 @@ func (q *Queries) SlidingWindowLogBlock(ctx context.Context, db DBTX, arg Slidin
 	return err
 }
 
-const slidingWindowLogExpire = `-- name: SlidingWindowLogExpire :execrows
-DELETE FROM pglimit_sliding_window_log AS t
-USING (SELECT b.policy, b.key FROM pglimit_sliding_window_log AS b
-       WHERE b.expires_at_us <= $1::bigint
-       ORDER BY b.expires_at_us
-       LIMIT $2::bigint
-       FOR UPDATE SKIP LOCKED) AS expired
-WHERE t.policy = expired.policy AND t.key = expired.key AND t.expires_at_us <= $1::bigint
-`
-
-type SlidingWindowLogExpireParams struct {
-	CutoffUs int64
-	MaxRows  int64
-}
-
-// SlidingWindowLogExpire deletes up to max_rows rows that had expired at cutoff_us, the
-// oldest first. A row that another transaction holds is passed over, and a row
-// that was renewed since it was found stays: the outer condition reads it again.
-//
-// Index: expires_at_us, then the primary key. Locks the rows that it deletes.
-func (q *Queries) SlidingWindowLogExpire(ctx context.Context, db DBTX, arg SlidingWindowLogExpireParams) (int64, error) {
-	result, err := db.Exec(ctx, slidingWindowLogExpire, arg.CutoffUs, arg.MaxRows)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const slidingWindowLogFill = `-- name: SlidingWindowLogFill :one
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, ARRAY[a.now_us], ARRAY[0],
-       0, a.granted, a.capacity, a.period_us, a.now_us, 0, a.now_us + a.hold_us
-FROM (SELECT coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $4::text, true) END AS commits,
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 1, a.granted, ARRAY[a.now_us], ARRAY[0::float8],
+       0, a.granted, a.capacity, a.period_us, a.period_us, a.now_us, 0, a.now_us + a.hold_us
+FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
              $5::float8 AS capacity,
              $6::bigint AS period_us,
              $7::bigint AS hold_us,
              LEAST($8::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))),
-entries = CASE WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
-    totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))
-                  WHEN CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))) > CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))),
+entries = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))) > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
+    totals = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))) > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END
+                  THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))
+                            ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total) END
                   ELSE t.totals END,
-    base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END) END,
-    total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)))),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+    base = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))) > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)) END ELSE t.base END,
+    total = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))) > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))) ELSE t.total END,
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type SlidingWindowLogFillParams struct {
@@ -148,15 +118,14 @@ func (q *Queries) SlidingWindowLogFill(ctx context.Context, db DBTX, arg Sliding
 
 const slidingWindowLogGet = `-- name: SlidingWindowLogGet :one
 SELECT c.us AS now_us,
-       coalesce((t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $2::float8 END)), 0)::float8 AS level,
-       coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN $2::float8 - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $2::float8 END)) >= $3::float8 THEN 0
-                     WHEN $2::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15 * (t.total + $2::float8), t.totals) + 1], t.total)) >= $3::float8 THEN t.entries[width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15 * (t.total + $2::float8), t.totals)]
-                     WHEN $2::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15 * (t.total + $2::float8), t.totals) + 2], t.total)) >= $3::float8 THEN t.entries[width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15 * (t.total + $2::float8), t.totals) + 1]
-                     WHEN $2::float8 - (t.total - coalesce(t.totals[width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15 * (t.total + $2::float8), t.totals) + 3], t.total)) >= $3::float8 THEN t.entries[width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15 * (t.total + $2::float8), t.totals) + 2]
-                     ELSE t.entries[width_bucket(t.total - ($2::float8 - $3::float8) + 1e-15 * (t.total + $2::float8), t.totals)] END, 0)::bigint AS frees_at_us,
+       coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total))), 0)::float8 AS level,
+       coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       coalesce(CASE WHEN $2::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8), t.totals) + 1], t.total)) >= $3::float8 THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8), t.totals)]
+                     WHEN $2::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8), t.totals) + 2], t.total)) >= $3::float8 THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8), t.totals) + 1]
+                     WHEN $2::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8), t.totals) + 3], t.total)) >= $3::float8 THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8), t.totals) + 2]
+                     ELSE t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) + 1e-15::float8 * (t.total + $2::float8), t.totals)] END, 0)::bigint AS frees_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = $5::text AND t.key = $6::text
 `
 
@@ -180,7 +149,7 @@ type SlidingWindowLogGetRow struct {
 
 // SlidingWindowLogGet reads what the key's window holds and the clock: one row comes
 // back even when the key has none, with a level and times of 0. frees_at_us is
-// the entry that has to leave before unit more units fit.
+// the entry that has to leave before unit more units fit; it says nothing if they do.
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) SlidingWindowLogGet(ctx context.Context, db DBTX, arg SlidingWindowLogGetParams) (SlidingWindowLogGetRow, error) {
@@ -206,8 +175,8 @@ func (q *Queries) SlidingWindowLogGet(ctx context.Context, db DBTX, arg SlidingW
 
 const slidingWindowLogHeld = `-- name: SlidingWindowLogHeld :many
 WITH asked AS MATERIALIZED (
-    SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key
-    FROM (SELECT set_config('synchronous_commit', 'off', true) AS commits) AS c
+    SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
     SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_log AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
@@ -252,29 +221,37 @@ func (q *Queries) SlidingWindowLogHeld(ctx context.Context, db DBTX, arg Sliding
 }
 
 const slidingWindowLogRefund = `-- name: SlidingWindowLogRefund :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
 UPDATE pglimit_sliding_window_log AS t SET
-    cost = 1, capacity = $1::float8, period_us = $2::bigint,
-    granted = LEAST($3::float8, (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END))),
-    entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END)
-                   THEN t.entries[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1 : coalesce(array_position(t.totals, GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8)) - 1, width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8), t.totals))] ELSE '{}' END,
-    totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8) > GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END)
-                  THEN t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1 : coalesce(array_position(t.totals, GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8)) - 1, width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8), t.totals))] ELSE '{}' END,
-    base = GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), total = GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, c.us) - $2::bigint, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - $1::float8 END), t.total - $3::float8),
-    updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce($6::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN $7::text = 'off' OR $7::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $7::text, true) END AS commits) AS c
-WHERE t.policy = $4::text AND t.key = $5::text
-RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+    cost = 1,
+    granted = LEAST($4::float8, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)))),
+    entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - $4::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total))
+                   THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - $4::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - $4::float8), t.totals))] ELSE '{}' END,
+    totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - $4::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total))
+                  THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - $4::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - $4::float8), t.totals))] ELSE '{}' END,
+    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - $4::float8),
+updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $5::text AND t.key = $6::text
+RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
 `
 
 type SlidingWindowLogRefundParams struct {
-	Capacity float64
-	PeriodUs int64
-	Units    float64
-	Policy   string
-	Key      string
-	NowUs    *int64
-	Commit   string
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	Policy      string
+	Key         string
 }
 
 type SlidingWindowLogRefundRow struct {
@@ -288,19 +265,17 @@ type SlidingWindowLogRefundRow struct {
 // SlidingWindowLogRefund gives units back, the newest entries first, at most what the
 // window holds; granted is what went back. The running total goes back by the
 // refund: entries that begin beyond it leave, and the one that it cuts keeps its
-// time and its first part. Without a row nothing is there, and no
-// row is returned.
+// time and its first part. Without a row nothing is there.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg SlidingWindowLogRefundParams) (SlidingWindowLogRefundRow, error) {
 	row := db.QueryRow(ctx, slidingWindowLogRefund,
-		arg.Capacity,
-		arg.PeriodUs,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
-		arg.NowUs,
-		arg.Commit,
 	)
 	var i SlidingWindowLogRefundRow
 	err := row.Scan(
@@ -316,15 +291,15 @@ func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg Slidi
 const slidingWindowLogReserve = `-- name: SlidingWindowLogReserve :one
 WITH taken AS (
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
-       CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
-       CASE WHEN a.granted > 0 THEN ARRAY[0] ELSE '{}' END,
-       0, a.cost * a.granted, a.capacity, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+       CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
+       CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::bigint AS period_us,
@@ -334,38 +309,36 @@ WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
                   WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $12::text
                     AND h.algorithm = 'sliding_window_log' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
-entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
-    totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))
-                  WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
+entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
+    totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost
+                  THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))
+                            ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total) END
                   ELSE t.totals END,
-    base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END) END,
-    total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
+    base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)) END ELSE t.base END,
+    total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN t.capacity - (t.total - t.base) >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN 0
-                     WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15 * (t.total + t.capacity), t.totals) + 1], t.total)) >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15 * (t.total + t.capacity), t.totals)]
-                     WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15 * (t.total + t.capacity), t.totals) + 2], t.total)) >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15 * (t.total + t.capacity), t.totals) + 1]
-                     WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15 * (t.total + t.capacity), t.totals) + 3], t.total)) >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15 * (t.total + t.capacity), t.totals) + 2]
-                     ELSE t.entries[width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) + 1e-15 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
+                            ELSE t.blocked_until_us END
+RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total)) >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals)]
+                     WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total)) >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1]
+                     WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total)) >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2]
+                     ELSE t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us
 ), held AS (
 INSERT INTO pglimit_hold
-       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT $14::text, $15::text, 'sliding_window_log', $4::text, $5::text, $12::text,
-       $6::float8, $6::float8, $16::float8, $17::float8, $7::float8, $9::bigint,
+       $6::float8, $6::float8, $16::float8, $17::float8, $7::float8,
        t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
        t.level, 0, 1, $8::bigint, 0, t.updated_at_us
 FROM taken AS t
-WHERE t.granted > 0
+WHERE t.granted > 0::float8
 )
 SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -406,7 +379,7 @@ type SlidingWindowLogReserveRow struct {
 // to be remembered under its idempotency key (state 'spent').
 //
 // No row comes back where that key has been admitted before: nothing is decided
-// then. Two at once under one idempotency key: the second waits for the first's
+// then. If what was admitted is a hold that has expired, it is to be given back first. Two at once under one idempotency key: the second waits for the first's
 // commit and fails with unique_violation, all of it undone; asked again, it finds
 // the first's.
 //
@@ -454,8 +427,8 @@ WITH freed AS (
     RETURNING h.id
 )
 DELETE FROM pglimit_sliding_window_log AS t
-USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
 WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
@@ -482,13 +455,13 @@ func (q *Queries) SlidingWindowLogReset(ctx context.Context, db DBTX, arg Slidin
 
 const slidingWindowLogSettle = `-- name: SlidingWindowLogSettle :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
 ), hold AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
            (h.state = 'held' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
     FROM c JOIN pglimit_hold AS h ON h.id = $6::text AND h.state <> 'spent'
@@ -496,46 +469,44 @@ WITH c AS MATERIALIZED (
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT h.policy, h.key, h.units, h.actual,
        CASE WHEN h.actual > h.units THEN ARRAY[h.now_us] ELSE '{}' END,
-       CASE WHEN h.actual > h.units THEN ARRAY[0] ELSE '{}' END,
-       0, GREATEST(0, h.actual - h.units), h.capacity, h.period_us, h.now_us, -h.counted_at_us, h.now_us + h.hold_us
+       CASE WHEN h.actual > h.units THEN ARRAY[0::float8] ELSE '{}' END,
+       0, GREATEST(0, h.actual - h.units), h.capacity, h.period_us, h.period_us, h.now_us, -h.counted_at_us, h.now_us
 FROM hold AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1, capacity = CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END, period_us = CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END,
-    granted = GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))),
-    entries = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN t.entries || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)]
-                   WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 AND coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN t.entries[: width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)] || t.entries[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :]
+    cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, period_us = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END, keep_us = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END,
+    granted = GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))),
+    entries = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN pg_catalog.array_append(t.entries, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))
+                   WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN pg_catalog.array_cat(t.entries[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)], t.entries[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :])
                    ELSE t.entries END,
-    totals = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN t.totals || ARRAY[t.total]
-                  WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 AND coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN t.totals[: width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)] || pglimit_rebase(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :], coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))
-                  WHEN GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 THEN pglimit_lower(t.totals, width_bucket(-EXCLUDED.blocked_until_us, t.entries), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))))
+    totals = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN pg_catalog.array_append(t.totals, t.total)
+                  WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN pg_catalog.array_cat(t.totals[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)], pglimit_rebase(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :], coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
+                  WHEN GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8 THEN pglimit_lower(t.totals, pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))))
                   ELSE t.totals END,
-    base = GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)),
-    total = CASE WHEN NOT (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0 AND coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN t.total - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
-                 WHEN width_bucket(-EXCLUDED.blocked_until_us, t.entries) = cardinality(t.entries) THEN GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))
-                 ELSE t.total - (coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END, t.entries) + 1], t.total)), coalesce(t.totals[width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) END + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + GREATEST((EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), CASE WHEN t.capacity = 0 THEN EXCLUDED.period_us ELSE t.period_us END), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+    total = CASE WHEN NOT (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN t.total - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
+                 WHEN pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) = pg_catalog.cardinality(t.entries) THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))
+                 ELSE t.total - (coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) END + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_hold AS h SET
     state = $5::text,
+    idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM hold AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
-       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
-       (t.updated_at_us IS NOT NULL)::bool AS known,
-       (coalesce(t.granted, 0) > 0)::bool AS freed,
-       coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
-       coalesce(t.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.newest_at_us, 0)::bigint AS at_us
-FROM hold AS h LEFT JOIN counted AS t ON true
+       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
+       (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
+       coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
+       coalesce(t.level, r.total - GREATEST(r.base, coalesce(r.totals[pg_catalog.width_bucket(GREATEST(r.updated_at_us, h.now_us) - r.keep_us, r.entries) + 1], r.total)), 0)::float8 AS level, 0::float8 AS previous,
+       coalesce(t.newest_at_us, r.entries[pg_catalog.cardinality(r.entries)], 0)::bigint AS at_us, 0::bigint AS window_us
+FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = h.policy AND r.key = h.key
 `
 
 type SlidingWindowLogSettleParams struct {
@@ -560,31 +531,33 @@ type SlidingWindowLogSettleRow struct {
 	Leak           float64
 	TickUs         int64
 	PeriodUs       int64
-	HoldUs         int64
 	NowUs          int64
 	ExpiresAtUs    int64
-	Known          bool
 	Freed          bool
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
 	Level          float64
 	Previous       float64
 	AtUs           int64
+	WindowUs       int64
 }
 
 // SlidingWindowLogSettle ends a hold: units is what is to stay counted of it (0 to cancel
 // it, or when it expired), state what it becomes. The hold comes first and then the
 // key's row, so no two of these wait for each other. It changes something only
 // where the hold is open (for 'expired' only once it has), or has expired and is
-// settled late; changes tells. units_before is what was counted until now.
+// settled late; changes tells. units_before is what was counted until now. A hold
+// that is cancelled or expires gives its idempotency key up.
+//
+// How the key stands comes from its row after the change, or, where that was left
+// alone, as the statement finds it: updated_at_us tells as of when.
 //
 // What goes back is taken from the entry that the hold made, if that has not left
 // the window. What was spent beyond the hold is an entry as of now, even where
 // there is no room.
 //
 // Index: the primary keys. Locks the hold and the key's row until the transaction
-// ends. No row comes back for a hold that is not known; known is false where the
-// key's row was left alone.
+// ends. No row comes back for a hold that is not known.
 func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg SlidingWindowLogSettleParams) (SlidingWindowLogSettleRow, error) {
 	row := db.QueryRow(ctx, slidingWindowLogSettle,
 		arg.NowUs,
@@ -608,58 +581,170 @@ func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg Slidi
 		&i.Leak,
 		&i.TickUs,
 		&i.PeriodUs,
-		&i.HoldUs,
 		&i.NowUs,
 		&i.ExpiresAtUs,
-		&i.Known,
 		&i.Freed,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
 		&i.Level,
 		&i.Previous,
 		&i.AtUs,
+		&i.WindowUs,
 	)
+	return i, err
+}
+
+const slidingWindowLogStatement = `-- name: SlidingWindowLogStatement :one
+SELECT s.now_us, s.level, s.newest_at_us, s.frees_at_us, s.updated_at_us, s.blocked_until_us, o.holds, o.held
+FROM (
+SELECT c.us AS now_us,
+       coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total))), 0)::float8 AS level,
+       coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       coalesce(CASE WHEN $2::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8), t.totals) + 1], t.total)) >= $3::float8 THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8), t.totals)]
+                     WHEN $2::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8), t.totals) + 2], t.total)) >= $3::float8 THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8), t.totals) + 1]
+                     WHEN $2::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8), t.totals) + 3], t.total)) >= $3::float8 THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8), t.totals) + 2]
+                     ELSE t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) + 1e-15::float8 * (t.total + $2::float8), t.totals)] END, 0)::bigint AS frees_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = $5::text AND t.key = $6::text
+) AS s,
+LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
+         WHERE h.policy = $5::text AND h.key = $6::text AND h.state = 'held' AND h.algorithm = 'sliding_window_log') AS o
+`
+
+type SlidingWindowLogStatementParams struct {
+	PeriodUs int64
+	Capacity float64
+	Unit     float64
+	NowUs    *int64
+	Policy   string
+	Key      string
+}
+
+type SlidingWindowLogStatementRow struct {
+	NowUs          int64
+	Level          float64
+	NewestAtUs     int64
+	FreesAtUs      int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Holds          int64
+	Held           float64
+}
+
+// SlidingWindowLogStatement is SlidingWindowLogGet, and adds up the key's open holds at that same
+// moment: how many there are, and what is counted for them.
+//
+// Index: the primary key, pglimit_hold_open. Locks nothing.
+func (q *Queries) SlidingWindowLogStatement(ctx context.Context, db DBTX, arg SlidingWindowLogStatementParams) (SlidingWindowLogStatementRow, error) {
+	row := db.QueryRow(ctx, slidingWindowLogStatement,
+		arg.PeriodUs,
+		arg.Capacity,
+		arg.Unit,
+		arg.NowUs,
+		arg.Policy,
+		arg.Key,
+	)
+	var i SlidingWindowLogStatementRow
+	err := row.Scan(
+		&i.NowUs,
+		&i.Level,
+		&i.NewestAtUs,
+		&i.FreesAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Holds,
+		&i.Held,
+	)
+	return i, err
+}
+
+const slidingWindowLogSweep = `-- name: SlidingWindowLogSweep :one
+WITH due AS MATERIALIZED (
+    SELECT t.policy, t.key, GREATEST(coalesce(t.entries[pg_catalog.cardinality(t.entries)] + t.keep_us, 0), t.updated_at_us, t.blocked_until_us) AS empty_at_us,
+           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'sliding_window_log') AS held
+    FROM pglimit_sliding_window_log AS t
+    WHERE t.expires_at_us <= $1::bigint
+    ORDER BY t.expires_at_us
+    LIMIT $2::bigint
+    FOR UPDATE OF t SKIP LOCKED
+), deleted AS (
+    DELETE FROM pglimit_sliding_window_log AS t USING due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.held
+    RETURNING 1
+), kept AS (
+    UPDATE pglimit_sliding_window_log AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
+    FROM due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.held)
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept
+`
+
+type SlidingWindowLogSweepParams struct {
+	CutoffUs int64
+	MaxRows  int64
+}
+
+type SlidingWindowLogSweepRow struct {
+	Deleted int64
+	Kept    int64
+}
+
+// SlidingWindowLogSweep looks at up to max_rows rows that are due at cutoff_us, the
+// longest due first. It deletes those that hold nothing, by their own columns, and
+// have no open hold; deleted counts them. The others are due again when they are
+// empty, and in an hour at the soonest; kept counts them.
+//
+// A row that another transaction holds is passed over. What a row holds is read as it
+// is locked (due), and that alone tells which rows go: to ask the row that DELETE or
+// UPDATE finds would be to ask the one from before the lock.
+//
+// Index: expires_at_us, then the primary key; for what is deleted
+// pglimit_hold_open. Locks the rows that it changes.
+func (q *Queries) SlidingWindowLogSweep(ctx context.Context, db DBTX, arg SlidingWindowLogSweepParams) (SlidingWindowLogSweepRow, error) {
+	row := db.QueryRow(ctx, slidingWindowLogSweep, arg.CutoffUs, arg.MaxRows)
+	var i SlidingWindowLogSweepRow
+	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
 const slidingWindowLogTake = `-- name: SlidingWindowLogTake :one
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
-       CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
-       CASE WHEN a.granted > 0 THEN ARRAY[0] ELSE '{}' END,
-       0, a.cost * a.granted, a.capacity, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout', $3::text, true) END AS waits,
+       CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
+       CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::bigint AS period_us,
              $9::bigint AS hold_us, $10::bigint AS block_for_us,
              LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
-entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
-    totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))
-                  WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
+entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
+    totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost
+                  THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))
+                            ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total) END
                   ELSE t.totals END,
-    base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END) END,
-    total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
+    base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)) END ELSE t.base END,
+    total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-RETURNING t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN t.capacity - (t.total - t.base) >= LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN 0
-                     WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15 * (t.total + t.capacity), t.totals) + 1], t.total)) >= LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15 * (t.total + t.capacity), t.totals)]
-                     WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15 * (t.total + t.capacity), t.totals) + 2], t.total)) >= LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15 * (t.total + t.capacity), t.totals) + 1]
-                     WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15 * (t.total + t.capacity), t.totals) + 3], t.total)) >= LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15 * (t.total + t.capacity), t.totals) + 2]
-                     ELSE t.entries[width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) + 1e-15 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
+                            ELSE t.blocked_until_us END
+RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total)) >= LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals)]
+                     WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total)) >= LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1]
+                     WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total)) >= LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2]
+                     ELSE t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us
 `
 
@@ -696,19 +781,20 @@ type SlidingWindowLogTakeRow struct {
 // With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
 //
 //	gone    = width_bucket(E - period, entries), a binary search
-//	base    = the running total before the first that is not; raised, when the
-//	          capacity was lowered, until no more than the capacity is left
+//	base    = the running total before the first that is not
 //	used    = total, the running total after the last entry, - base
 //	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
 //
 // Beyond 16 times the capacity the running totals start again from zero, so that
-// they keep their last digits.
+// they keep their last digits. keep_us is the longest period that was asked with since
+// the row was made: so long an entry may count.
 //
 // frees_at_us is the entry that has to leave before unit more units fit (or the
-// rest of the ask, if that is less); 0 if they fit.
+// rest of the ask, if that is less); it says nothing if they fit.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
+// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked. The
+// entries stay as they were.
 func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg SlidingWindowLogTakeParams) (SlidingWindowLogTakeRow, error) {
 	row := db.QueryRow(ctx, slidingWindowLogTake,
 		arg.NowUs,
@@ -738,46 +824,44 @@ func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg Sliding
 
 const slidingWindowLogTakeMany = `-- name: SlidingWindowLogTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($9::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $10::text, true) END AS commits,
-             CASE WHEN $11::text <> '' THEN set_config('lock_timeout', $11::text, true) END AS waits
+    SELECT coalesce($9::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits
 )
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
-       CASE WHEN a.granted > 0 THEN ARRAY[a.now_us] ELSE '{}' END,
-       CASE WHEN a.granted > 0 THEN ARRAY[0] ELSE '{}' END,
-       0, a.cost * a.granted, a.capacity, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+       CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
+       CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.hold_us, r.block_for_us, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT unnest($1::text[]) AS policy, unnest($2::text[]) AS key,
-                      unnest($3::float8[]) AS cost, unnest($4::float8[]) AS count,
-                      unnest($5::float8[]) AS capacity,
-                      unnest($6::bigint[]) AS period_us,
-                      unnest($7::bigint[]) AS hold_us, unnest($8::bigint[]) AS block_for_us) AS r) AS a
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
+                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+                      pg_catalog.unnest($5::float8[]) AS capacity,
+                      pg_catalog.unnest($6::bigint[]) AS period_us,
+                      pg_catalog.unnest($7::bigint[]) AS hold_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, period_us = EXCLUDED.period_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
-entries = CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.entries[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)] ELSE t.entries END,
-    totals = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN pglimit_rebase(CASE WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total] ELSE t.totals END, GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))
-                  WHEN CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END > 0 THEN t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :] || ARRAY[t.total]
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
+entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
+    totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost
+                  THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))
+                            ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total) END
                   ELSE t.totals END,
-    base = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END) END,
-    total = CASE WHEN t.total > LEAST(16 * EXCLUDED.capacity, 9007199254740992 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END)) ELSE t.total END + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost))) END,
+    base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)) END ELSE t.base END,
+    total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total), CASE WHEN t.total - t.base > 1.00000000000001 * t.capacity THEN t.base ELSE t.total - EXCLUDED.capacity END))) / EXCLUDED.cost) < EXCLUDED.granted
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost) < EXCLUDED.granted
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-RETURNING t.policy, t.key, t.granted, (t.total - t.base)::float8 AS level, coalesce(t.entries[cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN t.capacity - (t.total - t.base) >= t.cost THEN 0
-                     WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - t.cost) - 1e-15 * (t.total + t.capacity), t.totals) + 1], t.total)) >= t.cost THEN t.entries[width_bucket(t.total - (t.capacity - t.cost) - 1e-15 * (t.total + t.capacity), t.totals)]
-                     WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - t.cost) - 1e-15 * (t.total + t.capacity), t.totals) + 2], t.total)) >= t.cost THEN t.entries[width_bucket(t.total - (t.capacity - t.cost) - 1e-15 * (t.total + t.capacity), t.totals) + 1]
-                     WHEN t.capacity - (t.total - coalesce(t.totals[width_bucket(t.total - (t.capacity - t.cost) - 1e-15 * (t.total + t.capacity), t.totals) + 3], t.total)) >= t.cost THEN t.entries[width_bucket(t.total - (t.capacity - t.cost) - 1e-15 * (t.total + t.capacity), t.totals) + 2]
-                     ELSE t.entries[width_bucket(t.total - (t.capacity - t.cost) + 1e-15 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
+                            ELSE t.blocked_until_us END
+RETURNING t.policy, t.key, t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total)) >= t.cost THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals)]
+                     WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total)) >= t.cost THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1]
+                     WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total)) >= t.cost THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2]
+                     ELSE t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us
 `
 
@@ -858,8 +942,8 @@ func (q *Queries) SlidingWindowLogTakeMany(ctx context.Context, db DBTX, arg Sli
 
 const slidingWindowLogUnblock = `-- name: SlidingWindowLogUnblock :exec
 UPDATE pglimit_sliding_window_log AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', $4::text, true) END AS commits) AS c
+FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits) AS c
 WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
   AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
 `
@@ -884,4 +968,77 @@ func (q *Queries) SlidingWindowLogUnblock(ctx context.Context, db DBTX, arg Slid
 		arg.Commit,
 	)
 	return err
+}
+
+const slidingWindowLogUndo = `-- name: SlidingWindowLogUndo :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
+UPDATE pglimit_sliding_window_log AS t SET
+    cost = 1,
+    granted = GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))),
+    entries = CASE WHEN (GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))) THEN pg_catalog.array_cat(t.entries[: pg_catalog.width_bucket($5::bigint - 1, t.entries)], t.entries[pg_catalog.width_bucket($5::bigint, t.entries) + 1 :])
+                   ELSE t.entries END,
+    totals = CASE WHEN (GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))) THEN pg_catalog.array_cat(t.totals[: pg_catalog.width_bucket($5::bigint - 1, t.entries)], pglimit_rebase(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1 :], coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                  WHEN GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) > 0::float8 THEN pglimit_lower(t.totals, pg_catalog.width_bucket($5::bigint, t.entries), coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))), GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))))
+                  ELSE t.totals END,
+    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), total = CASE WHEN NOT (GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))) THEN t.total - GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                 WHEN pg_catalog.width_bucket($5::bigint, t.entries) = pg_catalog.cardinality(t.entries) THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))
+                 ELSE t.total - (coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))) END,
+updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $6::text AND t.key = $7::text
+RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type SlidingWindowLogUndoParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	CountedAtUs int64
+	Policy      string
+	Key         string
+}
+
+type SlidingWindowLogUndoRow struct {
+	Granted        float64
+	Level          float64
+	NewestAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowLogUndo gives back units that one decision granted, as far as they are still
+// there: what has leaked since, or has left the window, is not. granted is what
+// went back. Without a row nothing is there.
+// Only the entry that was made at counted_at_us gives anything back.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) SlidingWindowLogUndo(ctx context.Context, db DBTX, arg SlidingWindowLogUndoParams) (SlidingWindowLogUndoRow, error) {
+	row := db.QueryRow(ctx, slidingWindowLogUndo,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Units,
+		arg.CountedAtUs,
+		arg.Policy,
+		arg.Key,
+	)
+	var i SlidingWindowLogUndoRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.NewestAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
 }

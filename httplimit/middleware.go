@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"time"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -132,7 +131,6 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.fail(w, r, status, err)
 		return
 	}
-	since := time.Now()
 	all, err := decide(r.Context(), m.limiter, asks)
 	if err != nil {
 		status := http.StatusServiceUnavailable
@@ -148,7 +146,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	switch {
 	case all.Allowed && m.refundIf != nil:
-		m.serveRefunding(w, r, next, asks, all, since)
+		m.serveRefunding(w, r, next, asks, all)
 	case all.Allowed:
 		next.ServeHTTP(w, r)
 	case m.onDeny != nil:

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"time"
 
 	"github.com/felixge/httpsnoop"
 
@@ -26,10 +25,8 @@ import (
 // limiter.Config.Timeout at most for each ask; an error is logged. The fields of the
 // answer are as of before.
 //
-// What limiter.Policy.Refundable tells goes back, so that nothing passes twice: less
-// what has leaked while the handler ran, and nothing of a window that has ended. Only
-// of a SlidingWindowLog the newest entries go first, also those of others: they count
-// for less than the Period, by as long as the handler ran at most. What
+// It is limiter.Undo that gives back, so nothing passes twice: what has leaked while
+// the handler ran is not given back, nor is anything of a window that has ended. What
 // waits in a LeakyBucketQueue is not given back, nor what was answered by an earlier
 // answer to the same limiter.Ask.IdempotencyKey.
 func RefundIf(is func(status int) bool) Option {
@@ -37,8 +34,8 @@ func RefundIf(is func(status int) bool) Option {
 	return func(m *middleware) { m.refundIf = is }
 }
 
-// serveRefunding serves a request that asked at since.
-func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next http.Handler, asks []limiter.Ask, all limiter.Results, since time.Time) {
+// serveRefunding serves a request whose asks were granted.
+func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next http.Handler, asks []limiter.Ask, all limiter.Results) {
 	status := 0
 	answers := func(code int) {
 		if status == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
@@ -48,7 +45,7 @@ func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next
 	defer func() { // without recover: a panic goes on as it is
 		answers(http.StatusInternalServerError)
 		if m.refundIf(status) {
-			m.refund(context.WithoutCancel(r.Context()), asks, all, since)
+			m.refund(context.WithoutCancel(r.Context()), asks, all)
 		}
 	}()
 	next.ServeHTTP(watch(w, answers), r)
@@ -89,14 +86,13 @@ func watch(w http.ResponseWriter, answers func(code int)) http.ResponseWriter {
 	})
 }
 
-func (m *middleware) refund(ctx context.Context, asks []limiter.Ask, all limiter.Results, since time.Time) {
+func (m *middleware) refund(ctx context.Context, asks []limiter.Ask, all limiter.Results) {
 	for i, r := range all.Each {
 		p := asks[i].Policy
-		units := p.Refundable(r, time.Since(since))
-		if units == 0 {
+		if p.Algorithm == limiter.LeakyBucketQueue || r.Replayed || r.Source == limiter.SourceDegraded {
 			continue
 		}
-		if _, err := m.limiter.Refund(ctx, p, asks[i].Key, units); err != nil {
+		if _, err := m.limiter.Undo(ctx, p, asks[i].Key, r); err != nil {
 			m.logger().WarnContext(ctx, "httplimit: a refund failed", "policy", p.Name, "error", err)
 		}
 	}

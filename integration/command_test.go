@@ -103,6 +103,7 @@ type migrateResult struct {
 		Name    string
 		Took    string
 	}
+	Warnings []string
 }
 
 func (m migrateResult) String() string {

@@ -36,8 +36,8 @@ func TestFunctionsDocs(t *testing.T) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
-	if ran != 6 {
-		t.Errorf("ran %d blocks, want 6", ran)
+	if ran != 8 {
+		t.Errorf("ran %d blocks, want 8", ran)
 	}
 	if n := one[int](t, pool, `SELECT count(*) FROM orders`); n != 2 {
 		t.Errorf("%d orders, want 2", n)

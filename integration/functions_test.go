@@ -124,6 +124,7 @@ func callFunction(ctx context.Context, q querier, p limiter.Policy, op, key stri
 
 // common leaves of a Result what the functions tell too.
 func common(r limiter.Result) limiter.Result {
+	r = told(r)
 	r.Limit, r.Burst, r.Full, r.Source, r.At = 0, 0, false, "", time.Time{}
 	return r
 }

@@ -285,7 +285,7 @@ func TestIdempotencyKeyRemembersAdmissions(t *testing.T) {
 		at(30 * time.Second)
 		again := must(t)(other.Do(ctx, ask))
 		first.Replayed = true
-		if !first.Allowed || again != first {
+		if !first.Allowed || told(again) != told(first) {
 			t.Errorf("%s: first %+v\nagain %+v", variant(p), first, again)
 		}
 		smaller := ask
@@ -327,5 +327,14 @@ func TestReserveIdempotently(t *testing.T) {
 		if next := reserve(t, l, ask, time.Second); next.ID == first.ID || next.Result.Replayed || !near(level(t, l, p, "k"), 5) {
 			t.Errorf("%s: %+v", variant(p), next)
 		}
+	}
+}
+
+// told is a Result without what Undo goes by.
+func told(r limiter.Result) limiter.Result {
+	return limiter.Result{
+		Allowed: r.Allowed, Granted: r.Granted, Limit: r.Limit, Burst: r.Burst, Remaining: r.Remaining, Level: r.Level,
+		RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter, Delay: r.Delay, Full: r.Full, Reason: r.Reason,
+		Replayed: r.Replayed, Expired: r.Expired, Source: r.Source, At: r.At,
 	}
 }

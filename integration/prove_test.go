@@ -14,6 +14,7 @@ type proof struct {
 	Holds          bool
 	Took           float64 `json:"took_s"`
 	Workers, Pools int
+	Pooler         bool
 	Killed         int64
 	Algorithms     []struct {
 		Algorithm   string
@@ -25,7 +26,20 @@ type proof struct {
 		Unknown     int64
 		PerSecond   float64 `json:"per_second"`
 		P99         float64 `json:"p99_s"`
-		Exceeded    []json.RawMessage
+		Plans       struct {
+			Keys            int
+			Asked, Admitted int64
+			Allowed         float64
+		}
+		Held struct {
+			Keys            int
+			Asked, Admitted int64
+			Allowed         float64
+			Rows            int64
+			Meanwhile       int64 `json:"answered_meanwhile"`
+			Stalls          int64
+		}
+		Exceeded []json.RawMessage
 	}
 }
 
@@ -48,19 +62,24 @@ func TestProve(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 0 {
 		t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
 	}
-	if !p.Holds || p.Workers != 8 || p.Killed == 0 || len(p.Algorithms) != 7 {
+	if !p.Holds || p.Workers != 8 || p.Pooler || p.Killed == 0 || len(p.Algorithms) != 7 {
 		t.Errorf("got %+v", p)
 	}
 	for _, a := range p.Algorithms {
 		if a.Admitted == 0 || float64(a.Admitted) > a.Allowed || a.Asked <= a.Admitted || a.PerSecond == 0 || a.P99 == 0 || len(a.Exceeded) > 0 || a.Exceeded == nil {
 			t.Errorf("got %+v", a)
 		}
+		if a.Plans.Admitted == 0 || float64(a.Plans.Admitted) > a.Plans.Allowed || a.Held.Admitted == 0 || float64(a.Held.Admitted) > a.Held.Allowed ||
+			a.Held.Rows == 0 || a.Held.Meanwhile == 0 || a.Held.Stalls != 0 {
+			t.Errorf("%s: two plans %+v, held rows %+v", a.Algorithm, a.Plans, a.Held)
+		}
 	}
 	if n := leftovers(t, connect(t, address)); n != 0 {
 		t.Errorf("it left %d rows", n)
 	}
 	code, stdout, stderr = pglimit(t, address, "prove", "--for", "300ms", "--workers", "2", "--kill=false")
-	if code != 0 || !strings.Contains(stdout, "sliding_window_log") || !strings.Contains(stdout, "; 0 connections ended") || !strings.Contains(stdout, "It holds") {
+	if code != 0 || !strings.Contains(stdout, "sliding_window_log") || !strings.Contains(stdout, "; 0 connections ended") || !strings.Contains(stdout, "It holds") ||
+		!strings.Contains(stdout, "\ntwo limits in turn: ") || !strings.Contains(stdout, "\nrows held: ") {
 		t.Errorf("as text: exit code %d, %s%s", code, stdout, stderr)
 	}
 }

@@ -11,7 +11,7 @@ import (
 func TestSpendCommands(t *testing.T) {
 	t.Parallel()
 	address := newDatabase(t)
-	const budget = " --limit 1000000000000 --period 1000h k"
+	const budget = " --algorithm fixed_window --limit 1000000000000 --period 1000h k"
 	moment := regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-][\d:]+)`)
 	id := ""
 	for _, c := range []struct {
@@ -34,7 +34,7 @@ func TestSpendCommands(t *testing.T) {
 		{"settle ID 1000000000000", 0, "settled with 1000000000000: 0 of 1000000000000 remaining; it was settled before\n"},
 		{"settle ID 1", 2, "the hold has ended: it was settled, with 1000000000000 of its 999999999999 units"},
 		{"cancel ID", 2, "the hold has ended: it was settled"},
-		{"allow --algorithm fixed_window" + budget, 1, "denied (limit)"},
+		{"allow" + budget, 1, "denied (limit)"},
 		{"reset --algorithm fixed_window k", 0, "k"},
 		{"reserve --cost 10 --idempotency-key stream-1" + budget, 0, "held 10 until TIME as ID: 999999999990 of 1000000000000 remaining\n"},
 		{"reserve --cost 10 --idempotency-key stream-1 --json" + budget, 0, `"replayed": true`},

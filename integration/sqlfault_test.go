@@ -33,7 +33,7 @@ func TestSQLSendsOnce(t *testing.T) {
 				continue
 			}
 			must(t)(l.AllowN(t.Context(), p, "k", 5))
-			w.loseAnswer("UPDATE 1")
+			w.loseAnswer("SELECT 1")
 			if r, err := l.Refund(t.Context(), p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) {
 				t.Errorf("%s: the answer was lost: %+v, %v", variant(p), r, err)
 			}

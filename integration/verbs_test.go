@@ -39,9 +39,15 @@ func TestVerbsGolden(t *testing.T) {
 		"block --algorithm fixed_window alice 2h",
 		"check --algorithm fixed_window --limit 5 --period 1000h --cost 0 alice",
 		"unblock --algorithm fixed_window alice",
+		"unblock --algorithm fixed_window alice",
+		"unblock alice",
 		"check --algorithm fixed_window --limit 5 --period 1000h --cost 3 alice",
 		"reset --algorithm fixed_window --name cli alice",
+		"reset --algorithm fixed_window --name cli alice",
 		"check --algorithm fixed_window --limit 5 --period 1000h --cost 5 alice",
+		"block --name other alice 3h",
+		"block --name other alice 2h",
+		"unblock --name other alice",
 		"wait --limit 1 --period 1000h --burst 2 mail",
 		"wait --limit 1 --period 1000h --burst 2 --timeout 1m mail",
 		"wait --limit 1 --period 1000h --burst 2 --cost 3 mail",
@@ -124,8 +130,9 @@ func TestVerbsExitCodes(t *testing.T) {
 		{address, "wait --limit 1 --algorithm gcra k", 2, "Wait on gcra"},
 		{address, "block k -- -5m", 2, "duration -5m0s: must be positive"},
 		{address, "block k 0s", 2, "duration 0s: must be positive"},
-		{address, "unblock never-seen", 0, ""},
-		{address, "reset never-seen", 0, ""},
+		{address, "unblock never-seen", 1, ""},
+		{address, "reset never-seen", 1, ""},
+		{address, "block \xff 1h", 2, "is not valid UTF-8"},
 		{address, "janitor --once --batch-size 20000", 2, "Config.BatchSize is 20000"},
 		{address, "janitor --once --lease 1ms", 2, "Config.Lease is 1ms"},
 		{bare, "check --limit 1 k", 3, "pglimit migrate up"},
@@ -226,8 +233,9 @@ func TestJanitorCommand(t *testing.T) {
 	var once struct {
 		Removed       int64
 		ByTable       map[string]int64 `json:"by_table"`
-		HoldsExpired  int64            `json:"holds_expired"`
-		HeldElsewhere bool             `json:"held_elsewhere"`
+		Kept          int64
+		HoldsExpired  int64 `json:"holds_expired"`
+		HeldElsewhere bool  `json:"held_elsewhere"`
 	}
 	pglimitJSON(t, &once, address, "janitor", "--once", "--batch-size", "2")
 	if once.Removed != 5 || once.ByTable["pglimit_gcra"] != 3 || once.ByTable["pglimit_fixed_window"] != 2 || once.HeldElsewhere {
@@ -316,6 +324,8 @@ func TestCommandKeySecret(t *testing.T) {
 	if n := one[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 0 {
 		t.Errorf("reset left %d rows", n)
 	}
+	with(1, "reset", "person@example.org") // there is no row any more
+	with(1, "block", "person@example.org", "1h")
 	with(0, "block", "person@example.org", "1h")
 	with(1, "check", "--limit", "1", "--period", "1000h", "--cost", "0", "person@example.org")
 	with(0, "wait", "--limit", "1", "person@example.org")

@@ -24,11 +24,11 @@ const (
 type Config struct {
 	// Interval is the time from one sweep's end to the next one's start, give
 	// or take a tenth at random. Default: 1 minute. 1 millisecond to 24 hours.
-	// Expired rows change no decision, so the interval only says how much room
+	// Empty rows change no decision, so the interval only says how much room
 	// they take.
 	Interval time.Duration
 
-	// BatchSize is how many rows one statement deletes at most. Default: 1000.
+	// BatchSize is how many rows one statement looks at, at most. Default: 1000.
 	// 1 to 10,000. Larger batches hold their locks for longer, and need not be
 	// faster: for a batch that is a large part of the table PostgreSQL reads the
 	// whole table instead of looking its rows up.
@@ -40,7 +40,7 @@ type Config struct {
 	// interval is fine: whoever comes first sweeps.
 	Lease time.Duration
 
-	// Now gives the time by which rows expire and the lease runs. Default: nil,
+	// Now gives the time by which rows are empty and the lease runs. Default: nil,
 	// which is the database's clock, as it is for decisions. It is for tests;
 	// all janitors and limiters of a database have to share one clock. It is
 	// called by one goroutine at a time.

@@ -1,10 +1,21 @@
 // Package janitor deletes the rows of limits that hold nothing any more, and gives
 // back what expired holds had set aside.
 //
-// A row that has expired decides as no row does, so deleting it changes no
-// decision; it only gives back room. Rows are deleted in batches, each a
-// statement of its own, which passes over rows that a transaction holds and
-// leaves those that were renewed meanwhile.
+// A row that holds nothing decides as no row does, so deleting it changes no
+// decision; it only gives back room. Each row has a time at which it is looked at. If
+// it holds nothing then, by its own columns, and has no open hold, it is deleted; else
+// it is looked at again when it is to be empty, and an hour later at the soonest. So a
+// row is gone an hour and a sweep, at most, after it was empty, and a row in use costs
+// one update an hour. Rows are looked at in batches, each one statement, which passes
+// over rows that a transaction holds.
+//
+// Two bounds, for what a deleted row no longer knows. A row is empty by the policy that
+// last decided on it: a policy of the same name that is slower might still have counted
+// some of it, and so what both admit together is bounded by the larger burst and the
+// faster rate of the two. And the clock of a key never moves back while it has a row;
+// after that it starts with a decision's own reading, which is older than the sweep's
+// by as long as that decision waited for the row, at most, or as the server's clock was
+// set back since.
 //
 // Any number of processes may run a janitor: a lease in the database lets one
 // of them sweep. When it ends, or vanishes and its lease runs out, another
@@ -32,7 +43,7 @@ import (
 // releaseTimeout is how long Run, at its end, tries to give the lease up.
 const releaseTimeout = 5 * time.Second
 
-// A Janitor deletes expired rows. Its methods may be called from several
+// A Janitor deletes rows that hold nothing. Its methods may be called from several
 // goroutines at once; it sweeps one sweep at a time.
 type Janitor struct {
 	pool    *pgxpool.Pool
@@ -47,6 +58,7 @@ type Janitor struct {
 	running bool
 	total   map[string]int64
 	holds   int64 // given back
+	kept    int64 // rows in use that were looked at
 }
 
 // Removed is what one sweep did, or, from [Janitor.Removed], all sweeps.
@@ -54,6 +66,9 @@ type Removed struct {
 	// ByTable counts the rows deleted, by the table's name. A table of which
 	// none were deleted is absent; the map may be nil.
 	ByTable map[string]int64
+	// Kept counts the rows that were due and are in use: they are looked at again an
+	// hour later at the soonest.
+	Kept int64
 	// HoldsExpired counts the holds that had expired and were given back. Their
 	// rows stay until they need not be remembered any longer.
 	HoldsExpired int64
@@ -112,7 +127,7 @@ func (j *Janitor) Run(ctx context.Context) error {
 				"error", err, "removed", removed.Total())
 		default:
 			j.cfg.Logger.DebugContext(ctx, "pglimit: the janitor swept",
-				"removed", removed.Total(), "by_table", removed.ByTable, "holds_expired", removed.HoldsExpired, "held_elsewhere", removed.HeldElsewhere)
+				"removed", removed.Total(), "by_table", removed.ByTable, "kept", removed.Kept, "holds_expired", removed.HoldsExpired, "held_elsewhere", removed.HeldElsewhere)
 		}
 		wait := time.NewTimer(jitter(j.cfg.Interval))
 		select {
@@ -157,7 +172,7 @@ func (j *Janitor) isRunning() bool {
 func (j *Janitor) Removed() Removed {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return Removed{ByTable: maps.Clone(j.total), HoldsExpired: j.holds}
+	return Removed{ByTable: maps.Clone(j.total), Kept: j.kept, HoldsExpired: j.holds}
 }
 
 // jitter spreads processes that were started at once: d give or take a tenth.

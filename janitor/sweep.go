@@ -15,8 +15,8 @@ import (
 // leaseName is the lease's row in pglimit_lease.
 const leaseName = "janitor"
 
-// Sweep goes over all tables once and deletes the rows that had expired when
-// it began. It takes the lease for that, and, unless [Janitor.Run] is running,
+// Sweep looks once at all rows that were due when it began, and deletes those that
+// hold nothing. It takes the lease for that, and, unless [Janitor.Run] is running,
 // gives it up again; if another process holds the lease, it does nothing and
 // says so in [Removed.HeldElsewhere]. A row that a transaction holds stays for
 // the next sweep.
@@ -74,7 +74,7 @@ func (s *sweep) run(ctx context.Context) error {
 		failed = append(failed, err)
 	}
 	for _, t := range tables {
-		err := s.empty(ctx, t, cutoff)
+		err := s.look(ctx, t, cutoff)
 		if err != nil {
 			failed = append(failed, err)
 		}
@@ -86,37 +86,40 @@ func (s *sweep) run(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// empty deletes what had expired in t at cutoff, batch after batch, until one
-// is not full or the lease is lost.
-func (s *sweep) empty(ctx context.Context, t table, cutoff int64) error {
+// look looks at what was due in t at cutoff, batch after batch, until one is not
+// full or the lease is lost.
+func (s *sweep) look(ctx context.Context, t table, cutoff int64) error {
 	for {
 		if err := s.keepLease(ctx); err != nil || s.removed.HeldElsewhere {
 			return err
 		}
-		var rows int64
+		var deleted, kept int64
 		err := s.statement(ctx, func(ctx context.Context) (err error) {
-			rows, err = t.expire(ctx, s.pool, cutoff, int64(s.cfg.BatchSize))
+			deleted, kept, err = t.sweep(ctx, s.pool, cutoff, int64(s.cfg.BatchSize))
 			return err
 		})
 		if err != nil {
 			return fmt.Errorf("pglimit: sweep %s: %w", t.name, err)
 		}
-		s.count(t.name, rows)
-		if rows < int64(s.cfg.BatchSize) {
+		s.count(t.name, deleted, kept)
+		if deleted+kept < int64(s.cfg.BatchSize) {
 			return nil
 		}
 	}
 }
 
-// count adds rows to what this sweep and all sweeps removed.
-func (s *sweep) count(table string, rows int64) {
-	if rows == 0 {
-		return
+// count adds rows to what this sweep and all sweeps did.
+func (s *sweep) count(table string, deleted, kept int64) {
+	s.removed.Kept += kept
+	if deleted > 0 {
+		s.removed.ByTable[table] += deleted
 	}
-	s.removed.ByTable[table] += rows
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.total[table] += rows
+	s.kept += kept
+	if deleted > 0 {
+		s.total[table] += deleted
+	}
 }
 
 // keepLease renews the lease in time.

@@ -1,6 +1,10 @@
 package limiter
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+)
 
 // Algorithm names how a [Policy] decides. Its value is the name used in SQL,
 // JSON, YAML, flags and docs.
@@ -49,6 +53,19 @@ func Algorithms() []Algorithm { return append([]Algorithm(nil), algorithms[:]...
 func (a Algorithm) index() int { return slices.Index(algorithms[:], a) }
 
 func (a Algorithm) known() bool { return a.index() >= 0 }
+
+// family is what state the algorithm keeps.
+func (a Algorithm) family() algorithm.Family {
+	switch a {
+	case FixedWindow:
+		return algorithm.Windows
+	case SlidingWindowCounter:
+		return algorithm.Counters
+	case SlidingWindowLog:
+		return algorithm.Logs
+	}
+	return algorithm.Buckets
+}
 
 // bucket tells the algorithms that leak from those that count in windows.
 func (a Algorithm) bucket() bool {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // maxAsks is how many asks one AllowAll takes.
@@ -88,7 +90,7 @@ type joint struct {
 	outcome outcome
 	// If the whole is denied, the same as outcome.view for each part: what a log
 	// returns is about one number of units.
-	views []view
+	views []algorithm.View
 }
 
 // part is one ask of a joint.
@@ -139,7 +141,7 @@ func (e *engine) all(ctx context.Context, asks []Ask, w *places) (all Results, e
 	}
 	all = Results{Allowed: true, Binding: -1, Each: make([]Result, len(asks))}
 	for i, in := range asks {
-		q := question{units: in.Cost, rules: rules{burst: in.Policy.burst()}, now: joints[0].q.now}
+		q := question{units: in.Cost, Rules: algorithm.Rules{Burst: in.Policy.burst()}, now: joints[0].q.now}
 		all.Each[i] = e.degrade(ctx, &q, in.Policy, err)
 	}
 	return all, nil
@@ -229,7 +231,7 @@ func (e *engine) takeAllOnce(ctx context.Context, joints []*joint) (allowed bool
 	possible := every(joints, func(j *joint) bool { return j.q.possible() })
 	if j := joints[0]; possible && len(joints) == 1 && len(j.parts) == 1 {
 		j.outcome, err = e.store.take(ctx, &j.q)
-		j.views = []view{j.outcome.view}
+		j.views = []algorithm.View{j.outcome.view}
 		return j.outcome.granted > 0, err
 	}
 	return e.store.takeAll(ctx, joints, possible)
@@ -238,8 +240,8 @@ func (e *engine) takeAllOnce(ctx context.Context, joints []*joint) (allowed bool
 func granted(j *joint) bool { return j.outcome.granted > 0 }
 
 // seen is a view of the joint as it stands, for each part.
-func (j *joint) seen(v func(need float64) view) {
-	j.views = make([]view, len(j.parts))
+func (j *joint) seen(v func(need float64) algorithm.View) {
+	j.views = make([]algorithm.View, len(j.parts))
 	for i, part := range j.parts {
 		j.views[i] = v(part.upTo)
 	}
@@ -253,7 +255,7 @@ func (j *joint) judge(isBlocked bool) {
 	switch {
 	case isBlocked:
 		o.granted = blocked
-	case free(j.q.room, o.view.level(&j.q.rules, o.updatedAt), j.q.cost) >= 1:
+	case algorithm.Fit(j.q.room, o.view.Level(&j.q.Rules, o.updatedAt), j.q.cost) >= 1:
 		o.granted = 1
 	default:
 		o.granted = 0
@@ -287,7 +289,7 @@ func (e *engine) results(asks []Ask, joints []*joint, allowed bool) Results {
 // share is the part's answer where all was granted: as of before those after it.
 func (j *joint) share(p part, in Ask, source Source) Result {
 	q, o := j.q, j.outcome
-	o.view = o.view.less(q.units - p.upTo)
+	o.view = o.view.Less(q.units - p.upTo)
 	q.units, q.cost, q.unit = in.Cost, in.Cost, in.Cost
 	return q.result(verbTake, o, in.Policy, source)
 }
@@ -297,12 +299,12 @@ func (j *joint) share(p part, in Ask, source Source) Result {
 func (j *joint) refused(i int, in Ask, source Source) Result {
 	q, o, need := j.q, j.outcome, j.parts[i].upTo
 	o.view = j.views[i]
-	q.room = min(q.capacity, j.ahead+in.Cost)
-	if o.granted == 0 && free(q.room, o.view.level(&q.rules, o.updatedAt), need) >= 1 {
+	q.room = min(q.Capacity, j.ahead+in.Cost)
+	if o.granted == 0 && algorithm.Fit(q.room, o.view.Level(&q.Rules, o.updatedAt), need) >= 1 {
 		o.granted = 1 // this part alone
 	}
 	q.units, q.cost, q.unit = need, need, need
 	r := q.result(verbTake, o, in.Policy, source)
-	r.Granted, r.Delay = 0, 0
+	r.Granted, r.Delay, r.grant = 0, 0, algorithm.Grant{}
 	return r
 }

@@ -1,6 +1,10 @@
 package limiter
 
-import "context"
+import (
+	"context"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+)
 
 // takeAll decides all joints at one moment: their shards are locked, in one
 // order. A denial leaves every entry as it is, but for the blocks that begin.
@@ -11,12 +15,8 @@ func (m *memory) takeAll(_ context.Context, joints []*joint, possible bool) (boo
 	for i, j := range joints {
 		e := m.copyOf(&j.q, now)
 		at := max(e.updatedAt, now)
-		if possible {
-			e.advance(&j.q.rules, now, at)
-		} else { // nothing is taken: as Check reads
-			e.state.advance(&j.q.rules, now, at)
-		}
-		j.outcome = outcome{now: now, updatedAt: at, blockedUntil: e.blockedUntil, view: e.state.seen(j.q.room, j.q.cost)}
+		e.state.Advance(&j.q.Rules, now, at)
+		j.outcome = outcome{now: now, updatedAt: at, blockedUntil: e.blockedUntil, view: e.state.Seen(&j.q.Rules, now, at, j.q.room, j.q.cost)}
 		j.judge(e.blockedUntil > at)
 		next[i] = e
 	}
@@ -25,22 +25,21 @@ func (m *memory) takeAll(_ context.Context, joints []*joint, possible bool) (boo
 		e, at := &next[i], j.outcome.updatedAt
 		switch {
 		case allowed:
-			e.state.put(at, j.q.cost)
-			e.moved(&j.q, at)
-			j.outcome.view = e.state.seen(j.q.room, 0)
-			if b, ok := e.state.(*bucket); ok {
-				j.outcome.ticket = b.ticket
+			e.state.Put(at, j.q.cost)
+			e.rules, e.updatedAt = j.q.Rules, at
+			j.outcome.view = e.state.Seen(&j.q.Rules, now, at, j.q.room, 0)
+			if b, ok := e.state.(*algorithm.Bucket); ok {
+				j.outcome.ticket = b.Ticket
 			}
 			m.keep(&j.q, now, *e)
 			continue
-		case possible && j.outcome.granted == 0 && j.q.blockFor > 0:
-			j.outcome.blockedUntil = at + j.q.blockFor
+		case possible && j.outcome.granted == 0 && j.q.BlockFor > 0:
+			j.outcome.blockedUntil = at + j.q.BlockFor
 			e := m.copyOf(&j.q, now)
-			e.blockedUntil = max(e.blockedUntil, at+j.q.blockFor)
-			e.expiresAt = max(e.expiresAt, e.blockedUntil)
+			e.blockedUntil = max(e.blockedUntil, at+j.q.BlockFor)
 			m.keep(&j.q, now, e)
 		}
-		j.seen(func(need float64) view { return e.state.seen(j.q.capacity, need) })
+		j.seen(func(need float64) algorithm.View { return e.state.Seen(&j.q.Rules, now, at, j.q.Capacity, need) })
 	}
 	return allowed, nil
 }
@@ -70,7 +69,7 @@ func (m *memory) copyOf(q *question, now int64) entry {
 	s, k := m.shard(q)
 	if e := s.entries[k]; e != nil {
 		c := *e
-		c.state = e.state.clone()
+		c.state = e.state.Clone()
 		return c
 	}
 	return newEntry(q.algorithm, now)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 func (p postgres) takeAll(ctx context.Context, joints []*joint, possible bool) (allowed bool, err error) {
@@ -15,7 +16,7 @@ func (p postgres) takeAll(ctx context.Context, joints []*joint, possible bool) (
 		if err != errOtherPeriod {
 			return allowed, translate(err, p.tx)
 		}
-		i := slices.IndexFunc(joints, func(j *joint) bool { return j.q.calendar != nil })
+		i := slices.IndexFunc(joints, func(j *joint) bool { return j.q.Calendar != nil })
 		if err := p.compare(ctx, &joints[i].q); err != nil {
 			return false, err
 		}
@@ -75,7 +76,7 @@ func (p postgres) takeOrRollBack(ctx context.Context, joints []*joint) (allowed 
 // level that was added to and given back the last digit could be another.
 func leftBehind(ctx context.Context, joints []*joint) (reads []call) {
 	for _, j := range joints {
-		j.seen(func(float64) view { return j.outcome.view })
+		j.seen(func(float64) algorithm.View { return j.outcome.view })
 		q, at := j.q, j.outcome.updatedAt
 		if q.now == nil {
 			q.now = &at
@@ -85,7 +86,7 @@ func leftBehind(ctx context.Context, joints []*joint) (reads []call) {
 			reads = append(reads, j.get(ctx, q, func(o outcome) {
 				o.granted = j.outcome.granted
 				j.outcome = o
-				j.seen(func(float64) view { return o.view })
+				j.seen(func(float64) algorithm.View { return o.view })
 			}))
 		case j.q.algorithm == SlidingWindowLog: // the Take told of the sum
 			reads = append(reads, j.frees(ctx, q, len(j.parts)-1)...)
@@ -97,12 +98,12 @@ func leftBehind(ctx context.Context, joints []*joint) (reads []call) {
 // begunBlocks are the calls that start the blocks that a denial starts.
 func begunBlocks(ctx context.Context, joints []*joint) (blocks []call) {
 	for _, j := range joints {
-		if j.outcome.granted == 0 && j.q.blockFor > 0 {
+		if j.outcome.granted == 0 && j.q.BlockFor > 0 {
 			at := j.outcome.updatedAt
-			j.outcome.blockedUntil = at + j.q.blockFor
+			j.outcome.blockedUntil = at + j.q.BlockFor
 			blocks = append(blocks, func(tx db.DBTX) error {
 				return tables[j.q.algorithm].block(ctx, tx, db.TokenBucketBlockParams{
-					Policy: j.q.policy, Key: j.q.key, ForUs: j.q.blockFor, NowUs: &at, Commit: j.q.commit,
+					Policy: j.q.policy, Key: j.q.key, ForUs: j.q.BlockFor, NowUs: &at, Commit: j.q.commit,
 				})
 			})
 		}
@@ -131,7 +132,7 @@ func lockThenTake(ctx context.Context, tx db.DBTX, joints []*joint) (allowed boo
 	}
 	calls := begunBlocks(ctx, joints)
 	for _, j := range joints {
-		j.seen(func(float64) view { return j.outcome.view })
+		j.seen(func(float64) algorithm.View { return j.outcome.view })
 		if j.q.algorithm == SlidingWindowLog && !granted(j) { // it was asked about no units
 			q := j.q
 			q.now = &j.outcome.updatedAt
@@ -198,7 +199,7 @@ func readAll(ctx context.Context, tx db.DBTX, joints []*joint) error {
 	for _, j := range joints {
 		reads = append(reads, j.get(ctx, j.q, func(o outcome) {
 			j.outcome = o
-			j.seen(func(float64) view { return o.view })
+			j.seen(func(float64) algorithm.View { return o.view })
 		}))
 		if j.q.algorithm == SlidingWindowLog {
 			reads = append(reads, j.frees(ctx, j.q, len(j.parts)-1)...)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // batches decides asks outside of transactions, many in one statement when
@@ -111,7 +112,7 @@ var askers = sync.Pool{New: func() any {
 // free gives the asker back, unless a statement may still know it.
 func (a *asker) free() {
 	if a.row == nil {
-		*a = asker{q: question{rules: a.q.rules, source: a.q.source}, ready: a.ready, timeout: a.timeout}
+		*a = asker{q: question{Rules: a.q.Rules, source: a.q.source}, ready: a.ready, timeout: a.timeout}
 		askers.Put(a)
 	}
 }
@@ -271,8 +272,8 @@ func (r *row) add(a *asker) *row {
 // blocks the key has no more asks than can pass, so that the statement sees
 // each denial.
 func (r *row) admits(q *question) bool {
-	return !r.sent && r.q.cost == q.cost && r.q.rules == q.rules &&
-		(q.blockFor == 0 || float64(r.count) < free(q.capacity, 0, q.cost))
+	return !r.sent && r.q.cost == q.cost && r.q.Rules == q.Rules &&
+		(q.BlockFor == 0 || float64(r.count) < algorithm.Fit(q.Capacity, 0, q.cost))
 }
 
 // prepare readies a row for a statement: those who left are out of it. It
@@ -321,7 +322,7 @@ func (r *row) share(o outcome, i int) outcome {
 	case i < granted:
 		o.blockedUntil = 0
 		if last := granted - 1; i < last {
-			o.view = o.view.less(float64(r.q.cost * float64(last-i)))
+			o.view = o.view.Less(float64(r.q.cost * float64(last-i)))
 		}
 		o.granted = 1
 	case o.granted == blocked:

@@ -29,17 +29,17 @@ const maxCompared = 3
 // now is Config.Now's clock, if that is the statement's.
 func (q *question) turns(now *int64) (from, turn, until int64) {
 	switch {
-	case q.calendar == nil:
+	case q.Calendar == nil:
 		return 0, 0, 0
 	case now != nil:
-		return q.calendar.near(*now)
+		return q.Calendar.Near(*now)
 	}
-	return q.calendar.near(time.Now().UnixMicro() + q.ahead.Load())
+	return q.Calendar.Near(time.Now().UnixMicro() + q.ahead.Load())
 }
 
 // wrote finds out whether a statement wrote nothing for the calendar's sake.
 func (q *question) wrote(err error) error {
-	if q.calendar != nil && errors.Is(err, pgx.ErrNoRows) {
+	if q.Calendar != nil && errors.Is(err, pgx.ErrNoRows) {
 		return errOtherPeriod
 	}
 	return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // Of the deny cache where Config has zeros.
@@ -44,7 +45,7 @@ type deniedKey struct {
 type denial struct {
 	policy  Policy
 	cost    float64
-	rules   rules
+	rules   algorithm.Rules
 	outcome outcome
 	result  Result // for cost, as of received
 	// When the statement was sent and answered, and for how long from its
@@ -95,7 +96,7 @@ func (c *denyCache) keep(a attempt, q *question, in Ask, o outcome, r Result) {
 	if a.lifts == nil || r.Allowed {
 		return
 	}
-	d := &denial{policy: in.Policy, cost: in.Cost, rules: q.rules, outcome: o, result: r, sent: a.sent}
+	d := &denial{policy: in.Policy, cost: in.Cost, rules: q.Rules, outcome: o, result: r, sent: a.sent}
 	if q.now != nil {
 		d.sent, d.received = o.now, o.now // that very clock decided
 	} else {
@@ -107,8 +108,8 @@ func (c *denyCache) keep(a attempt, q *question, in Ask, o outcome, r Result) {
 	if d.blocked() {
 		d.lasts = min(d.lasts, o.blockedUntil-o.now)
 	}
-	if w, ok := o.view.(*fixedWindow); ok {
-		d.lasts = min(d.lasts, w.endsAt-o.now)
+	if w, ok := o.view.(*algorithm.Window); ok && w.EndsAt > o.now {
+		d.lasts = min(d.lasts, w.EndsAt-o.now)
 	}
 	d.result.Source, d.result.Reason = SourceCache, d.reason(in.Cost)
 	// The caller's key may be a part of a large text, or of a buffer that is
@@ -151,7 +152,7 @@ func (d *denial) answer(now int64, cost float64) Result {
 	r := d.result
 	if cost != d.cost {
 		o := &d.outcome
-		fits := o.view.fitsAt(&d.rules, o.updatedAt, d.rules.capacity, cost)
+		fits := o.view.FitsAt(&d.rules, o.updatedAt, d.rules.Capacity, cost)
 		r.RetryAfter, r.Reason = o.after(max(fits, o.blockedUntil)), d.reason(cost)
 	}
 	elapsed := duration(max(0, now-d.received))
@@ -164,7 +165,7 @@ func (d *denial) answer(now int64, cost float64) Result {
 // reason is why cost would be denied now that the denial is over: a block that
 // began with it is a block to all others.
 func (d *denial) reason(cost float64) Reason {
-	if d.blocked() && free(d.rules.capacity, 0, cost) >= 1 {
+	if d.blocked() && algorithm.Fit(d.rules.Capacity, 0, cost) >= 1 {
 		return ReasonBlocked
 	}
 	return ReasonLimit

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // verb is what is asked of a key.
@@ -58,7 +60,7 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 		return Result{}, outcome{}, err
 	}
 	if v == verbWait {
-		q.room = min(q.capacity, float64(float64(within.Microseconds())*q.leak)+q.units)
+		q.room = min(q.Capacity, float64(float64(within.Microseconds())*q.Leak)+q.units)
 	}
 	switch {
 	case v == verbWait:
@@ -133,20 +135,20 @@ func (e *engine) question(v verb, in Ask, q *question) error {
 	case v == verbWait && in.IdempotencyKey != "":
 		return fmt.Errorf("%w: DoWait with an IdempotencyKey, which is for Do and Reserve", ErrUnsupported)
 	}
-	if err := validateCost(v, in.Cost, q.burst); err != nil {
+	if err := validateCost(v, in.Cost, q.Burst); err != nil {
 		return err
 	}
 	if err := validateIdempotencyKey(in.IdempotencyKey); err != nil {
 		return err
 	}
-	q.units, q.cost, q.count, q.unit, q.room = in.Cost, in.Cost, 1, in.Cost, q.capacity
+	q.units, q.cost, q.count, q.unit, q.room = in.Cost, in.Cost, 1, in.Cost, q.Capacity
 	switch v {
 	case verbUpTo:
 		// Whole units of a whole ask; a fractional one is granted whole or in
 		// steps of a millionth of the burst.
 		q.cost = 1
 		if in.Cost != math.Trunc(in.Cost) {
-			q.cost = min(1e-6*q.burst, in.Cost)
+			q.cost = min(1e-6*q.Burst, in.Cost)
 		}
 		// A unit more may be less than a step, which is then what has to fit.
 		q.count, q.unit = in.Cost/q.cost, min(max(1, q.cost), in.Cost)
@@ -166,12 +168,12 @@ func (e *engine) subject(p *Policy, key string, q *question) error {
 		if err := p.Validate(); err != nil {
 			return err
 		}
-		q.rules, q.source = newRules(p), *p
+		q.Rules, q.source = newRules(p), *p
 	}
 	if err := validateKey(key); err != nil {
 		return err
 	}
-	*q = question{rules: q.rules, source: q.source, policy: p.Name, key: storedKey(key, e.config.KeySecret), ahead: e.ahead}
+	*q = question{Rules: q.Rules, algorithm: p.Algorithm, source: q.source, policy: p.Name, key: storedKey(key, e.config.KeySecret), ahead: e.ahead}
 	if !e.inTx {
 		q.commit = p.commit()
 	}
@@ -200,12 +202,12 @@ func leastCost(burst float64) float64 { return min(1, 1e-9*burst) }
 
 // result says what an outcome means for the ask.
 func (q *question) result(v verb, o outcome, p Policy, source Source) Result {
-	level := o.view.level(&q.rules, o.updatedAt)
+	level := o.view.Level(&q.Rules, o.updatedAt)
 	r := Result{
-		Limit: p.Limit, Burst: q.burst, Level: q.shown(level),
-		Remaining:  max(0, q.burst-level),
-		ResetAfter: o.after(max(o.view.emptyAt(&q.rules, o.updatedAt), o.blockedUntil)),
-		Full:       q.burst-level <= q.capacity-q.burst,
+		Limit: p.Limit, Burst: q.Burst, Level: q.shown(level),
+		Remaining:  max(0, q.Burst-level),
+		ResetAfter: o.after(max(o.view.EmptyAt(&q.Rules, o.updatedAt), o.blockedUntil)),
+		Full:       q.Burst-level <= q.Capacity-q.Burst,
 		Source:     source,
 		At:         time.UnixMicro(o.now),
 	}
@@ -219,16 +221,20 @@ func (q *question) result(v verb, o outcome, p Policy, source Source) Result {
 		r.Allowed, r.Granted = true, q.granted(o)
 		return r
 	case verbCheck:
-		r.Allowed = !isBlocked && (q.units == 0 || free(q.capacity, level, q.cost) >= 1)
+		r.Allowed = !isBlocked && (q.units == 0 || algorithm.Fit(q.Capacity, level, q.cost) >= 1)
 		if r.Allowed {
 			r.Granted = q.units
 		}
 	default:
 		r.Allowed, r.Granted = o.granted > 0, q.granted(o)
 		ahead -= r.Granted
+		if r.Allowed && v != verbReserve { // a hold has Cancel
+			r.grant = o.view.Counted(o.updatedAt)
+			r.grant.Made = true
+		}
 	}
 	if r.Allowed && q.algorithm == LeakyBucketQueue {
-		r.Delay = duration(micros(max(0, ahead) / q.leak))
+		r.Delay = duration(micros(max(0, ahead) / q.Leak))
 	}
 	if !r.Allowed {
 		r.Reason = ReasonLimit
@@ -240,19 +246,20 @@ func (q *question) result(v verb, o outcome, p Policy, source Source) Result {
 	if !r.Allowed || r.Granted < q.units {
 		at := o.updatedAt
 		if q.units > 0 {
-			at = o.view.fitsAt(&q.rules, at, q.room, q.rest(r.Granted))
+			at = o.view.FitsAt(&q.Rules, at, q.room, q.rest(r.Granted))
 		}
 		r.RetryAfter = o.after(max(at, o.blockedUntil))
 	}
 	return r
 }
 
-// shown is a level without the slack; what was spent beyond the capacity shows.
+// shown is a level without the slack. What is above the capacity shows: it was spent
+// by a larger plan, or beyond a hold. A sum's rounding is not taken for that.
 func (q *question) shown(level float64) float64 {
-	if overdrawn(level, q.capacity) {
+	if level > float64(1.00000000000001*q.Capacity) {
 		return level
 	}
-	return min(level, q.burst)
+	return min(level, q.Burst)
 }
 
 // granted is how many units an outcome granted: exactly what was asked for if
@@ -266,7 +273,7 @@ func (q *question) granted(o outcome) float64 {
 
 // after is a moment as a duration from the clock that was read.
 func (o *outcome) after(us int64) time.Duration {
-	if us == never {
+	if us == algorithm.Never {
 		return Never
 	}
 	return duration(max(0, us-o.now))
@@ -274,8 +281,8 @@ func (o *outcome) after(us int64) time.Duration {
 
 // micros rounds to whole microseconds; what does not fit is never.
 func micros(us float64) int64 {
-	if us >= never {
-		return never
+	if us >= algorithm.Never {
+		return algorithm.Never
 	}
 	return int64(math.Round(us))
 }
@@ -293,7 +300,7 @@ func (e *engine) degrade(ctx context.Context, q *question, p Policy, err error) 
 		at = time.UnixMicro(*q.now)
 	}
 	return Result{
-		Allowed: true, Granted: q.units, Limit: p.Limit, Burst: q.burst,
+		Allowed: true, Granted: q.units, Limit: p.Limit, Burst: q.Burst,
 		Source: SourceDegraded, At: at,
 	}
 }

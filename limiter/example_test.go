@@ -111,21 +111,16 @@ func ExampleLimiter_Refund() {
 	// Output: 1 5
 }
 
-// Of what has leaked in the meantime nothing is given back.
-func ExamplePolicy_Refundable() {
-	l := limiter.NewMemory(&limiter.Config{Now: noon})
+// What has leaked in the meantime is not given back.
+func ExampleLimiter_Undo() {
+	now := noon()
+	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
 	tokens := limiter.Policy{Name: "tokens", Algorithm: limiter.TokenBucket, Limit: 100, Period: time.Second}
-	r, _ := l.AllowN(ctx, tokens, "alice", 50)
-	for _, age := range []time.Duration{0, 200 * time.Millisecond, time.Second} {
-		fmt.Println(tokens.Refundable(r, age))
-	}
-	if units := tokens.Refundable(r, 200*time.Millisecond); units > 0 {
-		l.Refund(ctx, tokens, "alice", units)
-	}
-	// Output:
-	// 50
-	// 30
-	// 0
+	granted, _ := l.AllowN(ctx, tokens, "alice", 50)
+	now = now.Add(200 * time.Millisecond) // the work came to nothing
+	r, _ := l.Undo(ctx, tokens, "alice", granted)
+	fmt.Println(r.Granted, r.Remaining)
+	// Output: 30 100
 }
 
 func ExampleLimiter_Wait() {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // minTTL is the least time that a hold can be asked for: a process that found no
@@ -59,7 +61,8 @@ const (
 
 // held is a hold as a store keeps it.
 type held struct {
-	rules             // of the admission
+	algorithm.Rules   // of the admission
+	algorithm         Algorithm
 	limit             float64
 	id, state         string
 	policy, key       string // the key as stored
@@ -92,12 +95,11 @@ type settlement struct {
 
 // settled is what a settlement found and did.
 type settled struct {
-	held          // as it was before
-	now     int64 // the clock as read
-	changed bool  // the hold was open, or has expired and was settled late
-	known   bool  // outcome tells how the key stands
-	freed   bool  // units went back
-	outcome outcome
+	held            // as it was before
+	now     int64   // the clock as read
+	changed bool    // the hold was open, or has expired and was settled late
+	freed   bool    // units went back
+	outcome outcome // how the key stands
 }
 
 // Reserve sets ask.Cost units aside for ttl, all or nothing: they are consumed at
@@ -107,7 +109,8 @@ type settled struct {
 // open RetryAfter, whoever asks, is as if all of it was spent.
 //
 // An ask with an IdempotencyKey that was reserved before gives the same hold again,
-// as it was answered then, with Result.Replayed.
+// as it was answered then, with Result.Replayed. A hold that was cancelled or has
+// expired came to nothing: its key is free, and an ask with it makes another hold.
 //
 // A LeakyBucketQueue gives ErrUnsupported: what is in a queue is not given back.
 // Where the database cannot be asked Reserve fails whatever Policy.OnError is: a
@@ -122,7 +125,8 @@ func (l *Limiter) Reserve(ctx context.Context, ask Ask, ttl time.Duration) (Hold
 // window only while it is the same window. More than was reserved is recorded even
 // where there is no room, and the key then has nothing left until that has
 // leaked or the window has ended. A FixedWindow that has ended since the Reserve
-// stays as it was, whatever was spent. The rate is the faster of that reserved by
+// stays as it was, whatever was spent; after a Reset what was spent counts in the
+// window that runs. The rate is the faster of that reserved by
 // and that last decided by, should the plan have changed. Result.Granted is units,
 // and Limit and Burst are those of the Reserve.
 //
@@ -204,31 +208,23 @@ func (q *question) replay(h *held, ask Ask, v verb, source Source) (Result, outc
 			"was used with cost "+amount(h.reserved)+", now with "+amount(ask.Cost))
 	}
 	before := *q
-	before.rules = h.rules
+	before.Rules = h.Rules
 	o := outcome{granted: q.count, now: h.createdAt, updatedAt: h.createdAt, before: h}
-	o.view = standing(&h.rules, h.level, 0, h.countedAt)
 	switch h.algorithm {
-	case FixedWindow, SlidingWindowCounter:
-		o.view = standing(&h.rules, h.level, 0, h.endsAt)
+	case FixedWindow:
+		o.view = &algorithm.Window{Count: h.level, EndsAt: h.endsAt}
+	case SlidingWindowCounter:
+		o.view = &algorithm.Counter{Current: h.level, EndsAt: h.endsAt, Period: h.Period}
+	case SlidingWindowLog:
+		o.view = algorithm.LogView{Units: h.level, Newest: h.countedAt}
+	default:
+		o.view = &algorithm.Bucket{Units: h.level, LeakedAt: h.countedAt}
 	}
 	policy := ask.Policy
 	policy.Limit = h.limit
 	r := before.result(v, o, policy, source)
-	r.Replayed = true
+	r.Replayed, r.grant = true, algorithm.Grant{}
 	return r, o, nil
-}
-
-// standing is what a key holds, as rows of all algorithms tell it alike.
-func standing(r *rules, level, previous float64, at int64) view {
-	switch r.algorithm {
-	case FixedWindow:
-		return &fixedWindow{count: level, endsAt: at}
-	case SlidingWindowCounter:
-		return &slidingCounter{current: level, previous: previous, endsAt: at}
-	case SlidingWindowLog:
-		return logView{units: level, newest: at}
-	}
-	return &bucket{units: level, leakedAt: at}
 }
 
 func (e *engine) settleHold(ctx context.Context, id string, units float64) (Result, error) {
@@ -243,15 +239,7 @@ func (e *engine) settleHold(ctx context.Context, id string, units float64) (Resu
 	if !s.changed && !again {
 		return Result{}, fmt.Errorf("%w: it was %s, with %s of its %s units", ErrHoldEnded, s.state, amount(s.units), amount(s.reserved))
 	}
-	q := question{rules: s.rules, policy: s.policy, key: s.key, room: s.capacity, now: e.now()}
-	if !s.known {
-		q.capacity = maxUnits // the key may have a larger plan by now
-		s.outcome, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) { return e.store.get(ctx, &q) })
-		if err != nil {
-			return Result{}, err
-		}
-		q.capacity = s.capacity
-	}
+	q := question{Rules: s.Rules, algorithm: s.algorithm, policy: s.policy, key: s.key, room: s.Capacity}
 	r := q.result(verbFill, s.outcome, Policy{Limit: s.limit}, e.store.source())
 	r.Granted, r.Replayed, r.Expired = units, again, s.state == stateExpired || s.state == stateHeld && s.now >= s.expiresAt
 	return r, nil

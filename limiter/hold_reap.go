@@ -3,6 +3,8 @@ package limiter
 import (
 	"context"
 	"errors"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // maxDue is how many expired holds of a key are looked for at once.
@@ -46,7 +48,7 @@ func (e *engine) reapable(v verb, q *question) bool {
 // lacks tells whether room is what an ask was denied for.
 func (q *question) lacks(v verb, o outcome) bool {
 	if v == verbCheck {
-		return free(q.capacity, o.view.level(&q.rules, o.updatedAt), q.cost) < 1
+		return algorithm.Fit(q.Capacity, o.view.Level(&q.Rules, o.updatedAt), q.cost) < 1
 	}
 	return o.granted == 0 && o.before == nil
 }

@@ -1,12 +1,11 @@
 package limiter
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/pglimit/pglimit/internal/keys"
 )
 
 // maxKey is the longest key in bytes: a row of an index holds about 2,700.
@@ -40,11 +39,4 @@ func validateKey(key string) error {
 }
 
 // storedKey is what reaches the store: the key, or its HMAC.
-func storedKey(key string, secret []byte) string {
-	if len(secret) == 0 {
-		return key
-	}
-	mac := hmac.New(sha256.New, secret)
-	mac.Write([]byte(key))
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
-}
+func storedKey(key string, secret []byte) string { return keys.Stored(key, secret) }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // Limiter decides. It is safe for concurrent use, has no goroutine while nobody
@@ -132,8 +133,8 @@ func (l *Limiter) Fill(ctx context.Context, p Policy, key string, n float64) (Re
 // many. The SlidingWindowLog takes back its newest entries first, the
 // SlidingWindowCounter its current window first. A refund into a bucket that
 // has leaked meanwhile frees room that the leak would have freed later, and one
-// into a window counts for the window that runs: Policy.Refundable tells how much
-// of an earlier answer is left to give back. A LeakyBucketQueue gives ErrUnsupported.
+// into a window counts for the window that runs: Undo gives back what is left of an
+// earlier answer. A LeakyBucketQueue gives ErrUnsupported.
 func (l *Limiter) Refund(ctx context.Context, p Policy, key string, n float64) (Result, error) {
 	return l.engine.one(ctx, verbRefund, p.Ask(key, n))
 }
@@ -229,11 +230,15 @@ func (noTx) deny() error {
 func (n noTx) take(context.Context, *question) (outcome, error)   { return outcome{}, n.deny() }
 func (n noTx) fill(context.Context, *question) (outcome, error)   { return outcome{}, n.deny() }
 func (n noTx) refund(context.Context, *question) (outcome, error) { return outcome{}, n.deny() }
-func (n noTx) get(context.Context, *question) (outcome, error)    { return outcome{}, n.deny() }
-func (n noTx) block(context.Context, *question, int64) error      { return n.deny() }
-func (n noTx) unblock(context.Context, *question, int64) error    { return n.deny() }
-func (n noTx) reset(context.Context, *question) error             { return n.deny() }
-func (n noTx) due(context.Context, *question) ([]string, error)   { return nil, n.deny() }
+func (n noTx) undo(context.Context, *question, algorithm.Grant) (outcome, error) {
+	return outcome{}, n.deny()
+}
+func (n noTx) statement(context.Context, *question) (standing, error) { return standing{}, n.deny() }
+func (n noTx) get(context.Context, *question) (outcome, error)        { return outcome{}, n.deny() }
+func (n noTx) block(context.Context, *question, int64) error          { return n.deny() }
+func (n noTx) unblock(context.Context, *question, int64) error        { return n.deny() }
+func (n noTx) reset(context.Context, *question) error                 { return n.deny() }
+func (n noTx) due(context.Context, *question) ([]string, error)       { return nil, n.deny() }
 func (n noTx) reserve(context.Context, *question, *holding) (outcome, error) {
 	return outcome{}, n.deny()
 }

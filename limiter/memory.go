@@ -5,6 +5,8 @@ import (
 	"hash/maphash"
 	"sync"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // memory is the store of one process. It decides as the statements do, step
@@ -29,13 +31,13 @@ type entryKey struct {
 }
 
 type entry struct {
-	state                              state
-	rules                              rules // as of the last decision
-	updatedAt, blockedUntil, expiresAt int64
+	state                   algorithm.State
+	rules                   algorithm.Rules // as of the last decision
+	updatedAt, blockedUntil int64
 }
 
 func newEntry(a Algorithm, now int64) entry {
-	return entry{state: newState(a, now), rules: rules{leak: 1, tick: 1, period: 1}, updatedAt: now}
+	return entry{state: algorithm.New(a.family(), now), rules: algorithm.Rules{Leak: 1, Tick: 1, Period: 1}, updatedAt: now}
 }
 
 const minSweep = 64 // entries in a shard before it looks for idle ones
@@ -76,15 +78,16 @@ func (m *memory) with(q *question, keep bool, f func(e *entry, now, at int64) fl
 		}
 	}
 	at := max(e.updatedAt, now)
-	return e.outcome(q, now, at, f(e, now, at)), nil
+	return e.outcome(q, &q.Rules, now, at, f(e, now, at)), nil
 }
 
-func (e *entry) outcome(q *question, now, at int64, granted float64) outcome {
+// outcome tells how the key stands by rules r.
+func (e *entry) outcome(q *question, r *algorithm.Rules, now, at int64, granted float64) outcome {
 	o := outcome{granted: granted, now: now, updatedAt: at, blockedUntil: e.blockedUntil}
-	if b, ok := e.state.(*bucket); ok {
-		o.ticket = b.ticket
+	if b, ok := e.state.(*algorithm.Bucket); ok {
+		o.ticket = b.Ticket
 	}
-	o.view = e.state.seen(q.room, q.rest(float64(q.cost*granted)))
+	o.view = e.state.Seen(r, now, at, q.room, q.rest(float64(q.cost*granted)))
 	return o
 }
 
@@ -101,89 +104,83 @@ func (s *shard) sweep(now int64) {
 		return
 	}
 	for k, e := range s.entries {
-		if e.expiresAt <= now {
+		if e.idleAt() <= now {
 			delete(s.entries, k)
 		}
 	}
 	s.sweepAt = max(minSweep, 2*len(s.entries))
 }
 
-// advance brings the state to at, to be added to.
-func (e *entry) advance(r *rules, now, at int64) {
-	e.rules = *r
-	e.state.advance(r, now, at)
-	if l, ok := e.state.(*slidingLog); ok {
-		l.rebase(r)
-	}
-}
-
-// moved notes that the state is at at now, and holds something until then plus
-// the policy's hold at most.
-func (e *entry) moved(q *question, at int64) {
-	e.updatedAt = at
-	e.expiresAt = max(e.expiresAt, e.blockedUntil, at+e.lasts(&q.rules, at))
-}
-
-// lasts is how long the state, which is at at, holds something at most: the
-// policy's hold, or longer where more was spent than there was.
-func (e *entry) lasts(r *rules, at int64) int64 {
-	if b, ok := e.state.(*bucket); ok && b.units > r.capacity {
-		return max(r.hold, r.drain(b.units))
-	}
-	return r.hold
-}
+// idleAt is from when the entry holds nothing: it decides as none does then.
+func (e *entry) idleAt() int64 { return max(e.state.IdleAt(&e.rules), e.updatedAt, e.blockedUntil) }
 
 func (m *memory) take(_ context.Context, q *question) (outcome, error) {
 	return m.with(q, true, func(e *entry, now, at int64) (granted float64) {
-		e.advance(&q.rules, now, at)
-		fit := free(q.room, e.state.level(&q.rules, at), q.cost)
+		fit := algorithm.Fit(q.room, e.state.Used(&q.Rules, now, at), q.cost)
 		switch {
 		case e.blockedUntil > at:
 			granted = blocked
-		case fit >= 1:
+		case fit >= 1 && q.count > 0:
 			granted = min(q.count, fit)
-			e.state.put(at, float64(q.cost*granted))
-		case q.blockFor > 0:
-			e.blockedUntil = at + q.blockFor
+			e.state.Advance(&q.Rules, now, at)
+			e.state.Put(at, float64(q.cost*granted))
+		case q.BlockFor > 0:
+			e.blockedUntil = at + q.BlockFor
 		}
-		e.moved(q, at)
+		if granted <= 0 {
+			e.state.Deny(&q.Rules, now, at)
+		}
+		e.rules, e.updatedAt = q.Rules, at
 		return granted
 	})
 }
 
 func (m *memory) fill(_ context.Context, q *question) (outcome, error) {
-	r := q.rules
-	r.capacity = r.burst
+	r := q.Rules
+	r.Capacity = r.Burst
 	return m.with(q, true, func(e *entry, now, at int64) float64 {
-		e.advance(&r, now, at)
-		granted := e.state.fill(&r, at, q.units)
-		e.moved(q, at)
-		return granted
+		e.rules, e.updatedAt = r, at
+		return e.state.Fill(&r, now, at, q.units)
 	})
 }
 
 func (m *memory) refund(_ context.Context, q *question) (outcome, error) {
-	return m.with(q, false, func(e *entry, now, at int64) float64 {
-		e.rules, e.updatedAt = q.rules, at
-		return e.state.refund(&q.rules, now, at, q.units)
+	return m.giveBack(q, func(e *entry, now, at int64) float64 { return e.state.Refund(&e.rules, now, at, q.units) })
+}
+
+func (m *memory) undo(_ context.Context, q *question, g algorithm.Grant) (outcome, error) {
+	return m.giveBack(q, func(e *entry, now, at int64) float64 {
+		return e.state.Undo(&e.rules, now, at, g, &q.Rules, q.units)
 	})
 }
 
-func (m *memory) get(_ context.Context, q *question) (o outcome, err error) {
+func (m *memory) giveBack(q *question, f func(e *entry, now, at int64) float64) (o outcome, err error) {
 	_, err = m.with(q, false, func(e *entry, now, at int64) float64 {
-		seen := *e // reading leaves the entry as it is
-		seen.state = e.state.clone()
-		seen.state.advance(&q.rules, now, at)
-		o = seen.outcome(q, now, at, 0)
-		return 0
+		back := f(e, now, at)
+		e.updatedAt = at
+		o = e.standing(q, now, at, back)
+		return back
 	})
 	return o, err
+}
+
+// standing is outcome for what goes by the entry's own numbers: of a log, how long
+// its entries may count.
+func (e *entry) standing(q *question, now, at int64, granted float64) outcome {
+	r := q.Rules
+	if l, ok := e.state.(*algorithm.Log); ok {
+		r.Period = l.Keep
+	}
+	return e.outcome(q, &r, now, at, granted)
+}
+
+func (m *memory) get(_ context.Context, q *question) (outcome, error) {
+	return m.with(q, false, func(*entry, int64, int64) float64 { return 0 })
 }
 
 func (m *memory) block(_ context.Context, q *question, forUs int64) error {
 	_, err := m.with(q, true, func(e *entry, _, at int64) float64 {
 		e.blockedUntil = max(e.blockedUntil, at+forUs)
-		e.expiresAt = max(e.expiresAt, e.blockedUntil)
 		return 0
 	})
 	return err
@@ -214,8 +211,8 @@ func (m *memory) reset(_ context.Context, q *question) error {
 
 func (m *memory) leave(_ context.Context, q *question, ticket int64) error {
 	_, err := m.with(q, false, func(e *entry, now, at int64) float64 {
-		if b := e.state.(*bucket); b.ticket == ticket {
-			b.refund(&q.rules, now, at, q.units)
+		if b := e.state.(*algorithm.Bucket); b.Ticket == ticket {
+			b.Refund(&e.rules, now, at, q.units)
 			e.updatedAt = at
 		}
 		return 0

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // memoryHolds are the holds of one process. Its lock comes before those of the
@@ -38,34 +40,34 @@ func (m *memory) reserve(ctx context.Context, q *question, h *holding) (outcome,
 	now := memoryClock(q.now)
 	m.forget(now)
 	_, k := m.shard(q)
+	var before *held
 	if h.idempotency != nil {
-		if before := m.holds.byIdempotent[idempotent{k, *h.idempotency}]; before != nil {
-			if before.forgetAt > now {
-				c := *before
-				return outcome{before: &c}, nil
-			}
-			m.drop(before, now)
-		}
+		before = m.holds.byIdempotent[idempotent{k, *h.idempotency}]
 	}
-	if !q.possible() {
+	switch {
+	case before != nil && before.forgetAt > now && !before.overdue(now):
+		c := *before
+		return outcome{before: &c}, nil
+	case !q.possible():
 		return m.get(ctx, q)
+	case before != nil && before.forgetAt <= now:
+		m.drop(before, now)
+	case before != nil:
+		m.end(before, stateExpired, 0, now)
 	}
 	o, err := m.take(ctx, q)
 	if err != nil || o.granted <= 0 {
 		return o, err
 	}
 	n := &held{
-		rules: q.rules, limit: h.limit, id: h.id, state: h.state, policy: q.policy, key: q.key, idempotency: h.idempotency,
-		reserved: q.units, units: q.units, level: o.view.level(&q.rules, o.updatedAt),
+		Rules: q.Rules, algorithm: q.algorithm, limit: h.limit, id: h.id, state: h.state, policy: q.policy, key: q.key, idempotency: h.idempotency,
+		reserved: q.units, units: q.units, level: o.view.Level(&q.Rules, o.updatedAt),
 		countedAt: o.updatedAt, createdAt: o.updatedAt, expiresAt: o.updatedAt + h.ttl, forgetAt: o.updatedAt + h.ttl + h.remember,
 	}
-	switch v := o.view.(type) {
-	case *bucket:
-		n.countedAt = v.leakedAt
-	case *fixedWindow:
-		n.endsAt = v.endsAt
-	case *slidingCounter:
-		n.endsAt = v.endsAt
+	if g := o.view.Counted(o.updatedAt); g.At != 0 {
+		n.countedAt = g.At
+	} else {
+		n.endsAt = g.EndsAt
 	}
 	m.holds.byID[n.id] = n
 	if n.state == stateHeld {
@@ -90,29 +92,31 @@ func (m *memory) settle(_ context.Context, c *settlement) (settled, error) {
 	return m.end(h, c.state, c.units, now), nil
 }
 
+// overdue tells whether the hold is open and has expired.
+func (h *held) overdue(now int64) bool { return h.state == stateHeld && h.expiresAt <= now }
+
 // end brings a hold to a state, and the key to what is counted of it then. The
 // holds' lock is held.
 func (m *memory) end(h *held, state string, units float64, now int64) settled {
 	s := settled{held: *h, now: now}
 	s.changed = h.state == stateHeld && (state != stateExpired || h.expiresAt <= now) || h.state == stateExpired && state == stateSettled
+	back := 0.0
+	moves := s.changed && units != h.units && (h.algorithm != FixedWindow || h.endsAt > now)
+	q := question{Rules: h.Rules, algorithm: h.algorithm, policy: h.policy, key: h.key, now: &now}
+	_, _ = m.with(&q, moves, func(e *entry, now, at int64) float64 {
+		if moves {
+			fresh := e.rules.Capacity == 0 // or only a block made it
+			if fresh {
+				e.rules = h.Rules
+			}
+			back = e.state.Settle(&e.rules, now, at, algorithm.Held{Rules: h.Rules, Units: h.units, CountedAt: h.countedAt, EndsAt: h.endsAt}, units, fresh)
+			e.updatedAt = at
+		}
+		s.outcome = e.standing(&q, now, at, 0)
+		return 0
+	})
 	if !s.changed {
 		return s
-	}
-	back := 0.0
-	if units != h.units && (h.algorithm != FixedWindow || h.endsAt > now) {
-		q := question{rules: h.rules, policy: h.policy, key: h.key, now: &now}
-		s.outcome, _ = m.with(&q, true, func(e *entry, now, at int64) float64 {
-			fresh := e.rules.capacity == 0 // or only a block made it
-			if fresh {
-				e.rules = h.rules
-			}
-			back = e.state.settle(&e.rules, now, at, h, units, fresh)
-			s.known = h.algorithm != FixedWindow || e.state.(*fixedWindow).endsAt == h.endsAt
-			if s.known {
-				e.settled(h, at)
-			}
-			return 0
-		})
 	}
 	s.freed = back > 0
 	h.state = state
@@ -122,17 +126,14 @@ func (m *memory) end(h *held, state string, units float64, now int64) settled {
 	}
 	if state == stateSettled {
 		h.units = units
-	} else {
-		h.units -= back
+		return s
+	}
+	h.units -= back
+	if h.idempotency != nil { // what came to nothing may be asked for again
+		delete(m.holds.byIdempotent, idempotent{h.entryKey(), *h.idempotency})
+		h.idempotency = nil
 	}
 	return s
-}
-
-// settled notes that the state is at at now, and how long it holds something
-// after a hold of it was settled.
-func (e *entry) settled(h *held, at int64) {
-	e.updatedAt = at
-	e.expiresAt = max(e.expiresAt, e.blockedUntil, at+max(h.hold, e.lasts(&e.rules, at)))
 }
 
 func (m *memory) due(_ context.Context, q *question) ([]string, error) {
@@ -190,13 +191,17 @@ func (m *memory) drop(h *held, now int64) {
 	}
 }
 
-func (m *memory) open(_ context.Context, q *question, endsAt int64) (s Statement, err error) {
+func (m *memory) statement(ctx context.Context, q *question) (s standing, err error) {
 	m.holds.mu.Lock()
 	defer m.holds.mu.Unlock()
+	if s.outcome, err = m.get(ctx, q); err != nil {
+		return s, err
+	}
+	w, windowed := s.outcome.view.(*algorithm.Window)
 	for h := range m.holds.open[entryKey{q.algorithm, q.policy, q.key}] {
-		if endsAt == 0 || h.endsAt == endsAt {
-			s.Holds++
-			s.Held += h.units
+		if !windowed || h.endsAt == w.EndsAt && h.endsAt > s.outcome.now {
+			s.holds++
+			s.held += h.units
 		}
 	}
 	return s, nil

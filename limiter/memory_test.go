@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 func manualClock() (now func() time.Time, advance func(time.Duration)) {
@@ -104,25 +106,32 @@ func TestMemoryHasNoTransactions(t *testing.T) {
 	}
 }
 
-// TestExpiredIsEmpty: a row is marked as expired no sooner than it decides as
-// no row does; this is what lets the janitor delete it.
-func TestExpiredIsEmpty(t *testing.T) {
-	for _, algorithm := range Algorithms() {
+// TestIdleIsEmpty: a key that is forgotten decides as none does, and what it holds
+// is gone by then; a new row is looked at no sooner.
+func TestIdleIsEmpty(t *testing.T) {
+	for _, a := range Algorithms() {
 		for _, limit := range []float64{1e-9, 0.3, 7, 1e6, 1 << 53} {
 			for _, period := range []time.Duration{time.Microsecond, time.Second, 31 * 24 * time.Hour} {
-				p := Policy{Name: "p", Algorithm: algorithm, Limit: limit, Period: period}
-				if algorithm == LeakyBucket {
+				p := Policy{Name: "p", Algorithm: a, Limit: limit, Period: period}
+				if a == LeakyBucket {
 					p.Tick = 3 * period
 				}
 				if err := p.Validate(); err != nil {
 					t.Fatal(err)
 				}
 				r := newRules(&p)
-				s := newState(algorithm, 0)
-				s.advance(&r, 0, 0)
-				s.put(0, r.capacity)
-				if at := s.seen(0, 0).emptyAt(&r, 0); at > r.hold && r.hold < maxHold {
-					t.Errorf("%+v: expires after %d µs, but holds something until %d", p, r.hold, at)
+				s := algorithm.New(a.family(), 0)
+				s.Advance(&r, 0, 0)
+				s.Put(0, r.Capacity)
+				idle := s.IdleAt(&r)
+				if at := s.Seen(&r, 0, 0, 0, 0).EmptyAt(&r, 0); at > idle && idle < algorithm.MaxLifetime {
+					t.Errorf("%+v: idle after %d µs, but holds something until %d", p, idle, at)
+				}
+				if used := s.Used(&r, idle, idle); used != 0 && idle < algorithm.MaxLifetime {
+					t.Errorf("%+v: idle with %v in use", p, used)
+				}
+				if idle > r.Lifetime {
+					t.Errorf("%+v: looked at first after %d µs, idle after %d", p, r.Lifetime, idle)
 				}
 			}
 		}

@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // Bounds of a policy's numbers.
 const (
-	maxUnits    = 1 << 53                       // above it float64 skips whole numbers
-	minUnits    = 1e-9                          // of Limit and Burst
-	maxDuration = 36525 * 24 * time.Hour        // a hundred years
+	maxUnits    = algorithm.MaxUnits
+	minUnits    = 1e-9 // of Limit and Burst
+	maxDuration = time.Duration(algorithm.MaxLifetime) * time.Microsecond
 	nameHelp    = `^[a-z0-9][a-z0-9_.-]{0,63}$` // what a policy's name looks like
 )
 

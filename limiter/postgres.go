@@ -2,13 +2,12 @@ package limiter
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // table is how one algorithm's statements are called.
@@ -18,7 +17,9 @@ type table struct {
 	held     func(context.Context, db.DBTX, db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error)
 	fill     func(context.Context, db.DBTX, *question) (outcome, error)
 	refund   func(context.Context, db.DBTX, *question) (outcome, error)
+	undo     func(context.Context, db.DBTX, *question, algorithm.Grant) (outcome, error)
 	get      func(context.Context, db.DBTX, *question) (outcome, error)
+	stand    func(context.Context, db.DBTX, *question) (standing, error)
 	block    func(context.Context, db.DBTX, db.TokenBucketBlockParams) error
 	unblock  func(context.Context, db.DBTX, db.TokenBucketUnblockParams) error
 	reset    func(context.Context, db.DBTX, db.TokenBucketResetParams) (int64, error)
@@ -142,17 +143,25 @@ func (p postgres) fill(ctx context.Context, q *question) (outcome, error) {
 }
 
 func (p postgres) refund(ctx context.Context, q *question) (outcome, error) {
+	return p.decide(ctx, q, tables[q.algorithm].refund)
+}
+
+func (p postgres) undo(ctx context.Context, q *question, g algorithm.Grant) (outcome, error) {
 	return p.decide(ctx, q, func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
-		o, err := tables[q.algorithm].refund(ctx, tx, q)
-		if errors.Is(err, pgx.ErrNoRows) { // no row: nothing is there
-			return tables[q.algorithm].get(ctx, tx, q)
-		}
-		return o, err
+		return tables[q.algorithm].undo(ctx, tx, q, g)
 	})
 }
 
 func (p postgres) get(ctx context.Context, q *question) (outcome, error) {
 	return p.decide(ctx, q, tables[q.algorithm].get)
+}
+
+func (p postgres) statement(ctx context.Context, q *question) (s standing, err error) {
+	s.outcome, err = p.decide(ctx, q, func(ctx context.Context, tx db.DBTX, q *question) (_ outcome, err error) {
+		s, err = tables[q.algorithm].stand(ctx, tx, q)
+		return s.outcome, err
+	})
+	return s, err
 }
 
 // exec runs one statement that answers nothing.
@@ -189,16 +198,14 @@ func (p postgres) reset(ctx context.Context, q *question) error {
 func (p postgres) leave(ctx context.Context, q *question, ticket int64) error {
 	return p.exec(ctx, func(tx db.DBTX) error {
 		_, err := queries.LeakyBucketQueueLeave(ctx, tx, db.LeakyBucketQueueLeaveParams{
-			Policy: q.policy, Key: q.key, Ticket: ticket, Units: q.units,
-			Capacity: q.capacity, Leak: q.leak, NowUs: q.now, Commit: q.commit,
+			Policy: q.policy, Key: q.key, Ticket: ticket, Units: q.units, NowUs: q.now, Commit: q.commit,
 		})
 		return err
 	})
 }
 
 // continued brings what a Get returned to the moment of the question.
-func continued(q *question, s state, now, updatedAt, blockedUntil int64) outcome {
+func continued(q *question, s algorithm.State, now, updatedAt, blockedUntil int64) outcome {
 	at := max(now, updatedAt)
-	s.advance(&q.rules, now, at)
-	return outcome{now: now, updatedAt: at, blockedUntil: blockedUntil, view: s.seen(q.room, q.rest(0))}
+	return outcome{now: now, updatedAt: at, blockedUntil: blockedUntil, view: s.Seen(&q.Rules, now, at, q.room, q.rest(0))}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // holds is how one algorithm's statements about holds are called.
@@ -20,8 +21,8 @@ var holdTables = map[Algorithm]*holds{
 	LeakyBucket: {
 		reserve: func(ctx context.Context, tx db.DBTX, q *question, h *holding) (outcome, error) {
 			row, err := queries.LeakyBucketReserve(ctx, tx, db.LeakyBucketReserveParams{
-				Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.capacity, Burst: q.burst,
-				Leak: q.leak, TickUs: q.tick, BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
+				Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.Capacity, Burst: q.Burst,
+				Leak: q.Leak, TickUs: q.Tick, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 				ID: h.id, State: h.state, IdempotencyKey: h.idempotency, LimitUnits: h.limit, TtlUs: h.ttl, RememberUs: h.remember,
 			})
 			return leaky(db.LeakyBucketTakeRow(row)), err
@@ -34,8 +35,8 @@ var holdTables = map[Algorithm]*holds{
 	LeakyBucketQueue: {
 		reserve: func(ctx context.Context, tx db.DBTX, q *question, h *holding) (outcome, error) {
 			row, err := queries.LeakyBucketQueueReserve(ctx, tx, db.LeakyBucketQueueReserveParams{
-				Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.capacity, Burst: q.burst, Room: q.room,
-				Leak: q.leak, BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
+				Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.Capacity, Burst: q.Burst, Room: q.room,
+				Leak: q.Leak, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 				ID: h.id, State: h.state, IdempotencyKey: h.idempotency, LimitUnits: h.limit, TtlUs: h.ttl, RememberUs: h.remember,
 			})
 			return queued(db.LeakyBucketQueueTakeRow(row)), err
@@ -62,9 +63,9 @@ var holdTables = map[Algorithm]*holds{
 		reserve: func(ctx context.Context, tx db.DBTX, q *question, h *holding) (outcome, error) {
 			from, turn, until := q.turns(q.now)
 			row, err := queries.FixedWindowReserve(ctx, tx, db.FixedWindowReserveParams{
-				Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.capacity, Burst: q.burst,
-				PeriodUs: q.period, Aligned: q.aligned, FromUs: from, TurnUs: turn, UntilUs: until,
-				BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
+				Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.Capacity, Burst: q.Burst,
+				PeriodUs: q.Period, Aligned: q.Aligned, FromUs: from, TurnUs: turn, UntilUs: until,
+				BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 				ID: h.id, State: h.state, IdempotencyKey: h.idempotency, LimitUnits: h.limit, TtlUs: h.ttl, RememberUs: h.remember,
 			})
 			return counted(db.FixedWindowTakeRow(row)), err
@@ -77,11 +78,11 @@ var holdTables = map[Algorithm]*holds{
 	SlidingWindowCounter: {
 		reserve: func(ctx context.Context, tx db.DBTX, q *question, h *holding) (outcome, error) {
 			row, err := queries.SlidingWindowCounterReserve(ctx, tx, db.SlidingWindowCounterReserveParams{
-				Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.capacity, Burst: q.burst,
-				PeriodUs: q.period, BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
+				Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.Capacity, Burst: q.Burst,
+				PeriodUs: q.Period, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 				ID: h.id, State: h.state, IdempotencyKey: h.idempotency, LimitUnits: h.limit, TtlUs: h.ttl, RememberUs: h.remember,
 			})
-			return slid(db.SlidingWindowCounterTakeRow(row)), err
+			return slid(q, db.SlidingWindowCounterTakeRow(row)), err
 		},
 		settle: func(ctx context.Context, tx db.DBTX, p db.TokenBucketSettleParams) (db.TokenBucketSettleRow, error) {
 			row, err := queries.SlidingWindowCounterSettle(ctx, tx, db.SlidingWindowCounterSettleParams(p))
@@ -91,8 +92,8 @@ var holdTables = map[Algorithm]*holds{
 	SlidingWindowLog: {
 		reserve: func(ctx context.Context, tx db.DBTX, q *question, h *holding) (outcome, error) {
 			row, err := queries.SlidingWindowLogReserve(ctx, tx, db.SlidingWindowLogReserveParams{
-				Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Unit: q.unit, Capacity: q.capacity, Burst: q.burst,
-				PeriodUs: q.period, BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
+				Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Unit: q.unit, Capacity: q.Capacity, Burst: q.Burst,
+				PeriodUs: q.Period, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 				ID: h.id, State: h.state, IdempotencyKey: h.idempotency, LimitUnits: h.limit, TtlUs: h.ttl, RememberUs: h.remember,
 			})
 			return logged(db.SlidingWindowLogFillRow{
@@ -109,8 +110,8 @@ var holdTables = map[Algorithm]*holds{
 
 func bucketReserve(q *question, h *holding) db.TokenBucketReserveParams {
 	return db.TokenBucketReserveParams{
-		Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.capacity, Burst: q.burst,
-		Leak: q.leak, BlockForUs: q.blockFor, HoldUs: q.hold, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
+		Policy: q.policy, Key: q.key, Cost: q.cost, Count: q.count, Capacity: q.Capacity, Burst: q.Burst,
+		Leak: q.Leak, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.now, Commit: q.commit, LockTimeout: q.lockTimeout,
 		ID: h.id, State: h.state, IdempotencyKey: h.idempotency, LimitUnits: h.limit, TtlUs: h.ttl, RememberUs: h.remember,
 	}
 }
@@ -119,9 +120,9 @@ func bucketReserve(q *question, h *holding) db.TokenBucketReserveParams {
 // idempotency key it looks that up; if that is to be forgotten, it goes first.
 func (p postgres) reserve(ctx context.Context, q *question, h *holding) (outcome, error) {
 	if !q.possible() { // now, but it may have been admitted before
-		before, forgotten, err := p.readBefore(ctx, q, h)
-		if err != nil || before != nil && !forgotten {
-			return outcome{before: before}, err
+		before, err := p.readBefore(ctx, q, h)
+		if err != nil || before != nil && !before.free() {
+			return outcome{before: heldOf(before)}, err
 		}
 		return p.get(ctx, q)
 	}
@@ -131,15 +132,22 @@ func (p postgres) reserve(ctx context.Context, q *question, h *holding) (outcome
 		}
 	}
 	for range maxTries {
+		overdue := false
 		o, err := p.decide(ctx, q, func(ctx context.Context, tx db.DBTX, q *question) (outcome, error) {
 			o, err := holdTables[q.algorithm].reserve(ctx, tx, q, h)
 			if !errors.Is(err, pgx.ErrNoRows) {
 				return o, err
 			}
+			var b *before
 			if o, err = (outcome{}), nil; h.idempotency != nil {
-				o.before, _, err = readBefore(ctx, tx, q, h) // nil: gone between the two statements
+				b, err = readBefore(ctx, tx, q, h) // nil: gone between the two statements
 			}
-			if err == nil && o.before == nil && q.calendar != nil {
+			switch {
+			case b != nil && b.free():
+				overdue = true
+			case b != nil:
+				o.before = &b.held
+			case err == nil && q.Calendar != nil:
 				err = errOtherPeriod
 			}
 			return o, err
@@ -147,7 +155,7 @@ func (p postgres) reserve(ctx context.Context, q *question, h *holding) (outcome
 		switch {
 		case sqlState(err) == uniqueViolation && p.tx:
 			return o, fmt.Errorf("%w: %w", ErrRetryTx, err)
-		case sqlState(err) == uniqueViolation:
+		case sqlState(err) == uniqueViolation, err == nil && overdue:
 			if err := p.forget(ctx, q, h); err != nil {
 				return outcome{}, err
 			}
@@ -161,27 +169,26 @@ func (p postgres) reserve(ctx context.Context, q *question, h *holding) (outcome
 // prepare makes sure that reserve cannot fail in the caller's transaction: it
 // locks the key's row, so that whoever had it has committed what reserve reads.
 func (p postgres) prepare(ctx context.Context, q *question, h *holding) (o outcome, err error) {
-	var forgotten bool
-	o.before, forgotten, err = p.readBefore(ctx, q, h)
-	if err != nil || o.before != nil && !forgotten {
-		return o, err
+	before, err := p.readBefore(ctx, q, h)
+	if err != nil || before != nil && !before.free() {
+		return outcome{before: heldOf(before)}, err
 	}
-	if forgotten {
+	if before != nil {
 		if err := p.forget(ctx, q, h); err != nil {
 			return outcome{}, err
 		}
 	}
 	nothing := *q
-	nothing.count, nothing.blockFor = 0, 0
+	nothing.count, nothing.BlockFor = 0, 0
 	_, err = p.take(ctx, &nothing)
 	return outcome{}, err
 }
 
 // forget frees an idempotency key whose admission need not be remembered any
-// longer. An open hold of it is given back before.
+// longer, or whose hold has expired: that is given back, which frees the key too.
 func (p postgres) forget(ctx context.Context, q *question, h *holding) error {
-	before, forgotten, err := p.readBefore(ctx, q, h)
-	if err != nil || !forgotten {
+	before, err := p.readBefore(ctx, q, h)
+	if err != nil || before == nil || !before.free() {
 		return err
 	}
 	if before.state == stateHeld {
@@ -198,29 +205,47 @@ func (p postgres) forget(ctx context.Context, q *question, h *holding) error {
 	})
 }
 
-func (p postgres) readBefore(ctx context.Context, q *question, h *holding) (before *held, forgotten bool, err error) {
+// before is what was admitted under an idempotency key.
+type before struct {
+	held
+	forgotten bool // it need not be remembered any longer
+	overdue   bool // it is an open hold that has expired
+}
+
+// free tells whether the key may be used again.
+func (b *before) free() bool { return b.forgotten || b.overdue }
+
+// heldOf is nil for nil.
+func heldOf(b *before) *held {
+	if b == nil {
+		return nil
+	}
+	return &b.held
+}
+
+func (p postgres) readBefore(ctx context.Context, q *question, h *holding) (b *before, err error) {
 	err = p.exec(ctx, func(tx db.DBTX) (err error) {
-		before, forgotten, err = readBefore(ctx, tx, q, h)
+		b, err = readBefore(ctx, tx, q, h)
 		return err
 	})
-	return before, forgotten, err
+	return b, err
 }
 
 // readBefore returns nil if nothing was admitted.
-func readBefore(ctx context.Context, tx db.DBTX, q *question, h *holding) (before *held, forgotten bool, err error) {
+func readBefore(ctx context.Context, tx db.DBTX, q *question, h *holding) (*before, error) {
 	row, err := queries.HoldByIdempotency(ctx, tx, db.HoldByIdempotencyParams{
 		Policy: q.policy, Key: q.key, Algorithm: string(q.algorithm), IdempotencyKey: *h.idempotency, NowUs: q.now,
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, false, nil
+		return nil, nil
 	}
-	r := q.rules
-	r.burst, r.capacity, r.leak, r.tick, r.period = row.Burst, row.Capacity, row.Leak, row.TickUs, row.PeriodUs
-	return &held{
-		rules: r, limit: row.LimitUnits, id: row.ID, state: row.State, policy: q.policy, key: q.key,
+	r := q.Rules
+	r.Burst, r.Capacity, r.Leak, r.Tick, r.Period = row.Burst, row.Capacity, row.Leak, row.TickUs, row.PeriodUs
+	return &before{forgotten: row.Forgotten, overdue: row.Overdue, held: held{
+		Rules: r, algorithm: q.algorithm, limit: row.LimitUnits, id: row.ID, state: row.State, policy: q.policy, key: q.key,
 		reserved: row.Reserved, level: row.Level, endsAt: row.EndsAtUs, countedAt: row.CountedAtUs,
 		createdAt: row.CreatedAtUs, expiresAt: row.ExpiresAtUs,
-	}, row.Forgotten, err
+	}}, err
 }
 
 func (p postgres) settle(ctx context.Context, c *settlement) (s settled, err error) {
@@ -229,11 +254,14 @@ func (p postgres) settle(ctx context.Context, c *settlement) (s settled, err err
 		row, err := holdTables[c.algorithm].settle(ctx, tx, db.TokenBucketSettleParams{
 			ID: c.id, State: c.state, Units: c.units, NowUs: c.now, Commit: c.commit,
 		})
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
+		if err != nil {
+			if errors.Is(err, pgx.ErrNoRows) {
+				err = nil
+			}
+			return err
 		}
 		found, s = true, settlementOf(c.algorithm, row)
-		return err
+		return nil
 	})
 	if err == nil && !found {
 		return s, fmt.Errorf("%w: %s", ErrNoHold, quote(c.id))
@@ -242,22 +270,31 @@ func (p postgres) settle(ctx context.Context, c *settlement) (s settled, err err
 }
 
 func settlementOf(a Algorithm, row db.TokenBucketSettleRow) settled {
-	r := rules{
-		algorithm: a, burst: row.Burst, capacity: row.Capacity, leak: row.Leak, tick: row.TickUs, period: row.PeriodUs, hold: row.HoldUs,
+	r := algorithm.Rules{
+		Burst: row.Burst, Capacity: row.Capacity, Leak: row.Leak, Tick: row.TickUs, Period: row.PeriodUs,
 	}
 	s := settled{
 		held: held{
-			rules: r, limit: row.LimitUnits, state: row.State, policy: row.Policy, key: row.Key,
+			Rules: r, algorithm: a, limit: row.LimitUnits, state: row.State, policy: row.Policy, key: row.Key,
 			reserved: row.Reserved, units: row.UnitsBefore, expiresAt: row.ExpiresAtUs,
 		},
-		now: row.NowUs, changed: row.Changes, known: row.Known, freed: row.Freed,
+		now: row.NowUs, changed: row.Changes, freed: row.Freed,
 	}
-	if row.Known {
-		s.outcome = outcome{
-			now: row.NowUs, updatedAt: row.UpdatedAtUs, blockedUntil: row.BlockedUntilUs,
-			view: standing(&r, row.Level, row.Previous, row.AtUs),
-		}
+	var now algorithm.State
+	switch a {
+	case FixedWindow:
+		now = &algorithm.Window{Count: row.Level, EndsAt: row.AtUs}
+	case SlidingWindowCounter:
+		now = &algorithm.Counter{Current: row.Level, Previous: row.Previous, EndsAt: row.AtUs, Period: row.WindowUs}
+	case SlidingWindowLog:
+		s.outcome = logGot(db.SlidingWindowLogGetRow{
+			NowUs: row.NowUs, Level: row.Level, NewestAtUs: row.AtUs, UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
+		})
+		return s
+	default:
+		now = &algorithm.Bucket{Units: row.Level, LeakedAt: row.AtUs}
 	}
+	s.outcome = continued(&question{Rules: r}, now, row.NowUs, row.UpdatedAtUs, row.BlockedUntilUs)
 	return s
 }
 
@@ -281,15 +318,4 @@ func (p postgres) nextDue(ctx context.Context) (wait int64, err error) {
 		return err
 	})
 	return wait, err
-}
-
-func (p postgres) open(ctx context.Context, q *question, endsAt int64) (s Statement, err error) {
-	err = p.exec(ctx, func(tx db.DBTX) error {
-		row, err := queries.HoldsOpen(ctx, tx, db.HoldsOpenParams{
-			Policy: q.policy, Key: q.key, Algorithm: string(q.algorithm), EndsAtUs: endsAt,
-		})
-		s.Holds, s.Held = int(row.Holds), row.Units
-		return err
-	})
-	return s, err
 }

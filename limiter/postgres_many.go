@@ -46,23 +46,23 @@ func (s *statement) reset(rows []*row, now *int64) {
 		s.keys = append(s.keys, q.key)
 		s.costs = append(s.costs, q.cost)
 		s.counts = append(s.counts, float64(r.count))
-		s.capacities = append(s.capacities, q.capacity)
-		s.holds = append(s.holds, q.hold)
-		s.blocks = append(s.blocks, q.blockFor)
+		s.capacities = append(s.capacities, q.Capacity)
+		s.holds = append(s.holds, q.Lifetime)
+		s.blocks = append(s.blocks, q.BlockFor)
 		switch q.algorithm {
 		case LeakyBucket:
-			s.leaks = append(s.leaks, q.leak)
-			s.ticks = append(s.ticks, q.tick)
+			s.leaks = append(s.leaks, q.Leak)
+			s.ticks = append(s.ticks, q.Tick)
 		case FixedWindow:
-			s.periods = append(s.periods, q.period)
-			s.aligned = append(s.aligned, q.aligned)
-			if q.calendar != nil {
+			s.periods = append(s.periods, q.Period)
+			s.aligned = append(s.aligned, q.Aligned)
+			if q.Calendar != nil {
 				s.turn(i, q)
 			}
 		case SlidingWindowCounter, SlidingWindowLog:
-			s.periods = append(s.periods, q.period)
+			s.periods = append(s.periods, q.Period)
 		default:
-			s.leaks = append(s.leaks, q.leak)
+			s.leaks = append(s.leaks, q.Leak)
 		}
 	}
 }
@@ -77,28 +77,39 @@ func (s *statement) turn(i int, q *question) {
 	s.froms, s.turns, s.untils = append(s.froms, from), append(s.turns, turn), append(s.untils, until)
 }
 
-// put gives what came back for a key to its row. They come back in no order
-// that can be relied on, though mostly in that of the arrays.
+// put gives what came back for a key to its row.
 func (s *statement) put(policy, key string, o outcome) {
+	if r := s.row(policy, key); r != nil {
+		s.answer(r, o)
+	}
+}
+
+// row is that of a key, nil if there is none. They come back in no order that can be
+// relied on, though mostly in that of the arrays.
+func (s *statement) row(policy, key string) *row {
 	n := len(s.rows)
 	for i := range n {
 		j := (s.found + i) % n
 		if s.keys[j] == key && s.policies[j] == policy {
-			if s.now != nil {
-				o.now = *s.now
-			}
-			s.rows[j].outcome = o
 			s.found = j + 1
-			return
+			return s.rows[j]
 		}
 	}
+	return nil
+}
+
+func (s *statement) answer(r *row, o outcome) {
+	if s.now != nil {
+		o.now = *s.now
+	}
+	r.outcome = o
 }
 
 // done checks that each row has its outcome.
 func (s *statement) done(err error) error {
 	for i, r := range s.rows {
 		if err == nil && r.outcome.view == nil {
-			if r.q.calendar != nil {
+			if r.q.Calendar != nil {
 				return errOtherPeriod
 			}
 			return fmt.Errorf("no row came back for %s and %s", quote(s.policies[i]), quote(s.keys[i]))
@@ -194,9 +205,12 @@ func slidingWindowCounterTakeMany(ctx context.Context, tx db.DBTX, s *statement)
 		NowUs: s.now, Commit: s.commit, LockTimeout: s.lockTimeout,
 	})
 	for _, r := range rows {
-		s.put(r.Policy, r.Key, slid(db.SlidingWindowCounterTakeRow{
-			Granted: r.Granted, Current: r.Current, Previous: r.Previous, EndsAtUs: r.EndsAtUs, UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
-		}))
+		if w := s.row(r.Policy, r.Key); w != nil {
+			s.answer(w, slid(w.q, db.SlidingWindowCounterTakeRow{
+				Granted: r.Granted, Current: r.Current, Previous: r.Previous, PeriodUs: r.PeriodUs, EndsAtUs: r.EndsAtUs,
+				UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
+			}))
+		}
 	}
 	return s.done(err)
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"math"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // Never is the RetryAfter of an ask that can never fit, because its cost is
@@ -89,6 +91,8 @@ type Result struct {
 	Source Source
 	// At is the clock that decided, cut to the microsecond.
 	At time.Time
+
+	grant algorithm.Grant // for Undo
 }
 
 // resultJSON is a Result in JSON: times in seconds, null for never.

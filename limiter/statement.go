@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // Statement is how a key stands: what was spent, what is held and what is left.
@@ -47,9 +49,7 @@ func (s Statement) MarshalJSON() ([]byte, error) {
 	return json.Marshal(t)
 }
 
-// Statement tells how the key stands. It consumes nothing. The holds and the
-// key's row are read one after the other: what happens between the two can show
-// in one and not in the other.
+// Statement tells how the key stands, as of one moment. It consumes nothing.
 func (l *Limiter) Statement(ctx context.Context, p Policy, key string) (Statement, error) {
 	return l.engine.statement(ctx, p, key)
 }
@@ -64,26 +64,19 @@ func (e *engine) statement(ctx context.Context, p Policy, key string) (s Stateme
 	if err := e.question(verbCheck, p.Ask(key, 0), &q); err != nil {
 		return s, err
 	}
-	_, err = e.config.bounded(ctx, func(ctx context.Context) (outcome, error) {
-		o, err := e.store.get(ctx, &q)
-		if err != nil {
-			return o, err
-		}
-		ends := int64(0)
-		w, windowed := o.view.(*fixedWindow)
-		if windowed {
-			ends = w.endsAt // holds of an earlier window are not counted in this one
-		}
-		if s, err = e.store.open(ctx, &q, ends); err != nil {
-			return o, err
-		}
-		s.Result = q.result(verbCheck, o, p, e.store.source())
-		s.Held = min(s.Held, s.Result.Level)
-		s.Spent, s.Left = s.Result.Level-s.Held, s.Result.Remaining
-		if windowed && w.count > 0 {
-			s.Ends = time.UnixMicro(ends)
-		}
-		return o, nil
+	var now standing
+	_, err = e.config.bounded(ctx, func(ctx context.Context) (_ outcome, err error) {
+		now, err = e.store.statement(ctx, &q)
+		return outcome{}, err
 	})
-	return s, err
+	if err != nil {
+		return s, err
+	}
+	s.Result = q.result(verbCheck, now.outcome, p, e.store.source())
+	s.Holds, s.Held = now.holds, min(now.held, s.Result.Level)
+	s.Spent, s.Left = s.Result.Level-s.Held, s.Result.Remaining
+	if w, ok := now.outcome.view.(*algorithm.Window); ok && w.Count > 0 {
+		s.Ends = time.UnixMicro(w.EndsAt)
+	}
+	return s, nil
 }

@@ -3,20 +3,23 @@ package limiter
 import (
 	"context"
 	"sync/atomic"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // question is an Ask as a store takes it: valid, its policy compiled.
 type question struct {
-	rules
-	source Policy  // what the rules were compiled from, valid
-	policy string  // the policy's name
-	key    string  // the key as stored
-	units  float64 // what is asked for
-	cost   float64 // of one ask
-	count  float64 // how many asks of that cost
-	unit   float64 // RetryAfter is until that much more fits, or the rest if less
-	room   float64 // how full the key may be after it: capacity, or less for a Wait
-	now    *int64  // Config.Now's clock; nil for the store's own
+	algorithm.Rules
+	algorithm Algorithm
+	source    Policy  // what the rules were compiled from, valid
+	policy    string  // the policy's name
+	key       string  // the key as stored
+	units     float64 // what is asked for
+	cost      float64 // of one ask
+	count     float64 // how many asks of that cost
+	unit      float64 // RetryAfter is until that much more fits, or the rest if less
+	room      float64 // how full the key may be after it: capacity, or less for a Wait
+	now       *int64  // Config.Now's clock; nil for the store's own
 
 	ahead    *atomic.Int64 // by how much the database's clock is, when last compared
 	compared int           // how often it was, for this question
@@ -29,7 +32,7 @@ type question struct {
 func (q *question) rest(granted float64) float64 { return min(q.unit, q.units-granted) }
 
 // possible tells whether the ask fits into an empty key.
-func (q *question) possible() bool { return free(q.capacity, 0, q.cost) >= 1 }
+func (q *question) possible() bool { return algorithm.Fit(q.Capacity, 0, q.cost) >= 1 }
 
 // What synchronous_commit is to be in a statement; empty leaves it as it is.
 const (
@@ -51,7 +54,7 @@ type outcome struct {
 	updatedAt    int64   // the clock that never moves back
 	blockedUntil int64
 	ticket       int64 // of a queue
-	view         view
+	view         algorithm.View
 	before       *held // admitted before, under the same idempotency key
 }
 
@@ -68,6 +71,8 @@ type store interface {
 	takeAll(ctx context.Context, joints []*joint, possible bool) (bool, error)
 	fill(ctx context.Context, q *question) (outcome, error)
 	refund(ctx context.Context, q *question) (outcome, error)
+	// undo gives back what is left of units that were counted in g.
+	undo(ctx context.Context, q *question, g algorithm.Grant) (outcome, error)
 	get(ctx context.Context, q *question) (outcome, error)
 	block(ctx context.Context, q *question, forUs int64) error
 	// unblock lifts the block that ends at until; any if 0.
@@ -85,7 +90,15 @@ type store interface {
 	// nextDue is how long until the next open hold expires, of any key:
 	// microseconds, negative if it has; noHold if there is none.
 	nextDue(ctx context.Context) (wait int64, err error)
-	// open adds up the key's open holds: of the window that ends at endsAt, of all if 0.
-	open(ctx context.Context, q *question, endsAt int64) (Statement, error)
+	// statement is get, and adds up the key's open holds at that same moment: of a
+	// fixed window, those of the present one.
+	statement(ctx context.Context, q *question) (standing, error)
 	source() Source
+}
+
+// standing is how a key stands, with its open holds.
+type standing struct {
+	outcome outcome
+	holds   int
+	held    float64 // units
 }

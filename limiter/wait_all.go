@@ -12,12 +12,11 @@ import (
 //
 // An ask whose turn would come after ctx's deadline denies the whole, at once. When
 // ctx ends WaitAll returns ctx's error. Places in queues then go back where nobody
-// has queued behind, and of the other asks as much as Policy.Refundable tells, when
+// has queued behind, and of the other asks what Undo would give back, when
 // those of DoWait do; Config.Timeout bounds that for each ask.
 func (l *Limiter) WaitAll(ctx context.Context, asks ...Ask) (Results, error) {
 	asks = slices.Clone(asks) // which are the caller's, and may be needed for longer
-	clock := l.engine.config.clock()
-	w := &places{within: left(ctx), clock: clock, since: clock()}
+	w := &places{within: left(ctx)}
 	all, err := l.engine.all(ctx, asks, w)
 	if err != nil {
 		return all, err
@@ -38,8 +37,6 @@ func (l *Limiter) WaitAll(ctx context.Context, asks ...Ask) (Results, error) {
 // places are what a WaitAll takes.
 type places struct {
 	within time.Duration // how long it can wait
-	clock  func() int64  // the limiter's, that tells what has leaked since
-	since  int64         // when it asked
 	joints []*joint
 }
 
@@ -48,33 +45,26 @@ func (w *places) wanted(joints []*joint, asks []Ask) {
 	w.joints = joints
 	for _, j := range joints {
 		if j.q.algorithm == LeakyBucketQueue {
-			j.ahead = float64(w.within.Microseconds()) * j.q.leak
+			j.ahead = float64(w.within.Microseconds()) * j.q.Leak
 			last := j.parts[len(j.parts)-1].index
-			j.q.room = min(j.q.capacity, j.ahead+asks[last].Cost)
+			j.q.room = min(j.q.Capacity, j.ahead+asks[last].Cost)
 		}
 	}
 }
 
 // hurried tells whether less may be in a queue than it holds.
-func (j *joint) hurried() bool { return j.q.room < j.q.capacity }
+func (j *joint) hurried() bool { return j.q.room < j.q.Capacity }
 
 // leaveAll gives back what was granted to a WaitAll, as well as it can.
 func (e *engine) leaveAll(ctx context.Context, asks []Ask, w *places) {
-	results := e.results(asks, w.joints, true)
 	for _, j := range w.joints {
 		ask := asks[j.parts[0].index]
 		if j.q.algorithm == LeakyBucketQueue {
 			e.giveBack(ctx, ask, &j.q, j.outcome.ticket)
 			continue
 		}
-		r := results.Each[j.parts[len(j.parts)-1].index]
-		r.Granted = j.q.units
-		units := ask.Policy.Refundable(r, duration(w.clock()-w.since))
-		if units == 0 {
-			continue
-		}
-		q := j.q
-		q.units, q.cost, q.count = units, 1, units
-		e.undo(ctx, ask, &q, func(ctx context.Context) (outcome, error) { return e.store.refund(ctx, &q) })
+		q, g := j.q, j.outcome.view.Counted(j.outcome.updatedAt)
+		q.cost, q.count = 1, q.units
+		e.undo(ctx, ask, &q, func(ctx context.Context) (outcome, error) { return e.store.undo(ctx, &q, g) })
 	}
 }

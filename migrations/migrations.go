@@ -22,7 +22,9 @@
 // and optional sequence, [Functions], with a record of its own: [UpFunctions].
 //
 // Running migrations takes the right to create tables. Deciding limits takes
-// SELECT, INSERT, UPDATE and DELETE on them, and nothing else.
+// SELECT, INSERT, UPDATE and DELETE on them, and nothing else. No other role
+// should be able to create objects in the schemas of the search_path: [Strangers]
+// lists those that can.
 package migrations
 
 import (
@@ -102,6 +104,9 @@ type Step struct {
 // at most. If nothing is to be done, no lock is taken, and the right to read
 // [VersionTable] is enough.
 //
+// Up does not look at who else may create objects in the schemas of the
+// search_path: [Strangers] does, and `pglimit migrate up` warns.
+//
 // The lock belongs to a session, so pool has to reach the server itself or
 // through a pooler in session mode. One connection is enough. A cancelled ctx
 // undoes the migration that is running and leaves those before it.
@@ -122,6 +127,12 @@ func UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 // stands: 0 undoes all, and deletes all limits' data; [Previous] undoes one.
 // It returns what it undid, in order, and empty if there was nothing to undo.
 // Locks and errors are as with [UpTo].
+//
+// It may run under traffic, whose callers get limiter.ErrNotMigrated afterwards.
+// No statement of theirs waits longer than a fraction of deadlock_timeout for
+// Down, or fails with a deadlock because of it. If other transactions leave no
+// gap for about ten seconds, Down returns an error that says the next step, and
+// the migration that it was undoing stands.
 func Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 	return Tables.Down(ctx, pool, to)
 }

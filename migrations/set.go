@@ -12,8 +12,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 )
 
@@ -24,6 +24,8 @@ type Set struct {
 	dir   string            // where they lie in files
 	table string            // keeps the record
 	next  map[string]string // what to do about an error of that SQLSTATE
+
+	guarded bool // Up refuses where other roles may create objects
 }
 
 //go:embed functions/*.sql
@@ -47,7 +49,7 @@ var Tables = &Set{
 // any of them removes all functions. Run it once the tables are there; undo it
 // before them.
 var Functions = &Set{
-	files: functions, dir: "functions", table: "pglimit_functions_goose_db_version",
+	files: functions, dir: "functions", table: "pglimit_functions_goose_db_version", guarded: true,
 	next: map[string]string{
 		"42501": "the role lacks the right to do this: migrate as the owner of the database and of schema pglimit, or GRANT CREATE ON DATABASE to the role",
 		"42P01": "make the tables first: run `pglimit migrate up` or call migrations.Up",
@@ -56,7 +58,9 @@ var Functions = &Set{
 }
 
 // UpFunctions makes the SQL functions, or brings them up to this release: it is
-// [Up] for [Functions].
+// [Up] for [Functions]. If there is something to do and other roles may create
+// objects in a schema of the search_path, it returns [ErrExposed] and does
+// nothing: the functions run whatever such a role has put there. See [Strangers].
 func UpFunctions(ctx context.Context, pool *pgxpool.Pool) error { return Functions.Up(ctx, pool) }
 
 // DownFunctions removes the SQL functions, and schema pglimit if nothing else is
@@ -87,6 +91,9 @@ func (s *Set) Up(ctx context.Context, pool *pgxpool.Pool) error {
 
 // UpSQL is the package's [UpSQL] for this set.
 func (s *Set) UpSQL(ctx context.Context, db *sql.DB) error {
+	if err := s.refuse(ctx, db, Latest); err != nil {
+		return err
+	}
 	p, err := s.provider(db)
 	if err != nil {
 		return unread(err)
@@ -101,6 +108,10 @@ func (s *Set) UpSQL(ctx context.Context, db *sql.DB) error {
 func (s *Set) UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 	if to != Latest && !slices.Contains(s.versions(), to) {
 		return nil, fmt.Errorf("%w: to is %d: take one of %v", ErrNoSuchVersion, to, s.versions())
+	}
+	db := stdlib.OpenDBFromPool(pool)
+	if err := errors.Join(s.refuse(ctx, db, to), db.Close()); err != nil {
+		return nil, err
 	}
 	return s.run(pool, func(p *goose.Provider) ([]*goose.MigrationResult, error) { return p.UpTo(ctx, to) })
 }
@@ -127,8 +138,9 @@ func (s *Set) Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, e
 
 // Status is the package's [Status] for this set.
 func (s *Set) Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
-	applied, err := s.appliedAt(ctx, pool)
-	if err != nil {
+	db := stdlib.OpenDBFromPool(pool)
+	applied, err := s.appliedAt(ctx, db)
+	if err = errors.Join(err, db.Close()); err != nil {
 		return nil, s.explain(err)
 	}
 	var all []Migration
@@ -140,25 +152,28 @@ func (s *Set) Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, erro
 }
 
 // appliedAt reads the set's record: empty if there is none.
-func (s *Set) appliedAt(ctx context.Context, pool *pgxpool.Pool) (map[int64]time.Time, error) {
+func (s *Set) appliedAt(ctx context.Context, db *sql.DB) (map[int64]time.Time, error) {
 	var exists bool
-	err := pool.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = current_schema() AND tablename = $1)`,
+	err := db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = current_schema() AND tablename = $1)`,
 		s.table).Scan(&exists)
 	if err != nil || !exists {
 		return nil, err
 	}
-	rows, err := pool.Query(ctx, `SELECT version_id, tstamp::timestamptz FROM `+s.table+` WHERE is_applied`)
+	rows, err := db.QueryContext(ctx, `SELECT version_id, tstamp::timestamptz FROM `+s.table+` WHERE is_applied`)
 	if err != nil {
 		return nil, err
 	}
+	defer rows.Close()
 	applied := map[int64]time.Time{}
-	var version int64
-	var at time.Time
-	_, err = pgx.ForEachRow(rows, []any{&version, &at}, func() error {
+	for rows.Next() {
+		var version int64
+		var at time.Time
+		if err := rows.Scan(&version, &at); err != nil {
+			return nil, err
+		}
 		applied[version] = at
-		return nil
-	})
-	return applied, err
+	}
+	return applied, rows.Err()
 }
 
 // file is one of a set's migrations.

@@ -19,25 +19,26 @@
 --
 -- The row keeps the window's end, not its start: a reading of the clock that
 -- went stale while it waited for the lock still falls into the running window,
--- and the count is never started anew for it.
---   used    = 0 once the clock has reached the end, else the count, never above capacity
+-- and the count is never started anew for it. A window ends as it was begun,
+-- whatever the period of those who ask in it.
+--   used    = 0 once the clock has reached the end, else the count
 --   granted = LEAST(count, floor((capacity - used) / cost)), never below 0
--- A count of 0 locks the row and reads it: it begins no window.
+-- A count of 0 locks the row and reads it: it begins no window, nor does a denial.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 -- Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.granted = 0 THEN 0
+       CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout', sqlc.arg(lock_timeout)::text, true) END AS waits,
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
              sqlc.arg(policy)::text AS policy, sqlc.arg(key)::text AS key,
              sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
              sqlc.arg(period_us)::bigint AS period_us,
@@ -50,17 +51,15 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_times
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                      THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
 
 -- name: FixedWindowTakeMany :many
@@ -74,44 +73,42 @@ RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
 -- Denied: as in FixedWindowTake. A row that stays locked for longer than
 -- lock_timeout fails the statement: FixedWindowHeld tells which.
 WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout', sqlc.arg(lock_timeout)::text, true) END AS waits
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
 )
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.granted = 0 THEN 0
+       CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
 FROM (SELECT c.now_us, r.*, LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT unnest(sqlc.arg(policies)::text[]) AS policy, unnest(sqlc.arg(keys)::text[]) AS key,
-                      unnest(sqlc.arg(costs)::float8[]) AS cost, unnest(sqlc.arg(counts)::float8[]) AS count,
-                      unnest(sqlc.arg(capacities)::float8[]) AS capacity,
-                      unnest(sqlc.arg(periods_us)::bigint[]) AS period_us,
-                      unnest(sqlc.arg(are_aligned)::bool[]) AS aligned,
-                      unnest(sqlc.arg(froms_us)::bigint[]) AS from_us,
-                      unnest(sqlc.arg(turns_us)::bigint[]) AS turn_us,
-                      unnest(sqlc.arg(untils_us)::bigint[]) AS until_us,
-                      unnest(sqlc.arg(holds_us)::bigint[]) AS hold_us, unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
+      FROM c, (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
+                      pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost, pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
+                      pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
+                      pg_catalog.unnest(sqlc.arg(periods_us)::bigint[]) AS period_us,
+                      pg_catalog.unnest(sqlc.arg(are_aligned)::bool[]) AS aligned,
+                      pg_catalog.unnest(sqlc.arg(froms_us)::bigint[]) AS from_us,
+                      pg_catalog.unnest(sqlc.arg(turns_us)::bigint[]) AS turn_us,
+                      pg_catalog.unnest(sqlc.arg(untils_us)::bigint[]) AS until_us,
+                      pg_catalog.unnest(sqlc.arg(holds_us)::bigint[]) AS hold_us, pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                      THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < EXCLUDED.granted
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
 
 -- name: FixedWindowReserve :one
@@ -120,7 +117,7 @@ RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.
 -- to be remembered under its idempotency key (state 'spent').
 --
 -- No row comes back where that key has been admitted before: nothing is decided
--- then. Two at once under one idempotency key: the second waits for the first's
+-- then. If what was admitted is a hold that has expired, it is to be given back first. Two at once under one idempotency key: the second waits for the first's
 -- commit and fails with unique_violation, all of it undone; asked again, it finds
 -- the first's.
 --
@@ -131,15 +128,15 @@ WITH taken AS (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.granted = 0 THEN 0
+       CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout', sqlc.arg(lock_timeout)::text, true) END AS waits,
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
              sqlc.arg(policy)::text AS policy, sqlc.arg(key)::text AS key,
              sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
              sqlc.arg(period_us)::bigint AS period_us,
@@ -155,28 +152,26 @@ WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
                     AND h.algorithm = 'fixed_window' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    level = LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost))) END,
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                      THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND floor((EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)) / EXCLUDED.cost) < 1
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
                             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                            ELSE t.blocked_until_us END,
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+                            ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), held AS (
 INSERT INTO pglimit_hold
-       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity, hold_us,
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'fixed_window', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
-       sqlc.arg(cost)::float8, sqlc.arg(cost)::float8, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8, sqlc.arg(hold_us)::bigint,
+       sqlc.arg(cost)::float8, sqlc.arg(cost)::float8, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8,
        t.updated_at_us, t.updated_at_us + sqlc.arg(ttl_us)::bigint, t.updated_at_us + sqlc.arg(ttl_us)::bigint + sqlc.arg(remember_us)::bigint,
        t.level, 0, 1, sqlc.arg(period_us)::bigint, t.ends_at_us, t.updated_at_us
 FROM taken AS t
-WHERE t.granted > 0
+WHERE t.granted > 0::float8
 )
 SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t;
 
@@ -185,23 +180,27 @@ SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FRO
 -- it, or when it expired), state what it becomes. The hold comes first and then the
 -- key's row, so no two of these wait for each other. It changes something only
 -- where the hold is open (for 'expired' only once it has), or has expired and is
--- settled late; changes tells. units_before is what was counted until now.
+-- settled late; changes tells. units_before is what was counted until now. A hold
+-- that is cancelled or expires gives its idempotency key up.
 --
--- Only the window that the hold was counted in changes, while it lasts: one that
--- has ended is told no more. It is that one again where the row's has ended before,
--- which the row then has of a block or after a Reset.
+-- How the key stands comes from its row after the change, or, where that was left
+-- alone, as the statement finds it: updated_at_us tells as of when.
+--
+-- What goes back is taken from the window that the hold was counted in, while it
+-- lasts. Once that is over the hold counts nowhere. What was spent beyond the hold
+-- counts in the row's window, even where there is no room; that is another one after
+-- a Reset. Where the row's is over, it is the hold's again.
 --
 -- Index: the primary keys. Locks the hold and the key's row until the transaction
--- ends. No row comes back for a hold that is not known; known is false where the
--- key's row was left alone.
+-- ends. No row comes back for a hold that is not known.
 WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout', sqlc.arg(lock_timeout)::text, true) END AS waits
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
 ), hold AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.hold_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, sqlc.arg(units)::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, sqlc.arg(units)::float8 AS actual,
            (h.state = 'held' AND (sqlc.arg(state)::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
     FROM c JOIN pglimit_hold AS h ON h.id = sqlc.arg(id)::text AND h.state <> 'spent'
@@ -211,34 +210,30 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.ends_at_us,
-       h.now_us, 0, h.now_us + h.hold_us
+       h.now_us, 0, h.now_us
 FROM hold AS h
 WHERE h.changes AND h.actual <> h.units AND h.ends_at_us > h.now_us
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1, capacity = CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END,
-    granted = LEAST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END), GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)),
-    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE CASE WHEN t.capacity = 0 THEN EXCLUDED.capacity ELSE t.capacity END END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
-    ends_at_us = EXCLUDED.ends_at_us,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
-WHERE t.ends_at_us = EXCLUDED.ends_at_us OR EXCLUDED.updated_at_us >= t.ends_at_us
+    cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
+    granted = LEAST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END, CASE WHEN t.ends_at_us = EXCLUDED.ends_at_us THEN GREATEST(0, EXCLUDED.cost - EXCLUDED.granted) ELSE 0 END),
+    level = GREATEST(0, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END - CASE WHEN t.ends_at_us = EXCLUDED.ends_at_us THEN GREATEST(0, EXCLUDED.cost - EXCLUDED.granted) ELSE 0 END) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_hold AS h SET
     state = sqlc.arg(state)::text,
+    idempotency_key = CASE WHEN sqlc.arg(state)::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN sqlc.arg(state)::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM hold AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
-       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.hold_us, h.now_us::bigint AS now_us, h.expires_at_us,
-       (t.updated_at_us IS NOT NULL)::bool AS known,
-       (coalesce(t.granted, 0) > 0)::bool AS freed,
-       coalesce(t.updated_at_us, 0)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us,
-       coalesce(t.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.ends_at_us, 0)::bigint AS at_us
-FROM hold AS h LEFT JOIN counted AS t ON true;
+       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
+       (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
+       coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
+       coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us, 0::bigint AS window_us
+FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_fixed_window AS r ON r.policy = h.policy AND r.key = h.key;
 
 -- name: FixedWindowFill :one
 -- FixedWindowFill records units that were spent whatever the limit says. What is
@@ -249,14 +244,14 @@ FROM hold AS h LEFT JOIN counted AS t ON true;
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, a.granted, a.capacity,
-       CASE WHEN a.granted = 0 THEN 0
+       CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
        a.now_us, 0, a.now_us + a.hold_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits,
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              sqlc.arg(capacity)::float8 AS capacity,
              sqlc.arg(period_us)::bigint AS period_us,
              sqlc.arg(aligned)::bool AS aligned,
@@ -268,39 +263,70 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_times
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END))),
-    level = GREATEST(LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END), LEAST(EXCLUDED.capacity, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE EXCLUDED.capacity END, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) + EXCLUDED.granted)),
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
+    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END, LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END + EXCLUDED.granted)),
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    expires_at_us = CASE WHEN t.expires_at_us >= GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us)
-                         THEN t.expires_at_us
-                         ELSE GREATEST(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us), t.blocked_until_us) + GREATEST(259200000000, 72 * (EXCLUDED.expires_at_us - EXCLUDED.updated_at_us)) END
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
 
 -- name: FixedWindowRefund :one
 -- FixedWindowRefund gives units of the running window back, at most what was
--- counted in it; granted is what went back. Without a row nothing is there, and
--- no row is returned.
+-- counted in it; granted is what went back. Without a row nothing is there.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
 UPDATE pglimit_fixed_window AS t SET
-    cost = 1, capacity = sqlc.arg(capacity)::float8,
-    granted = LEAST(sqlc.arg(units)::float8, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE sqlc.arg(capacity)::float8 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END)),
-    level = GREATEST(0, LEAST(CASE WHEN t.level > 1.00000000000001 * t.capacity THEN t.level ELSE sqlc.arg(capacity)::float8 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END) - sqlc.arg(units)::float8),
-    updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits) AS c
+    cost = 1,
+    granted = LEAST(sqlc.arg(units)::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - sqlc.arg(units)::float8),
+updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
-RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
+
+-- name: FixedWindowUndo :one
+-- FixedWindowUndo gives back units that one decision granted, as far as they are still
+-- there: what has leaked since, or has left the window, is not. granted is what
+-- went back. Without a row nothing is there.
+-- Only the window that ends at ends_at_us gives anything back, while it lasts.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
+UPDATE pglimit_fixed_window AS t SET
+    cost = 1,
+    granted = LEAST(CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END),
+updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
 
 -- name: FixedWindowGet :one
 -- FixedWindowGet reads the key's row and the clock: one row comes back even when
 -- the key has none, with a level of 0 and a window that has ended.
 --
 -- Index: the primary key. Locks nothing.
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.capacity, 0)::float8 AS capacity, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS us) AS c
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_fixed_window AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
 -- name: FixedWindowHeld :many
@@ -310,8 +336,8 @@ LEFT JOIN pglimit_fixed_window AS t ON t.policy = sqlc.arg(policy)::text AND t.k
 -- Index: the primary key. Locks the rows that nobody holds, and waits for none,
 -- nor for the disk: the locks are gone with the statement.
 WITH asked AS MATERIALIZED (
-    SELECT unnest(sqlc.arg(policies)::text[]) AS policy, unnest(sqlc.arg(keys)::text[]) AS key
-    FROM (SELECT set_config('synchronous_commit', 'off', true) AS commits) AS c
+    SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
     SELECT t.policy, t.key FROM asked AS a JOIN pglimit_fixed_window AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
@@ -328,11 +354,10 @@ INSERT INTO pglimit_fixed_window AS t
        (policy, key, level, capacity, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
 SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 0, 0, 0, 1, 0, c.us,
        c.us + sqlc.arg(for_us)::bigint, c.us + sqlc.arg(for_us)::bigint
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us, CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits) AS c
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint),
-    expires_at_us = GREATEST(t.expires_at_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
 -- name: FixedWindowUnblock :exec
 -- FixedWindowUnblock lifts the key's block and nothing else: any, or the one that
@@ -341,8 +366,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
 -- Index: the primary key. Locks the key's row, if there is one, until the
 -- transaction ends.
 UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits) AS c
+FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits) AS c
 WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.blocked_until_us > 0
   AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
@@ -360,22 +385,57 @@ WITH freed AS (
     RETURNING h.id
 )
 DELETE FROM pglimit_fixed_window AS t
-USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit') = 'off'
-                  THEN set_config('synchronous_commit', sqlc.arg(commit)::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
+USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
 WHERE c.holds >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
--- name: FixedWindowExpire :execrows
--- FixedWindowExpire deletes up to max_rows rows that had expired at cutoff_us, the
--- oldest first. A row that another transaction holds is passed over, and a row
--- that was renewed since it was found stays: the outer condition reads it again.
+-- name: FixedWindowSweep :one
+-- FixedWindowSweep looks at up to max_rows rows that are due at cutoff_us, the
+-- longest due first. It deletes those that hold nothing, by their own columns, and
+-- have no open hold; deleted counts them. The others are due again when they are
+-- empty, and in an hour at the soonest; kept counts them.
 --
--- Index: expires_at_us, then the primary key. Locks the rows that it deletes.
-DELETE FROM pglimit_fixed_window AS t
-USING (SELECT b.policy, b.key FROM pglimit_fixed_window AS b
-       WHERE b.expires_at_us <= sqlc.arg(cutoff_us)::bigint
-       ORDER BY b.expires_at_us
-       LIMIT sqlc.arg(max_rows)::bigint
-       FOR UPDATE SKIP LOCKED) AS expired
-WHERE t.policy = expired.policy AND t.key = expired.key AND t.expires_at_us <= sqlc.arg(cutoff_us)::bigint;
+-- A row that another transaction holds is passed over. What a row holds is read as it
+-- is locked (due), and that alone tells which rows go: to ask the row that DELETE or
+-- UPDATE finds would be to ask the one from before the lock.
+--
+-- Index: expires_at_us, then the primary key; for what is deleted
+-- pglimit_hold_open. Locks the rows that it changes.
+WITH due AS MATERIALIZED (
+    SELECT t.policy, t.key, GREATEST(t.ends_at_us, t.updated_at_us, t.blocked_until_us) AS empty_at_us,
+           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'fixed_window') AS held
+    FROM pglimit_fixed_window AS t
+    WHERE t.expires_at_us <= sqlc.arg(cutoff_us)::bigint
+    ORDER BY t.expires_at_us
+    LIMIT sqlc.arg(max_rows)::bigint
+    FOR UPDATE OF t SKIP LOCKED
+), deleted AS (
+    DELETE FROM pglimit_fixed_window AS t USING due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= sqlc.arg(cutoff_us)::bigint AND NOT d.held
+    RETURNING 1
+), kept AS (
+    UPDATE pglimit_fixed_window AS t SET expires_at_us = GREATEST(d.empty_at_us, sqlc.arg(cutoff_us)::bigint + 3600000000)
+    FROM due AS d
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > sqlc.arg(cutoff_us)::bigint OR d.held)
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept;
+
+-- name: FixedWindowStatement :one
+-- FixedWindowStatement is FixedWindowGet, and adds up the key's open holds at that same
+-- moment: how many there are, and what is counted for them in the window that
+-- the row tells of.
+--
+-- Index: the primary key, pglimit_hold_open. Locks nothing.
+SELECT s.*, o.holds, o.held
+FROM (
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_fixed_window AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
+) AS s,
+LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
+         WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'held' AND h.algorithm = 'fixed_window'
+           AND h.ends_at_us = s.ends_at_us AND h.ends_at_us > s.now_us) AS o;
 
 -- Made from queries/template/fixed_window.tmpl by make generate: edit that.

@@ -1,11 +1,12 @@
 -- name: HoldByIdempotency :one
 -- HoldByIdempotency reads what was admitted under an idempotency key; forgotten
--- tells that it need not be remembered any longer.
+-- tells that it need not be remembered any longer, and overdue that it is an open
+-- hold that has expired: to give it back frees the key.
 --
 -- Index: pglimit_hold_idempotency. Locks nothing.
-SELECT (h.forget_at_us <= c.us)::bool AS forgotten, h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us,
+SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'held' AND h.expires_at_us <= c.us)::bool AS overdue, h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us,
        h.counted_at_us, h.created_at_us, h.expires_at_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c, pglimit_hold AS h
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c, pglimit_hold AS h
 WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.idempotency_key = sqlc.arg(idempotency_key)::text
   AND h.algorithm = sqlc.arg(algorithm)::text;
 
@@ -15,7 +16,7 @@ WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.id
 --
 -- Index: pglimit_hold_idempotency. Locks the row that it deletes.
 DELETE FROM pglimit_hold AS h
-USING (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+USING (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
 WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.idempotency_key = sqlc.arg(idempotency_key)::text
   AND h.algorithm = sqlc.arg(algorithm)::text AND h.forget_at_us <= c.us AND h.state <> 'held';
 
@@ -26,7 +27,7 @@ WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.id
 --
 -- Index: pglimit_hold_open. Locks the holds until the transaction ends.
 SELECT h.id
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
 JOIN pglimit_hold AS h ON h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'held' AND h.expires_at_us <= c.us
 WHERE h.algorithm = sqlc.arg(algorithm)::text
 ORDER BY h.expires_at_us, h.units
@@ -42,7 +43,7 @@ FOR UPDATE OF h SKIP LOCKED;
 -- Index: pglimit_hold_open. Locks the holds until the transaction ends.
 WITH made AS MATERIALIZED (
     SELECT h.id FROM pglimit_hold AS h
-    WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = sqlc.arg(algorithm)::text AND h.state = 'held' AND h.units > 0
+    WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = sqlc.arg(algorithm)::text AND h.state = 'held' AND h.units > 0::float8
     FOR UPDATE OF h NOWAIT
 )
 UPDATE pglimit_hold AS h SET units = 0 FROM made AS m WHERE h.id = m.id;
@@ -54,18 +55,7 @@ UPDATE pglimit_hold AS h SET units = 0 FROM made AS m WHERE h.id = m.id;
 -- Index: pglimit_hold_expires. Locks nothing.
 SELECT c.us::bigint AS now_us,
        coalesce((SELECT min(h.expires_at_us) FROM pglimit_hold AS h WHERE h.state = 'held'), 9223372036854775807)::bigint AS expires_at_us
-FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c;
-
--- name: HoldsOpen :one
--- HoldsOpen adds up a key's open holds: how many there are, what is counted for
--- them, and when the first expires. A hold of another window than the one that
--- ends at ends_at_us is not counted in this one; 0 takes all.
---
--- Index: pglimit_hold_open. Locks nothing.
-SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS units, coalesce(min(h.expires_at_us), 0)::bigint AS expires_at_us
-FROM pglimit_hold AS h
-WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'held' AND h.algorithm = sqlc.arg(algorithm)::text
-  AND (sqlc.arg(ends_at_us)::bigint = 0 OR h.ends_at_us = sqlc.arg(ends_at_us)::bigint);
+FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
 -- name: HoldsExpired :many
 -- HoldsExpired lists up to max_rows open holds that had expired at cutoff_us, the

@@ -6,7 +6,7 @@
 -- Index: the primary key. Locks the lease's row for the statement.
 INSERT INTO pglimit_lease AS t (name, holder, expires_at_us)
 SELECT sqlc.arg(name)::text, sqlc.arg(holder)::text, c.us + sqlc.arg(ttl_us)::bigint
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS us) AS c
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
 ON CONFLICT (name) DO UPDATE SET
     holder = EXCLUDED.holder, expires_at_us = EXCLUDED.expires_at_us
 WHERE t.holder = EXCLUDED.holder OR t.expires_at_us <= EXCLUDED.expires_at_us - sqlc.arg(ttl_us)::bigint
@@ -22,4 +22,4 @@ WHERE name = sqlc.arg(name)::text AND holder = sqlc.arg(holder)::text;
 
 -- name: Clock :one
 -- Clock reads the clock that decisions go by. It locks nothing.
-SELECT coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::bigint AS now_us;
+SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us;

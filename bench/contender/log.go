@@ -70,8 +70,8 @@ func (d *logDecider) Fill(ctx context.Context, keys []string, n int) error {
 			FROM clock, generate_series(1, $3) AS i GROUP BY now_us
 		)
 		INSERT INTO pglimit_sliding_window_log
-			(base, total, capacity, period_us, updated_at_us, blocked_until_us, expires_at_us, cost, granted, entries, totals, policy, key)
-		SELECT 0, $3, $5, $2, now_us, 0, now_us + $2, 1, 1, entries, totals, $1, key FROM log, unnest($4::text[]) AS key`,
+			(base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us, cost, granted, entries, totals, policy, key)
+		SELECT 0, $3, $5, $2, $2, now_us, 0, now_us + $2, 1, 1, entries, totals, $1, key FROM log, unnest($4::text[]) AS key`,
 		d.policy.Name, d.policy.Period.Microseconds(), n, keys, d.policy.Limit)
 	return err
 }

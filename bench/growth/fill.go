@@ -26,9 +26,9 @@ const fillBatch = 500_000
 
 // fill fills the table with rows as the limiter writes them: it has the
 // limiter write one and copies that, whatever its columns are, but for the key
-// and the times. Of n rows the first was used one hold ago and the last right
-// now, and their expiries are spread over the 72 holds by which an expiry that
-// was overrun moves: how a table looks where each key is used again and again.
+// and the times. Of n rows the first was used one period ago and the last right
+// now, and the janitor is to look at them within the next hour: how a table looks
+// where each key is used again and again.
 func fill(ctx context.Context, conn *pgx.Conn, l *limiter.Limiter, p limiter.Policy, rows int64) error {
 	if _, err := l.Allow(ctx, p, sample); err != nil {
 		return err
@@ -88,7 +88,7 @@ func fillStatement(columns []string) (string, error) {
 	own := map[string]string{
 		"key":           "'user-' || lpad(i::text, 10, '0')",
 		"updated_at_us": "s.updated_at_us - ($4::bigint * (1 - i::float8 / $3::bigint))::bigint",
-		"expires_at_us": "s.updated_at_us + ($4::bigint * 72 * (i::float8 / $3::bigint))::bigint",
+		"expires_at_us": "s.updated_at_us + (3600000000 * (i::float8 / $3::bigint))::bigint",
 	}
 	for name := range own {
 		if !slices.Contains(columns, name) {

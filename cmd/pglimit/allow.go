@@ -32,7 +32,7 @@ Exit code 0: allowed (with -: done); 1: denied. ` + keySecretEnv + ` is the secr
 that keys are hashed with, if the application has one.`,
 		Example: `  pglimit allow --limit 10 --period 1m alice && echo go on
   pglimit allow --algorithm gcra --limit 100 --period 1h --burst 20 --cost 5 alice --json
-  pglimit allow --algorithm fixed_window --limit 1000 --calendar month --time-zone Europe/Vienna alice
+  pglimit allow --limit 1000 --calendar month --time-zone Europe/Vienna alice
   cut -d' ' -f1 access.log | pglimit allow --limit 60 --period 1m - | sort | uniq -c`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -66,7 +66,7 @@ that keys are hashed with, if the application has one.`,
 			return nil
 		},
 	}
-	flags.register(cmd, limiter.TokenBucket)
+	flags.register(cmd)
 	return cmd
 }
 

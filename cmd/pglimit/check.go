@@ -24,6 +24,6 @@ the answer another may have used up the room: to be sure, ask with allow.`,
 			return a.decide(cmd, &flags, args[0], (*limiter.Limiter).Check, sentence)
 		},
 	}
-	flags.register(cmd, limiter.TokenBucket)
+	flags.register(cmd)
 	return cmd
 }

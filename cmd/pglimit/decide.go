@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -52,31 +51,3 @@ func (a *app) answer(cmd *cobra.Command, r limiter.Result, text string) error {
 	}
 	return nil
 }
-
-// order is what block, unblock and reset did, in JSON.
-type order struct {
-	Verb      string            `json:"verb"`
-	Name      string            `json:"name"`
-	Algorithm limiter.Algorithm `json:"algorithm"`
-	Key       string            `json:"key"`
-	For       float64           `json:"for_s,omitempty"`
-}
-
-// order runs a verb that has no Result; o has the verb's name and the key.
-func (a *app) order(cmd *cobra.Command, f *policyFlags, o order, text string, do func(*limiter.Limiter, limiter.Policy) error) error {
-	p, err := f.readRow()
-	if err != nil {
-		return err
-	}
-	o.Name, o.Algorithm = p.Name, p.Algorithm
-	return a.withLimiter(cmd, func(l *limiter.Limiter) error {
-		if err := do(l, p); err != nil {
-			return decisionError(err)
-		}
-		return a.print(cmd, o, fmt.Sprintf("%s (%s, %s)\n", text, p.Name, p.Algorithm))
-	})
-}
-
-// rowHelp says which flags matter to a verb that has no ask.
-const rowHelp = `A key is found by --name and --algorithm, which have to be those that the asks
-were made with; limit, period and burst do not matter.`

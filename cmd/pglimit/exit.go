@@ -5,12 +5,14 @@ import (
 	"errors"
 	"os"
 	"syscall"
+
+	"github.com/pglimit/pglimit/internal/pooler"
 )
 
 // The exit codes, for scripts to branch on.
 const (
 	exitDone     = 0 // allowed, or done
-	exitDenied   = 1 // the limit says no
+	exitDenied   = 1 // the limit says no, or there is no such row
 	exitUsage    = 2 // wrong flags, arguments or files
 	exitDatabase = 3 // the database is missing, out of reach or refused
 
@@ -31,12 +33,13 @@ type databaseError struct{ error }
 
 func (e databaseError) Unwrap() error { return e.error }
 
-// database marks err, which may be nil, as one of the database's.
+// database marks err, which may be nil, as one of the database's. An error that
+// a pooler causes gets the next step.
 func database(err error) error {
 	if err == nil {
 		return nil
 	}
-	return databaseError{err}
+	return databaseError{pooler.Explain(err)}
 }
 
 // ended returns the code of a command that did not end by itself: a signal

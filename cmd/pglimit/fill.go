@@ -26,7 +26,7 @@ went in. It is never denied.`,
 			})
 		},
 	}
-	flags.register(cmd, limiter.TokenBucket)
+	flags.register(cmd)
 	return cmd
 }
 

@@ -22,10 +22,11 @@ func newJanitor(a *app) *cobra.Command {
 	var config janitor.Config
 	cmd := &cobra.Command{
 		Use:   "janitor",
-		Short: "Delete rows that have expired",
-		Long: `Delete rows that have expired, now and then every --interval, until Ctrl-C; each
-sweep is a line of the log on stdout. Expired rows change no decision: this only
-gives back the room that they take.
+		Short: "Delete rows that hold nothing",
+		Long: `Delete the rows of keys that hold nothing any more, at once and then every
+--interval, until Ctrl-C; each sweep is a line of the log on stdout. Such a row
+changes no decision: this only gives back the room that it takes. A row goes within
+an hour and a sweep after it was empty. A row in use is looked at once an hour.
 
 Any number of janitors may run, in applications too: a lease in the database lets
 one of them sweep at a time. A sweep that fails is logged and tried again at the
@@ -51,7 +52,7 @@ lease, it removes nothing, says so, and that is no error.`,
 	flags := cmd.Flags()
 	flags.BoolVar(&once, "once", false, "sweep once and end")
 	flags.DurationVar(&config.Interval, "interval", 0, "`time` from one sweep to the next, 1ms to 24h, give or take a tenth; default: 1m")
-	flags.IntVar(&config.BatchSize, "batch-size", 0, "`rows` that one statement deletes at most, 1 to 10000; default: 1000")
+	flags.IntVar(&config.BatchSize, "batch-size", 0, "`rows` that one statement looks at, at most, 1 to 10000; default: 1000")
 	flags.DurationVar(&config.Lease, "lease", 0, "`time` after which others take over from a janitor that vanished, 1s to 72h; default: three intervals, at least 30s")
 	return cmd
 }
@@ -60,6 +61,7 @@ lease, it removes nothing, says so, and that is no error.`,
 type swept struct {
 	Removed       int64            `json:"removed"`
 	ByTable       map[string]int64 `json:"by_table"`
+	Kept          int64            `json:"kept"`
 	HoldsExpired  int64            `json:"holds_expired"`
 	HeldElsewhere bool             `json:"held_elsewhere"`
 }
@@ -80,7 +82,7 @@ func (a *app) sweepOnce(cmd *cobra.Command, config janitor.Config) error {
 	if err != nil {
 		return database(err)
 	}
-	result := swept{removed.Total(), map[string]int64{}, removed.HoldsExpired, removed.HeldElsewhere}
+	result := swept{removed.Total(), map[string]int64{}, removed.Kept, removed.HoldsExpired, removed.HeldElsewhere}
 	maps.Copy(result.ByTable, removed.ByTable)
 	return a.print(cmd, result, result.text())
 }
@@ -97,6 +99,9 @@ func (s swept) text() string {
 	}
 	fmt.Fprintf(table, "all\t%d\n", s.Removed)
 	_ = table.Flush() // to a Builder
+	if s.Kept > 0 {
+		fmt.Fprintf(&text, "%d in use were looked at and kept\n", s.Kept)
+	}
 	if s.HoldsExpired > 0 {
 		fmt.Fprintf(&text, "%d expired holds given back\n", s.HoldsExpired)
 	}

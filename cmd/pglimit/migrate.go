@@ -60,7 +60,14 @@ own. Running it again does nothing. If another process is migrating, this one
 waits for it, for five minutes at most.
 
 It takes the right to create tables, and a connection to the server itself or
-through a pooler in session mode.`,
+through a pooler in session mode.
+
+If other roles may create objects in a schema of the search_path, up warns, and
+up --functions refuses: such a role could replace what statements use. Either
+take the right away or give pglimit a schema of its own:
+
+  REVOKE CREATE ON SCHEMA public FROM PUBLIC
+  CREATE SCHEMA limits, and a connection string with ?search_path=limits`,
 		Example: `  pglimit migrate up
   pglimit migrate up --to 1`,
 		Args: cobra.NoArgs,
@@ -83,7 +90,10 @@ func newMigrateDown(a *app) *cobra.Command {
 		Long: `Undo the migration that was run last, or, with --to, all those after a version.
 
 --to 0 undoes all: it drops the tables and what is counted in them. With
---functions it drops the SQL functions and nothing that is counted.`,
+--functions it drops the SQL functions and nothing that is counted.
+
+It may run under traffic. If other transactions keep their locks on the tables
+for ten seconds, it gives up and can be run again.`,
 		Example: `  pglimit migrate down
   pglimit migrate down --to 1
   pglimit migrate down --to 0
@@ -111,6 +121,12 @@ func (a *app) migrate(cmd *cobra.Command, direction string, to int64,
 		return err
 	}
 	defer pool.Close()
+	warnings := []string{}
+	if direction == "up" {
+		if warnings, err = a.strangers(cmd, pool); err != nil {
+			return err
+		}
+	}
 	steps, err := do(cmd.Context(), pool, to)
 	if err != nil && len(steps) == 0 {
 		if errors.Is(err, migrations.ErrNoSuchVersion) {
@@ -125,9 +141,10 @@ func (a *app) migrate(cmd *cobra.Command, direction string, to int64,
 		Took    string `json:"took"`
 	}
 	result := struct {
-		Direction  string `json:"direction"`
-		Migrations []step `json:"migrations"` // in the order they were run or undone
-	}{direction, []step{}}
+		Direction  string   `json:"direction"`
+		Migrations []step   `json:"migrations"` // in the order they were run or undone
+		Warnings   []string `json:"warnings"`
+	}{direction, []step{}, warnings}
 	var text strings.Builder
 	for _, s := range steps {
 		took := s.Took.Round(time.Microsecond).String()
@@ -137,7 +154,25 @@ func (a *app) migrate(cmd *cobra.Command, direction string, to int64,
 	if len(steps) == 0 {
 		fmt.Fprintf(&text, "nothing to do\n")
 	}
+	if !a.json {
+		for _, w := range warnings {
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
+		}
+	}
 	return errors.Join(database(err), a.print(cmd, result, text.String()))
+}
+
+// strangers has a warning for each schema in which other roles may create objects.
+func (a *app) strangers(cmd *cobra.Command, pool *pgxpool.Pool) ([]string, error) {
+	all, err := migrations.Strangers(cmd.Context(), pool)
+	if err != nil {
+		return nil, database(err)
+	}
+	warnings := []string{}
+	for _, e := range all {
+		warnings = append(warnings, e.String())
+	}
+	return warnings, nil
 }
 
 func newMigrateStatus(a *app) *cobra.Command {

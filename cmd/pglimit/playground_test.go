@@ -69,7 +69,7 @@ func TestPlaygroundCommands(t *testing.T) {
 		var flags policyFlags
 		root, a := newRoot()
 		allow := &cobra.Command{Use: "allow"}
-		flags.register(allow, limiter.TokenBucket)
+		flags.register(allow)
 		root.AddCommand(allow)
 		if args[0] != "allow" {
 			t.Fatalf("%s: %q", line, args)

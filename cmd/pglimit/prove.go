@@ -12,6 +12,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/internal/prove"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -26,19 +27,24 @@ what each algorithm allows: for --for in all, --workers ask for a few keys of
 each algorithm in turn, over several pools of connections, in asks of 1 to 3
 units. Some ask in transactions, of which half are rolled back; some close their
 connection before they have an answer; and the server is told now and then to
-end one of the proof's own connections.
+end one of the proof's own connections. Some keys are asked for under two limits
+in turn, as after a change of plan: the larger limit bounds both together. The
+rows of some keys are held by a transaction until others were asked for: those
+keys must be answered meanwhile.
 
 ADMITTED is what clients were told they may, and what was committed; ALLOWED what
 the policies admit to these keys in that time; UNKNOWN was asked by clients that
 never had an answer, so it may be counted but was not admitted. All are units;
 PER SECOND are asks. The server's log shows the connections that were ended;
-without that, and behind a pooler that shares connections out: --kill=false.
+--kill=false ends none. Behind a pooler such as PgBouncer none are ended either,
+as others may share them. In transaction mode it may need
+?default_query_exec_mode=exec (or cache_describe) in the database's URL.
 
 The keys belong to policies of its own and are deleted at the end, also after
-Ctrl-C. It takes as many connections as workers, and two more.
+Ctrl-C. It takes as many connections as workers, and three more.
 
-Exit code 0: nothing was admitted beyond what is allowed; 1: something was; 3:
-the database failed.`,
+Exit code 0: nothing was admitted beyond what is allowed, and no held row stalled
+other keys; 1: it was, or one did; 3: the database failed.`,
 		Example: `  pglimit prove
   pglimit prove --for 5m --workers 100 --json`,
 		Args: cobra.NoArgs,
@@ -78,8 +84,11 @@ func proveError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("interrupted before there was a result: %w", err)
 	}
-	if errors.Is(err, prove.ErrConfig) {
+	switch {
+	case errors.Is(err, prove.ErrConfig):
 		return err
+	case errors.Is(err, pooler.ErrStatements):
+		return database(err) // whatever the statement that got lost failed with
 	}
 	return decisionError(err)
 }
@@ -124,17 +133,47 @@ func proofText(r prove.Report) string {
 			a.Asked, a.Admitted, a.Allowed, a.RolledBack, a.Unknown, a.PerSecond, 1000*a.P99)
 	}
 	_ = table.Flush() // to a Builder
-	fmt.Fprintf(&text, "\n%d workers on %d pools for %.1f s; %d connections ended by the server\n", r.Workers, r.Pools, r.Took, r.Killed)
+	through := ""
+	if r.Pooler {
+		through = ", through a pooler"
+	}
+	fmt.Fprintf(&text, "\n%d workers on %d pools for %.1f s%s; %d connections ended by the server\n",
+		r.Workers, r.Pools, r.Took, through, r.Killed)
+	text.WriteString(proofParts(r))
+	if r.Holds {
+		text.WriteString("It holds: no key was admitted more than its policy allows.\n")
+	} else {
+		text.WriteString("It does not hold. Please report this with the server's version and settings.\n")
+	}
+	return text.String()
+}
+
+// proofParts is about the keys with two plans and those whose rows were held, and
+// names the keys and algorithms that failed.
+func proofParts(r prove.Report) string {
+	var text strings.Builder
+	var plans prove.Part
+	var held prove.Held
+	for _, a := range r.Algorithms {
+		plans.Keys, plans.Admitted, plans.Allowed = plans.Keys+a.Plans.Keys, plans.Admitted+a.Plans.Admitted, plans.Allowed+a.Plans.Allowed
+		held.Keys, held.Admitted, held.Allowed = held.Keys+a.Held.Keys, held.Admitted+a.Held.Admitted, held.Allowed+a.Held.Allowed
+		held.Rows, held.Meanwhile = held.Rows+a.Held.Rows, held.Meanwhile+a.Held.Meanwhile
+	}
+	fmt.Fprintf(&text, "two limits in turn: %d %s, admitted %d of %.0f\n", plans.Keys, plural(plans.Keys, "key"), plans.Admitted, plans.Allowed)
+	fmt.Fprintf(&text, "rows held: %d times on %d %s, admitted %d of %.0f; %d asks for other keys answered meanwhile\n",
+		held.Rows, held.Keys, plural(held.Keys, "key"), held.Admitted, held.Allowed, held.Meanwhile)
 	for _, a := range r.Algorithms {
 		for _, e := range a.Exceeded {
 			fmt.Fprintf(&text, "EXCEEDED: %s, key %s: admitted %d of %.0f (limit %s per %v)\n",
 				a.Algorithm, e.Key, e.Admitted, e.Allowed, units(e.Policy.Limit), e.Policy.Period)
 		}
-	}
-	if r.Holds {
-		text.WriteString("It holds: no key was admitted more than its policy allows.\n")
-	} else {
-		text.WriteString("It does not hold. Please report this with the server's version and settings.\n")
+		if a.Held.Stalls > 0 {
+			fmt.Fprintf(&text, "STALLED: %s: no other key was answered while a row was held, %d times", a.Algorithm, a.Held.Stalls)
+			if r.Pooler {
+				text.WriteString("; give the pooler more connections")
+			}
+			text.WriteString("\n")
+		}
 	}
 	return text.String()
 }

@@ -24,6 +24,6 @@ in it goes back when its wait is interrupted.`,
 			})
 		},
 	}
-	flags.register(cmd, limiter.TokenBucket)
+	flags.register(cmd)
 	return cmd
 }

@@ -86,7 +86,7 @@ Lines that cannot be read are counted, told of on stderr and passed over.`,
 			return a.print(cmd, report, replayText(report))
 		},
 	}
-	flags.registerNumbers(cmd, limiter.TokenBucket)
+	flags.registerNumbers(cmd)
 	cmd.Flags().StringArrayVar(&others, "candidate", nil, "another `policy` to set beside, such as algorithm=gcra,limit=60,period=1m,cost=1; at most twice")
 	cmd.Flags().StringVar(&html, "html", "", "write a page to this `file` too, or replace it")
 	_ = cmd.RegisterFlagCompletionFunc("candidate", cobra.NoFileCompletions)

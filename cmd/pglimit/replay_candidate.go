@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pglimit/pglimit/internal/replay"
-	"github.com/pglimit/pglimit/limiter"
 )
 
 // readCandidates returns the policy of the flags and those of --candidate, or
@@ -47,7 +46,7 @@ func (f *policyFlags) candidate() (replay.Candidate, error) {
 func parseCandidate(text string) (replay.Candidate, error) {
 	var flags policyFlags
 	cmd := &cobra.Command{}
-	flags.registerNumbers(cmd, limiter.TokenBucket)
+	flags.registerNumbers(cmd)
 	for pair := range strings.SplitSeq(text, ",") {
 		name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
 		flag := cmd.Flags().Lookup(strings.ReplaceAll(name, "_", "-"))

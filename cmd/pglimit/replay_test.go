@@ -62,22 +62,22 @@ func TestReplayCandidates(t *testing.T) {
 func TestReplayCandidateErrors(t *testing.T) {
 	t.Parallel()
 	for candidate, want := range map[string]string{
-		"":                                `"" is no field: take algorithm, aligned, block_for, burst, calendar, cost, limit, name, period, tick, time_zone`,
-		"limit=1,durability=relaxed":      `"durability" is no field`,
-		"limit=1,,burst=2":                `"" is no field`,
-		"limit":                           "limit has no value: write limit=…",
-		"limit=1,limit=2":                 "limit is there twice",
-		"limit=1,block-for=1s,block_for=": "block_for is there twice",
-		"burst=3":                         "limit is missing: add limit=60",
-		"limit=many":                      `limit is "many": must be a number, such as 60`,
-		"limit=1,period=60":               `period is "60": must be a duration, such as 1m30s`,
-		"limit=1,aligned=maybe":           `aligned is "maybe": must be true or false`,
-		"limit=0":                         "Limit 0: must be from 1e-9",
-		"limit=NaN":                       "Limit NaN: must be from 1e-9",
-		"limit=1,algorithm=bucket":        `Algorithm "bucket": must be one of [leaky_bucket `,
-		"limit=1,cost=0":                  "cost 0: ",
-		"limit=1,calendar=day":            `Calendar "day": is for fixed_window only`,
-		"limit=1,name=A":                  `Name "A": must match`,
+		"":                                    `"" is no field: take algorithm, aligned, block_for, burst, calendar, cost, limit, name, period, tick, time_zone`,
+		"limit=1,durability=relaxed":          `"durability" is no field`,
+		"limit=1,,burst=2":                    `"" is no field`,
+		"limit":                               "limit has no value: write limit=…",
+		"limit=1,limit=2":                     "limit is there twice",
+		"limit=1,block-for=1s,block_for=":     "block_for is there twice",
+		"burst=3":                             "limit is missing: add limit=60",
+		"limit=many":                          `limit is "many": must be a number, such as 60`,
+		"limit=1,period=60":                   `period is "60": must be a duration, such as 1m30s`,
+		"limit=1,aligned=maybe":               `aligned is "maybe": must be true or false`,
+		"limit=0":                             "Limit 0: must be from 1e-9",
+		"limit=NaN":                           "Limit NaN: must be from 1e-9",
+		"limit=1,algorithm=bucket":            `Algorithm "bucket": must be one of [leaky_bucket `,
+		"limit=1,cost=0":                      "cost 0: ",
+		"limit=1,algorithm=gcra,calendar=day": `Calendar "day": is for fixed_window only`,
+		"limit=1,name=A":                      `Name "A": must match`,
 	} {
 		code, stdout, stderr := call(t, "replay", "--limit", "1", "--candidate", "limit=2", "--candidate", candidate, "no/such.log")
 		if code != exitUsage || stdout != "" || !strings.Contains(stderr, want) || !strings.HasPrefix(stderr, fmt.Sprintf("pglimit: --candidate %q: ", candidate)) ||

@@ -53,7 +53,7 @@ Exit code 0: held; 1: denied.`,
 			})
 		},
 	}
-	flags.register(cmd, limiter.FixedWindow)
+	flags.register(cmd)
 	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "how `long` the hold lasts, from 1s")
 	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "count the ask once, however often it is made under this `text`")
 	return cmd

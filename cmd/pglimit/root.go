@@ -78,8 +78,8 @@ it, with the tables in place. What is counted stays, in your data directory or
 in --data-dir; commands at the same time share the server. For root, which
 PostgreSQL refuses, it runs as user postgres or nobody.
 
-Exit codes: 0 allowed or done, 1 denied, 2 wrong usage, 3 database error; 130
-after Ctrl-C. Results go to stdout, everything else to stderr.`,
+Exit codes: 0 allowed or done, 1 denied or no such row, 2 wrong usage, 3 database
+error; 130 after Ctrl-C. Results go to stdout, everything else to stderr.`,
 		Example: `  export DATABASE_URL=postgres://app@localhost:5432/shop
   pglimit migrate up
   pglimit allow --limit 10 --period 1m alice && echo go on

@@ -37,7 +37,7 @@ yet.`,
 			})
 		},
 	}
-	flags.registerPolicy(cmd, limiter.FixedWindow)
+	flags.registerPolicy(cmd)
 	return cmd
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 func newWait(a *app) *cobra.Command {
-	var flags policyFlags
+	flags := policyFlags{only: limiter.LeakyBucketQueue}
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "wait KEY",
@@ -42,7 +42,7 @@ Exit code 0: the turn came; 1: denied; 130: interrupted by Ctrl-C.`,
 			return a.wait(cmd, p.Ask(args[0], flags.cost), timeout)
 		},
 	}
-	flags.register(cmd, limiter.LeakyBucketQueue)
+	flags.register(cmd)
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "wait that `long` at most, else be denied; 0 is any time")
 	return cmd
 }

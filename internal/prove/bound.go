@@ -32,6 +32,16 @@ func allowed(p limiter.Policy, elapsed time.Duration) float64 {
 	return burst + p.Limit*periods
 }
 
+// allowedOf is how many units are admitted to one key that is asked for under
+// several plans in turn: no more than the most generous of them admits alone. What
+// one plan admitted counts against the others.
+func allowedOf(plans []limiter.Policy, elapsed time.Duration) (most float64) {
+	for _, p := range plans {
+		most = max(most, allowed(p, elapsed))
+	}
+	return most
+}
+
 // slack is what rounding is forgiven, and far less than one unit.
 const slack = 1e-6
 

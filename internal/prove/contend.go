@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -18,20 +17,12 @@ import (
 type client interface {
 	// ask asks alone.
 	ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
-	// askInTx asks in a transaction and commits it, or rolls it back.
-	askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool) (limiter.Result, error)
+	// askInTx asks in a transaction, calls before, and commits, or rolls back.
+	askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error)
 }
 
-// What the keys allow. Cold keys are exact to the unit: their period is so much
-// longer than the run that nothing comes back, and once one is used up the next
-// takes its place, so that its first row is fought for too. Hot keys give back
-// all the time.
 const (
-	coldKeys, coldLimit = 2, 30
-	hotKeys, hotLimit   = 2, 100
-	hotPeriod           = time.Second
-	coldPeriods         = 1000 // runs in a cold period
-	maxCost             = 3
+	maxCost = 3
 
 	// Of a thousand asks so many are made in transactions, and so many by
 	// clients that leave within maxPatience.
@@ -46,34 +37,29 @@ const (
 // contest is the contention on one algorithm.
 type contest struct {
 	clients   []client
+	holder    client // holds rows
 	workers   int
-	cold, hot limiter.Policy
-	rounds    [coldKeys]atomic.Int64 // which cold key takes part
+	kinds     map[kind]*group
+	holding   holding
 	mu        sync.Mutex
 	tallies   map[subject]*tally
 	latencies []time.Duration
 	answered  int64
-}
-
-type subject struct {
-	policy limiter.Policy
-	key    string
+	rowsHeld  int64
+	meanwhile int64
+	stalls    int64
 }
 
 // tally is what was seen of one key, in units.
 type tally struct{ asks, asked, admitted, rolledBack, unknown int64 }
 
 // newContest makes one; run tells it from other runs on the database.
-func newContest(clients []client, workers int, a limiter.Algorithm, run string, lasts time.Duration) *contest {
-	period := max(time.Hour, coldPeriods*lasts).Truncate(time.Microsecond)
+func newContest(clients []client, holder client, workers int, a limiter.Algorithm, run string, lasts time.Duration) *contest {
 	return &contest{
-		clients: clients, workers: workers, tallies: map[subject]*tally{},
-		cold: limiter.Policy{Name: policyName(run, "cold"), Algorithm: a, Limit: coldLimit, Period: period},
-		hot:  limiter.Policy{Name: policyName(run, "hot"), Algorithm: a, Limit: hotLimit, Period: hotPeriod},
+		clients: clients, holder: holder, workers: workers, kinds: newGroups(a, run, lasts), tallies: map[subject]*tally{},
+		holding: holding{most: holdMost, callers: make(chan struct{}, heldCallers(workers))},
 	}
 }
-
-func policyName(run, kind string) string { return "prove." + run + "." + kind }
 
 // contend lets the workers ask until lasts is over; an ask under way then is
 // waited for. clock reads the database's.
@@ -86,6 +72,11 @@ func (c *contest) contend(ctx context.Context, lasts time.Duration, clock func(c
 	defer stop(nil)
 	start := time.Now()
 	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := c.hold(ctx, start.Add(lasts)); err != nil {
+			stop(err)
+		}
+	})
 	for i := range c.workers {
 		wg.Go(func() {
 			if err := c.work(ctx, c.clients[i%len(c.clients)], start.Add(lasts)); err != nil {
@@ -115,22 +106,26 @@ func (c *contest) work(ctx context.Context, to client, until time.Time) error {
 		c.answered += answered
 	}()
 	failures := 0
-	for ctx.Err() == nil && time.Now().Before(until) {
-		s, cold, round := c.pick()
+	for ctx.Err() == nil && (time.Now().Before(until) || !c.holding.over.Load()) {
+		s, leave := c.pick()
 		n := int64(1 + rand.IntN(maxCost))
-		t := books[s]
+		t := books[s.subject]
 		if t == nil {
 			t = &tally{}
-			books[s] = t
+			books[s.subject] = t
 		}
 		t.asks++
 		t.asked += n
+		held := c.holding.begin(s.subject)
 		began := time.Now()
 		r, how, err := c.one(ctx, to, s, float64(n))
+		took := time.Since(began)
+		leave()
 		switch {
 		case err == nil:
 			failures = 0
 			answered++
+			held.answered(s.subject)
 		case errors.Is(err, limiter.ErrRetryTx):
 			continue // refused and rolled back, by the database's own word
 		case hopeless(err):
@@ -145,16 +140,16 @@ func (c *contest) work(ctx context.Context, to client, until time.Time) error {
 			}
 			continue
 		}
-		if how == alone {
-			latencies = append(latencies, time.Since(began))
+		if how == alone && s.kind != heldKind {
+			latencies = append(latencies, took)
 		}
 		switch {
 		case r.Allowed && how == rolledBack:
 			t.rolledBack += n
 		case r.Allowed:
 			t.admitted += n
-		case cold >= 0 && n == 1:
-			c.rounds[cold].CompareAndSwap(round, round+1)
+		case n == 1:
+			s.usedUp()
 		}
 	}
 	return nil
@@ -162,17 +157,7 @@ func (c *contest) work(ctx context.Context, to client, until time.Time) error {
 
 // hopeless are errors that no other try will better.
 func hopeless(err error) bool {
-	return errors.Is(err, limiter.ErrNotMigrated) || errors.Is(err, limiter.ErrInvalid) || errors.Is(err, limiter.ErrUnsupported)
-}
-
-// pick chooses whom to ask for; cold is the place of a cold key, else -1.
-func (c *contest) pick() (s subject, cold int, round int64) {
-	if i := rand.IntN(coldKeys + hotKeys); i >= coldKeys {
-		return subject{c.hot, fmt.Sprint("hot-", i-coldKeys)}, -1, 0
-	} else {
-		round = c.rounds[i].Load()
-		return subject{c.cold, fmt.Sprintf("cold-%d-%d", i, round)}, i, round
-	}
+	return errors.Is(err, limiter.ErrNotMigrated) || errors.Is(err, limiter.ErrInvalid) || errors.Is(err, limiter.ErrUnsupported) || pooler.Lost(err)
 }
 
 // manner is how an ask was made.
@@ -186,13 +171,14 @@ const (
 )
 
 // one makes one ask in one of the manners.
-func (c *contest) one(ctx context.Context, to client, s subject, n float64) (r limiter.Result, how manner, err error) {
+func (c *contest) one(ctx context.Context, to client, s ask, n float64) (r limiter.Result, how manner, err error) {
 	switch d := rand.IntN(1000); {
+	case s.kind == heldKind: // a transaction would keep its connection while it waits
 	case d < inTxAndBack:
-		r, err = to.askInTx(ctx, s.policy, s.key, n, false)
+		r, err = to.askInTx(ctx, s.policy, s.key, n, false, nothing)
 		return r, rolledBack, err
 	case d < inTxAndBack+inTxAndKept:
-		r, err = to.askInTx(ctx, s.policy, s.key, n, true)
+		r, err = to.askInTx(ctx, s.policy, s.key, n, true, nothing)
 		return r, kept, err
 	case d < inTxAndBack+inTxAndKept+impatient:
 		ctx, cancel := context.WithTimeout(ctx, rand.N(maxPatience))
@@ -203,6 +189,8 @@ func (c *contest) one(ctx context.Context, to client, s subject, n float64) (r l
 	r, err = to.ask(ctx, s.policy, s.key, n)
 	return r, alone, err
 }
+
+func nothing() {}
 
 // add sums a worker's books up.
 func (c *contest) add(books map[subject]*tally) {
@@ -218,28 +206,4 @@ func (c *contest) add(books map[subject]*tally) {
 		t.rolledBack += b.rolledBack
 		t.unknown += b.unknown
 	}
-}
-
-// report holds what was seen to what elapsed, by the clock that decides,
-// allows; took is how long the workers worked.
-func (c *contest) report(took, elapsed time.Duration) Algorithm {
-	a := Algorithm{Algorithm: c.hot.Algorithm, Keys: len(c.tallies), Exceeded: []Excess{}}
-	for s, t := range c.tallies {
-		most := allowed(s.policy, elapsed)
-		if s.policy == c.cold {
-			most = math.Floor(most + slack)
-		}
-		a.Asks += t.asks
-		a.Asked += t.asked
-		a.Admitted += t.admitted
-		a.Allowed += most
-		a.RolledBack += t.rolledBack
-		a.Unknown += t.unknown
-		if exceeds(float64(t.admitted), most) {
-			a.Exceeded = append(a.Exceeded, Excess{s.policy, s.key, t.admitted, most})
-		}
-	}
-	a.PerSecond = float64(c.answered) / took.Seconds()
-	a.P99 = p99(c.latencies).Seconds()
-	return a
 }

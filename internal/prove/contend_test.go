@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,18 +13,81 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// honest asks a memory limiter, which cannot roll back: there it only looks.
-type honest struct{ l *limiter.Limiter }
-
-func (h honest) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	return h.l.AllowN(ctx, p, key, n)
+// honest asks a memory limiter, which cannot roll back: there it only looks. What
+// one plan admitted counts against the other by honest's own arithmetic.
+type honest struct {
+	l     *limiter.Limiter
+	plans *sync.Mutex
 }
 
-func (h honest) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool) (limiter.Result, error) {
+func newHonest() honest { return honest{limiter.NewMemory(nil), new(sync.Mutex)} }
+
+func (h honest) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	return h.as(ctx, p, key, n, h.l.AllowN)
+}
+
+func (h honest) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
+	defer before()
 	if commit {
-		return h.l.AllowN(ctx, p, key, n)
+		return h.as(ctx, p, key, n, h.l.AllowN)
 	}
-	return h.l.Check(ctx, p, key, n)
+	return h.as(ctx, p, key, n, h.l.Check)
+}
+
+func (h honest) as(ctx context.Context, p limiter.Policy, key string, n float64, do func(context.Context, limiter.Policy, string, float64) (limiter.Result, error)) (limiter.Result, error) {
+	if !strings.HasSuffix(p.Name, string(plansKind)) {
+		return do(ctx, p, key, n)
+	}
+	h.plans.Lock()
+	defer h.plans.Unlock()
+	large := p
+	large.Limit = coldLimit
+	seen, err := h.l.Check(ctx, large, key, 0)
+	if err != nil || seen.Level+n > p.Limit {
+		return limiter.Result{}, err
+	}
+	return do(ctx, large, key, n)
+}
+
+// forgetful forgets what a key has used above the limit that is asked under.
+type forgetful struct{ honest }
+
+func (f forgetful) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	large := p
+	large.Limit = max(p.Limit, coldLimit)
+	seen, err := f.l.Check(ctx, large, key, 0)
+	if err == nil && p.Limit == smallPlan && seen.Level > p.Limit {
+		if err = f.l.Reset(ctx, large, key); err == nil {
+			_, err = f.l.Fill(ctx, large, key, p.Limit)
+		}
+	}
+	if err != nil {
+		return seen, err
+	}
+	return f.honest.ask(ctx, p, key, n)
+}
+
+// stalling answers nobody while a row is held.
+type stalling struct {
+	honest
+	held *sync.RWMutex
+}
+
+func (s stalling) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	s.held.RLock()
+	defer s.held.RUnlock()
+	return s.honest.ask(ctx, p, key, n)
+}
+
+func (s stalling) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
+	if strings.HasSuffix(p.Name, string(heldKind)) {
+		s.held.Lock()
+		defer s.held.Unlock()
+	} else {
+		s.held.RLock()
+		defer s.held.RUnlock()
+	}
+	return s.honest.askInTx(ctx, p, key, n, commit, before)
 }
 
 // generous lets one denied ask pass, on one kind of key.
@@ -49,8 +113,8 @@ func (g *generous) ask(ctx context.Context, p limiter.Policy, key string, n floa
 	return g.pass(r, p, err)
 }
 
-func (g *generous) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool) (limiter.Result, error) {
-	r, err := g.honest.askInTx(ctx, p, key, n, commit)
+func (g *generous) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
+	r, err := g.honest.askInTx(ctx, p, key, n, commit, before)
 	if !g.inTx || !commit {
 		return r, err
 	}
@@ -92,7 +156,7 @@ func contend[C client](t *testing.T, fresh func() C, a limiter.Algorithm, lasts 
 	t.Helper()
 	for {
 		c := fresh()
-		seen, err := newContest([]client{c, c}, 8, a, "test", lasts).contend(t.Context(), lasts, wallClock)
+		seen, err := newContest([]client{c, c}, c, 8, a, "test", lasts).contend(t.Context(), lasts, wallClock)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,8 +166,6 @@ func contend[C client](t *testing.T, fresh func() C, a limiter.Algorithm, lasts 
 		lasts *= 2
 	}
 }
-
-func newHonest() honest { return honest{limiter.NewMemory(nil)} }
 
 // TestHonest: a limiter that keeps to its definition passes, answers lost or
 // not, for longer than a hot key's period.
@@ -118,6 +180,10 @@ func TestHonest(t *testing.T) {
 			}
 			if seen.PerSecond == 0 || seen.P99 == 0 || seen.Keys < coldKeys+hotKeys {
 				t.Errorf("measured nothing: %+v", seen)
+			}
+			if seen.Plans.Admitted == 0 || float64(seen.Plans.Admitted) > seen.Plans.Allowed || seen.Held.Rows == 0 || seen.Held.Meanwhile < holdAnswers ||
+				seen.Held.Admitted == 0 || float64(seen.Held.Admitted) > seen.Held.Allowed || seen.Held.Stalls != 0 {
+				t.Errorf("plans and held rows: %+v, %+v", seen.Plans, seen.Held)
 			}
 			seen = contend(t, func() *lossy { return &lossy{honest: newHonest()} }, a, 50*time.Millisecond,
 				func(l *lossy, _ Algorithm) bool { return l.asks.Load() >= 10 })
@@ -157,12 +223,48 @@ func TestFindsRacy(t *testing.T) {
 	}
 }
 
+// TestFindsForgetful: so is one that forgets under one plan what was spent under
+// another.
+func TestFindsForgetful(t *testing.T) {
+	t.Parallel()
+	for _, a := range limiter.Algorithms() {
+		seen := contend(t, func() forgetful { return forgetful{newHonest()} }, a, 200*time.Millisecond,
+			func(_ forgetful, seen Algorithm) bool { return len(seen.Exceeded) > 0 })
+		if len(seen.Exceeded) == 0 || float64(seen.Plans.Admitted) <= seen.Plans.Allowed {
+			t.Fatalf("%s: %+v", a, seen)
+		}
+		for _, e := range seen.Exceeded {
+			if !strings.HasPrefix(e.Key, "plans-") || e.Allowed != coldLimit || e.Policy.Limit != coldLimit {
+				t.Errorf("%s: %+v", a, e)
+			}
+		}
+	}
+}
+
+// TestFindsStalling: a limiter that answers for no other key while a row is held
+// stalls, and one without workers to spare does not.
+func TestFindsStalling(t *testing.T) {
+	t.Parallel()
+	s := stalling{newHonest(), new(sync.RWMutex)}
+	c := newContest([]client{s}, s, 4, limiter.GCRA, "test", time.Millisecond)
+	c.holding.most = 10 * time.Millisecond
+	seen, err := c.contend(t.Context(), time.Millisecond, wallClock)
+	if err != nil || seen.Held.Stalls == 0 || seen.Held.Meanwhile != 0 {
+		t.Errorf("%v: %+v", err, seen.Held)
+	}
+	c = newContest([]client{newHonest()}, newHonest(), 1, limiter.GCRA, "test", time.Millisecond)
+	seen, err = c.contend(t.Context(), time.Millisecond, wallClock)
+	if err != nil || seen.Held.Stalls != 0 || seen.Held.Rows == 0 {
+		t.Errorf("a lone worker: %v: %+v", err, seen.Held)
+	}
+}
+
 type failing struct{ err error }
 
 func (f failing) ask(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
 	return limiter.Result{}, f.err
 }
-func (f failing) askInTx(context.Context, limiter.Policy, string, float64, bool) (limiter.Result, error) {
+func (f failing) askInTx(context.Context, limiter.Policy, string, float64, bool, func()) (limiter.Result, error) {
 	return limiter.Result{}, f.err
 }
 
@@ -170,18 +272,18 @@ func (f failing) askInTx(context.Context, limiter.Policy, string, float64, bool)
 func TestGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, cause := range []error{limiter.ErrUnavailable, limiter.ErrNotMigrated} {
-		c := newContest([]client{failing{cause}}, 4, limiter.GCRA, "test", time.Hour)
+		c := newContest([]client{failing{cause}}, failing{cause}, 4, limiter.GCRA, "test", time.Hour)
 		if _, err := c.contend(t.Context(), time.Hour, wallClock); !errors.Is(err, cause) {
 			t.Errorf("%v: got %v", cause, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	c := newContest([]client{failing{context.Canceled}}, 4, limiter.GCRA, "test", time.Hour)
+	c := newContest([]client{failing{context.Canceled}}, failing{context.Canceled}, 4, limiter.GCRA, "test", time.Hour)
 	if _, err := c.contend(ctx, time.Hour, wallClock); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: got %v", err)
 	}
-	c = newContest([]client{honest{limiter.NewMemory(nil)}}, 4, limiter.GCRA, "test", time.Hour)
+	c = newContest([]client{newHonest()}, newHonest(), 4, limiter.GCRA, "test", time.Hour)
 	noClock := func(context.Context) (time.Time, error) { return time.Time{}, limiter.ErrUnavailable }
 	if _, err := c.contend(t.Context(), time.Hour, noClock); !errors.Is(err, limiter.ErrUnavailable) {
 		t.Errorf("no clock: got %v", err)
@@ -212,6 +314,25 @@ func TestAllowed(t *testing.T) {
 		p := limiter.Policy{Name: "p", Algorithm: c.algorithm, Limit: 10, Period: time.Minute, Burst: c.burst}
 		if got := allowed(p, c.elapsed); got != c.want {
 			t.Errorf("%s, burst %v, after %v: got %v, want %v", c.algorithm, c.burst, c.elapsed, got, c.want)
+		}
+	}
+	small := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Minute}
+	large := small
+	large.Limit = 30
+	tall := small
+	tall.Burst = 100
+	for _, c := range []struct {
+		plans []limiter.Policy
+		want  float64
+	}{
+		{nil, 0},
+		{[]limiter.Policy{small}, 20},
+		{[]limiter.Policy{small, large}, 60},
+		{[]limiter.Policy{large, small}, 60},
+		{[]limiter.Policy{small, large, tall}, 110},
+	} {
+		if got := allowedOf(c.plans, time.Minute); got != c.want {
+			t.Errorf("%v: got %v, want %v", c.plans, got, c.want)
 		}
 	}
 	if exceeds(30, 30) || exceeds(30, 30-1e-9) || !exceeds(31, 30) {

@@ -4,20 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 const (
-	askTimeout     = 10 * time.Second // of one ask, so that a full server is not taken for a dead one
-	killEvery      = 250 * time.Millisecond
-	cleanupTimeout = time.Minute
-	leaveEvery     = 10 * time.Millisecond
+	askTimeout = 10 * time.Second // of one ask, so that a full server is not taken for a dead one
+	killEvery  = 250 * time.Millisecond
 )
 
 // dbClient asks over one pool.
@@ -26,28 +24,34 @@ type dbClient struct {
 	limiter *limiter.Limiter
 }
 
-// newClients opens n pools to the database of pool, for workers in all. Their
-// connections are called name on the server, so that they are told from others.
-func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers int) ([]*dbClient, error) {
-	var all []*dbClient
-	for range n {
+// newClients opens n pools to the database of pool, for workers in all, and one
+// more of a single connection: that of the client that holds rows, which is the
+// last. The connections are called name on the server, so that they are told from
+// others.
+func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers int) (all []*dbClient, err error) {
+	defer func() {
+		if err != nil {
+			closeAll(all)
+		}
+	}()
+	for i := range n + 1 {
 		cfg := pool.Config()
 		cfg.ConnConfig.RuntimeParams["application_name"] = name
 		cfg.MaxConns = int32((workers + n - 1) / n)
+		if i == n {
+			cfg.MaxConns = 1
+		}
 		cfg.MinConns, cfg.MinIdleConns = 0, 0
 		own, err := pgxpool.NewWithConfig(ctx, cfg)
 		if err != nil {
-			closeAll(all)
-			return nil, fmt.Errorf("connect: %w", err)
+			return all, fmt.Errorf("connect: %w", err)
 		}
 		all = append(all, &dbClient{pool: own})
-		err = connectAll(ctx, own)
-		if err == nil {
-			all[len(all)-1].limiter, err = limiter.New(own, &limiter.Config{Timeout: askTimeout, DenyCacheTTL: -1})
+		if err := connectAll(ctx, own); err != nil {
+			return all, err
 		}
-		if err != nil {
-			closeAll(all)
-			return nil, err
+		if all[i].limiter, err = limiter.New(own, &limiter.Config{Timeout: askTimeout, DenyCacheTTL: -1}); err != nil {
+			return all, err
 		}
 	}
 	return all, nil
@@ -82,7 +86,7 @@ func (c *dbClient) ask(ctx context.Context, p limiter.Policy, key string, n floa
 	return c.limiter.AllowN(ctx, p, key, n)
 }
 
-func (c *dbClient) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool) (r limiter.Result, err error) {
+func (c *dbClient) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (r limiter.Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	tx, err := c.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
@@ -90,6 +94,9 @@ func (c *dbClient) askInTx(ctx context.Context, p limiter.Policy, key string, n 
 		return r, err
 	}
 	r, err = c.limiter.InTx(tx).AllowN(ctx, p, key, n)
+	if err == nil {
+		before()
+	}
 	if err != nil || !commit {
 		return r, errors.Join(err, tx.Rollback(ctx))
 	}
@@ -110,51 +117,10 @@ func killNowAndThen(ctx context.Context, pool *pgxpool.Pool, name string) (kille
 		tag, err := pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM (
 			SELECT pid FROM pg_stat_activity
 			WHERE application_name = $1 AND usename = current_user AND datname = current_database()
-			ORDER BY random() LIMIT 1) AS victim`, name)
+			ORDER BY random() LIMIT 1) AS victim`, pooler.Mode(pool), name)
 		if err != nil && ctx.Err() == nil {
 			return killed, fmt.Errorf("end a connection of our own: %w", err)
 		}
 		killed += tag.RowsAffected()
-	}
-}
-
-// cleanUp forgets everything that run counted. The server may still be busy
-// with what a client that went away had asked, which would come after: so it
-// first waits until the connections called name are gone.
-func cleanUp(ctx context.Context, pool *pgxpool.Pool, name, run string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-	defer cancel()
-	if err := untilGone(ctx, pool, name); err != nil {
-		return fmt.Errorf("clean up: %w; %s", err, byHand(run))
-	}
-	for _, a := range limiter.Algorithms() {
-		_, err := pool.Exec(ctx, "DELETE FROM "+pgx.Identifier{"pglimit_" + string(a)}.Sanitize()+" WHERE policy = ANY ($1)",
-			[]string{policyName(run, "cold"), policyName(run, "hot")})
-		if err != nil {
-			return fmt.Errorf("clean up: %w; %s", err, byHand(run))
-		}
-	}
-	return nil
-}
-
-// byHand says what is left to do where cleaning up failed.
-func byHand(run string) string {
-	return fmt.Sprintf("delete the rows whose policy begins with %s from pglimit's tables", strings.TrimSuffix(policyName(run, ""), "."))
-}
-
-func untilGone(ctx context.Context, pool *pgxpool.Pool, name string) error {
-	tick := time.NewTicker(leaveEvery)
-	defer tick.Stop()
-	for {
-		var there bool
-		err := pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1)", name).Scan(&there)
-		if err != nil || !there {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("connections of our own do not end: %w", ctx.Err())
-		case <-tick.C:
-		}
 	}
 }

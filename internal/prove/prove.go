@@ -4,6 +4,8 @@
 // Many workers over several pools ask for a few keys, in asks of 1 to 3 units.
 // Some ask in transactions, of which half are rolled back; some go away before
 // they have an answer; and now and then the server ends one of the connections.
+// Some keys are asked for under two limits in turn, and the rows of some are held
+// by a transaction meanwhile.
 // A unit is admitted when a client was told so and, in a transaction, the commit
 // was acknowledged. An ask without an answer is unknown: it may be counted, but
 // nobody was admitted by it, so that more than allowed is always a fault.
@@ -19,6 +21,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -39,7 +42,7 @@ type Config struct {
 	// Workers is how many ask at once, over a connection each: 1 to 1,000.
 	Workers int
 	// Kill has the server end connections of the proof's own, about four a
-	// second.
+	// second. Behind a pooler none are ended: others may share them.
 	Kill bool
 	// Progress, if set, is called when an algorithm's turn begins, one at a time.
 	Progress func(a limiter.Algorithm)
@@ -58,11 +61,17 @@ func (c Config) Validate() error {
 
 // Run runs a proof over the database of pool, with connections of its own, and
 // forgets its keys at the end, whatever happened. With an error comes what was
-// seen until then. pool needs one free connection or two.
+// seen until then. pool needs one free connection or two;
+// the proof opens one for each worker and one more.
 func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, err error) {
 	if err := cfg.Validate(); err != nil {
 		return report, err
 	}
+	behindPooler, err := pooler.Between(ctx, pool)
+	if err != nil {
+		return report, fmt.Errorf("connect: %w", err)
+	}
+	cfg.Kill = cfg.Kill && !behindPooler
 	run := strings.ToLower(rand.Text())
 	name := "pglimit prove " + run
 	clients, err := newClients(ctx, pool, name, min(pools, cfg.Workers), cfg.Workers)
@@ -71,11 +80,14 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, er
 	}
 	defer func() {
 		closeAll(clients)
+		if behindPooler {
+			err = pooler.ExplainIn(pool.Config().ConnConfig.DefaultQueryExecMode, err)
+		}
 		if notThere := errors.Is(err, limiter.ErrNotMigrated); !notThere {
-			err = errors.Join(err, cleanUp(ctx, pool, name, run))
+			err = errors.Join(err, cleanUp(ctx, pool, name, run, behindPooler))
 		}
 	}()
-	report = Report{Holds: true, Workers: cfg.Workers, Pools: len(clients)}
+	report = Report{Holds: true, Workers: cfg.Workers, Pools: len(clients) - 1, Pooler: behindPooler}
 	start := time.Now()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -96,7 +108,7 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, er
 	<-killing
 	report.Algorithms, report.Took = algorithms, time.Since(start).Seconds()
 	for _, a := range algorithms {
-		report.Holds = report.Holds && len(a.Exceeded) == 0
+		report.Holds = report.Holds && len(a.Exceeded) == 0 && (a.Held.Stalls == 0 || behindPooler)
 	}
 	return report, err
 }
@@ -109,7 +121,7 @@ func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []*dbClient, cfg 
 		asked = append(asked, c)
 	}
 	clock := func(ctx context.Context) (now time.Time, err error) {
-		err = pool.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+		err = pool.QueryRow(ctx, "SELECT clock_timestamp()", pooler.Mode(pool)).Scan(&now)
 		return now, err
 	}
 	each := cfg.For / time.Duration(len(limiter.Algorithms()))
@@ -117,7 +129,8 @@ func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []*dbClient, cfg 
 		if cfg.Progress != nil {
 			cfg.Progress(algorithm)
 		}
-		seen, err := newContest(asked, cfg.Workers, algorithm, run, each).contend(ctx, each, clock)
+		last := len(asked) - 1
+		seen, err := newContest(asked[:last], asked[last], cfg.Workers, algorithm, run, each).contend(ctx, each, clock)
 		if hopeless(err) {
 			return all, err // the same for every algorithm
 		}

@@ -2,6 +2,7 @@ package throwaway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -10,11 +11,19 @@ import (
 )
 
 // CreateDatabase creates an empty database, whose name holds the label, and
-// returns a URL of it and how to drop it, connections to it notwithstanding.
+// returns a URL of it and how to drop it, connections to it notwithstanding. As
+// in PostgreSQL 15, other roles than its owner may not create in schema public.
 func (s *Server) CreateDatabase(ctx context.Context, label string) (address string, drop func(context.Context) error, _ error) {
 	// Unlike template1, nobody can be connected to template0, which would
 	// keep it from being copied.
-	return s.create(ctx, label, "template0")
+	address, drop, err := s.create(ctx, label, "template0")
+	if err != nil {
+		return "", nil, err
+	}
+	if err := execOn(ctx, address, "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("close schema public of %s: %w", label, err), drop(ctx))
+	}
+	return address, drop, nil
 }
 
 // create creates a copy of a template under a name nobody else uses.
@@ -44,8 +53,10 @@ func (s *Server) drop(ctx context.Context, name string) error {
 
 // exec runs one statement on a connection of its own, since the server may
 // have been restarted since the last.
-func (s *Server) exec(ctx context.Context, sql string) error {
-	conn, err := pgx.Connect(ctx, s.URL())
+func (s *Server) exec(ctx context.Context, sql string) error { return execOn(ctx, s.URL(), sql) }
+
+func execOn(ctx context.Context, address, sql string) error {
+	conn, err := pgx.Connect(ctx, address)
 	if err != nil {
 		return err
 	}

@@ -62,8 +62,8 @@ func (s *statements) plpgsql(query string) (string, error) {
 		return "", fmt.Errorf("%s: %w", query, err)
 	}
 	for i, c := range columns {
-		if c == "capacity" && strings.HasSuffix(query, "Get") { // the row's, not the one asked with
-			columns[i] = "capacity_before"
+		if c == "period_us" && !strings.HasSuffix(query, "Settle") { // the row's, not the one asked with
+			columns[i] = "window_us"
 		}
 	}
 	if len(columns) > 0 {
@@ -170,19 +170,17 @@ var variables = []struct{ name, declaration string }{
 	{"frees_at_us", "bigint"},
 	{"updated_at_us", "bigint"},
 	{"blocked_until_us", "bigint"},
-	{"capacity_before", "float8"},
+	{"window_us", "bigint"},
 	{"reserved", "float8"},
 	{"units_before", "float8"},
 	{"changes", "bool"},
 	{"expires_at_us", "bigint"},
-	{"known", "bool"},
 	{"freed", "bool"},
 	{"at_us", "bigint"},
 	// What that means.
 	{"settled", "pglimit._settled"},
 	{"ids", "text[]"},
 	{"again", "bool := false"},
-	{"brim", "float8"},
 	{"steps", "bigint"},
 	{"rest", "float8"},
 	{"fits_at_us", "bigint"},

@@ -71,12 +71,12 @@ var algorithms = []algorithm{
 	{Table: "sliding_window_counter", Name: "SlidingWindowCounter", Template: "sliding_window_counter",
 		Empty: "current, previous, capacity, period_us, ends_at_us", Zero: "0, 0, 0, 1, 0", Numbers: []number{period}},
 	{Table: "sliding_window_log", Name: "SlidingWindowLog", Template: "sliding_window_log",
-		Empty: "entries, totals, base, total, capacity, period_us", Zero: "'{}', '{}', 0, 0, 0, 1", Numbers: []number{period}},
+		Empty: "entries, totals, base, total, capacity, period_us, keep_us", Zero: "'{}', '{}', 0, 0, 0, 1, 1", Numbers: []number{period}},
 }
 
 // Clock is the one reading of the clock that a statement makes.
 func (algorithm) Clock() string {
-	return "coalesce(sqlc.narg(now_us)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
+	return "coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)"
 }
 
 // In returns a, writing expressions for that kind of statement.
@@ -100,15 +100,17 @@ func (a algorithm) E() string {
 	return "GREATEST(t.updated_at_us, c.us)"
 }
 
-// Input is a policy's number: a column of the row to be inserted where there
-// is one, else a parameter. Settling a hold goes by those of the key's row, and by
-// the hold's own where no decision has given the row any: only a block made it.
+// Input is a policy's number. A decision goes by the asker's, which the row to be
+// inserted carries. What goes back goes by those of the key's row; settling a hold
+// goes by the hold's own where no decision has given the row any: only a block made it.
 func (a algorithm) Input(column, kind string) string {
 	switch a.Stmt {
 	case "upsert":
 		return "EXCLUDED." + column
 	case "settle":
-		return fmt.Sprintf("CASE WHEN t.capacity = 0 THEN EXCLUDED.%s ELSE t.%s END", column, column)
+		return fmt.Sprintf("CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.%s ELSE t.%s END", column, column)
+	case "update":
+		return "t." + column
 	}
 	return fmt.Sprintf("sqlc.arg(%s)::%s", column, kind)
 }

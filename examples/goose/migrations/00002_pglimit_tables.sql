@@ -10,11 +10,14 @@
 -- Columns that every table has (eight-byte columns first, then the texts, so
 -- that no row carries padding):
 --   updated_at_us     the clock of the last decision; it never moves back
---   capacity          what the key may hold, as of the last decision
+--   capacity          what the key might hold, as of the last decision; 0 in a row
+--                     that no decision was made on: a block made it
 --   blocked_until_us  until when the key is denied whatever it holds; not above 0
 --                     if it never was (a new row carries its policy's block_for
 --                     there, negated, for the upsert to read)
---   expires_at_us     from when the row holds nothing and may be deleted
+--   expires_at_us     when the janitor looks at the row next: it is deleted then, if it
+--                     holds nothing. No decision changes this, so that all updates
+--                     are HOT; the views tell when a row really is empty
 --   cost, granted     the last decision: cost of one ask, how many asks passed;
 --                     -1 when it was denied because the key was blocked
 --   policy, key       the policy's name; the key, or its HMAC
@@ -103,7 +106,7 @@ CREATE TABLE pglimit_sliding_window_counter (
     previous         float8 NOT NULL,  -- units counted in the window before it
     capacity         float8 NOT NULL,
     ends_at_us       bigint NOT NULL,  -- end of the current window; it never moves back
-    period_us        bigint NOT NULL,
+    period_us        bigint NOT NULL,  -- how long the two windows are
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
     expires_at_us    bigint NOT NULL,
@@ -120,6 +123,7 @@ CREATE TABLE pglimit_sliding_window_log (
     total            float8 NOT NULL,  -- and of all that was ever granted
     capacity         float8 NOT NULL,
     period_us        bigint NOT NULL,
+    keep_us          bigint NOT NULL,  -- the longest period asked with: so long an entry may count
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
     expires_at_us    bigint NOT NULL,
@@ -138,7 +142,7 @@ CREATE INDEX pglimit_sliding_window_log_expires ON pglimit_sliding_window_log (e
 -- +goose StatementBegin
 CREATE FUNCTION pglimit_rebase(totals float8[], base float8) RETURNS float8[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$ SELECT coalesce(array_agg(r.total - $2 ORDER BY r.n), '{}') FROM unnest($1) WITH ORDINALITY AS r (total, n) $$;
+AS $$ SELECT coalesce(pg_catalog.array_agg(r.total - $2 ORDER BY r.n), '{}') FROM pg_catalog.unnest($1) WITH ORDINALITY AS r (total, n) $$;
 -- +goose StatementEnd
 
 -- Taking units back out of the middle of a log lowers the running totals after
@@ -146,8 +150,8 @@ AS $$ SELECT coalesce(array_agg(r.total - $2 ORDER BY r.n), '{}') FROM unnest($1
 -- +goose StatementBegin
 CREATE FUNCTION pglimit_lower(totals float8[], through integer, top float8, units float8) RETURNS float8[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$ SELECT coalesce(array_agg(CASE WHEN r.n <= $2 THEN LEAST(r.total, $3) ELSE r.total - $4 END ORDER BY r.n), '{}')
-      FROM unnest($1) WITH ORDINALITY AS r (total, n) $$;
+AS $$ SELECT coalesce(pg_catalog.array_agg(CASE WHEN r.n <= $2 THEN LEAST(r.total, $3) ELSE r.total - $4 END ORDER BY r.n), '{}')
+      FROM pg_catalog.unnest($1) WITH ORDINALITY AS r (total, n) $$;
 -- +goose StatementEnd
 
 -- What Reserve set aside until it is settled or cancelled, and what was admitted
@@ -163,7 +167,6 @@ CREATE TABLE pglimit_hold (
     leak            float8 NOT NULL,  -- 0 for windows
     tick_us         bigint NOT NULL,
     period_us       bigint NOT NULL,  -- 0 for buckets
-    hold_us         bigint NOT NULL,  -- how long the key holds anything at most
     ends_at_us      bigint NOT NULL,  -- end of the window it was counted in; 0 where there is none
     counted_at_us   bigint NOT NULL,  -- since when it leaks or ages
     created_at_us   bigint NOT NULL,
@@ -174,7 +177,7 @@ CREATE TABLE pglimit_hold (
     id              text COLLATE "C" NOT NULL,
     policy          text COLLATE "C" NOT NULL,
     key             text COLLATE "C" NOT NULL,
-    idempotency_key text COLLATE "C",
+    idempotency_key text COLLATE "C",  -- NULL if it had none, was cancelled or has expired
     CONSTRAINT pglimit_hold_pkey PRIMARY KEY (id)
 );
 CREATE UNIQUE INDEX pglimit_hold_idempotency ON pglimit_hold (policy, key, idempotency_key, algorithm) WHERE idempotency_key IS NOT NULL;
@@ -191,6 +194,57 @@ CREATE TABLE pglimit_lease (
 );
 
 -- +goose Down
+-- Dropping all tables needs all locks at once. They are taken in the order in which
+-- the library takes them. After a quarter of deadlock_timeout they are given back,
+-- so that no other statement fails with a deadlock; others then have three times
+-- as long.
+-- +goose StatementBegin
+DO $pglimit$
+DECLARE
+    statements text[] := ARRAY[
+        'LOCK TABLE pglimit_leaky_bucket IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE pglimit_leaky_bucket_queue IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE pglimit_token_bucket IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE pglimit_gcra IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE pglimit_fixed_window IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE pglimit_sliding_window_counter IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE pglimit_sliding_window_log IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE pglimit_hold IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE pglimit_lease IN ACCESS EXCLUSIVE MODE'];
+    deadlock_ms float8 := (SELECT s.setting::float8 FROM pg_catalog.pg_settings AS s WHERE s.name = 'deadlock_timeout');
+    before text := current_setting('lock_timeout'::text);
+    statement text;
+    began timestamptz;
+    left_ms float8;
+BEGIN
+    BEGIN
+        -- Waiting for this lock ends an autovacuum. Traffic does not need it.
+        PERFORM set_config('lock_timeout'::text, (deadlock_ms + 1000::float8)::text, true);
+        LOCK TABLE pglimit_leaky_bucket, pglimit_leaky_bucket_queue, pglimit_token_bucket, pglimit_gcra,
+            pglimit_fixed_window, pglimit_sliding_window_counter, pglimit_sliding_window_log,
+            pglimit_hold, pglimit_lease IN SHARE UPDATE EXCLUSIVE MODE;
+    EXCEPTION WHEN lock_not_available THEN
+        NULL; -- a VACUUM by hand, or the like
+    END;
+    FOR try IN 0 .. 44 LOOP
+        began := clock_timestamp();
+        BEGIN
+            FOREACH statement IN ARRAY statements LOOP
+                -- Short waits find a gap in traffic, long ones await its end: 1, 2, 4 .. 256 ms.
+                left_ms := LEAST(power(2::float8, (try % 9)::float8), deadlock_ms / 4::float8) - extract(epoch FROM clock_timestamp() - began)::float8 * 1000::float8;
+                PERFORM set_config('lock_timeout'::text, GREATEST(1::float8, trunc(left_ms))::text, true);
+                EXECUTE statement;
+            END LOOP;
+            PERFORM set_config('lock_timeout'::text, before, true);
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL; -- all locks are given back
+        END;
+        PERFORM pg_sleep(0.01::float8 + 3::float8 * extract(epoch FROM clock_timestamp() - began)::float8);
+    END LOOP;
+    RAISE lock_not_available USING MESSAGE = 'pglimit: a transaction holds locks on the tables for too long: end it, or stop the traffic, and run this again';
+END $pglimit$;
+-- +goose StatementEnd
 DROP TABLE pglimit_lease;
 DROP TABLE pglimit_hold;
 DROP FUNCTION pglimit_lower(float8[], integer, float8, float8);

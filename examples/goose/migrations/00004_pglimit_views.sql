@@ -1,83 +1,121 @@
 -- What people look at: each table with its level as of now, the times as
--- timestamps, and no row's bookkeeping. Nothing in the library reads these.
+-- timestamps, and no row's bookkeeping. empty_at is from when the key holds nothing,
+-- if it is not used before. The janitor deletes its row at most an hour and a sweep later.
+-- Nothing in the library reads these.
 
 -- +goose Up
 CREATE VIEW pglimit_leaky_bucket_now AS
 SELECT t.policy, t.key,
-       GREATEST(0, t.level - GREATEST(0, c.us - t.leaked_at_us) / t.tick_us * t.leak) AS level,
-       to_timestamp(t.updated_at_us / 1e6) AS updated_at,
-       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us / 1e6) END AS blocked_until,
-       to_timestamp(t.expires_at_us / 1e6) AS expires_at
+       GREATEST(0, t.level - (GREATEST(0, c.us - t.leaked_at_us) / t.tick_us)::float8 * t.leak) AS level,
+       to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
+       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
+       to_timestamp((GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
+                                  ELSE t.leaked_at_us + LEAST(3155760000000000::float8, ceil(t.level / t.leak) * t.tick_us::float8)::bigint END, t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
 FROM pglimit_leaky_bucket AS t,
-     (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c;
+     (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
 CREATE VIEW pglimit_leaky_bucket_queue_now AS
 SELECT t.policy, t.key,
-       GREATEST(0, t.level - GREATEST(0, c.us - t.updated_at_us) * t.leak) AS level,
-       to_timestamp((t.updated_at_us + t.level / t.leak) / 1e6) AS last_leaves_at,
-       to_timestamp(t.updated_at_us / 1e6) AS updated_at,
-       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us / 1e6) END AS blocked_until,
-       to_timestamp(t.expires_at_us / 1e6) AS expires_at
+       GREATEST(0, t.level - GREATEST(0, c.us - t.updated_at_us)::float8 * t.leak) AS level,
+       to_timestamp((t.updated_at_us::float8 + t.level / t.leak) / 1000000::float8) AS last_leaves_at,
+       to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
+       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
+       to_timestamp((GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
+                                  ELSE t.updated_at_us + LEAST(3155760000000000::float8, ceil(t.level / t.leak))::bigint END, t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
 FROM pglimit_leaky_bucket_queue AS t,
-     (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c;
+     (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
 CREATE VIEW pglimit_token_bucket_now AS
 SELECT t.policy, t.key,
-       GREATEST(0, t.level - GREATEST(0, c.us - t.updated_at_us) * t.leak) AS level,
-       to_timestamp(t.updated_at_us / 1e6) AS updated_at,
-       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us / 1e6) END AS blocked_until,
-       to_timestamp(t.expires_at_us / 1e6) AS expires_at
+       GREATEST(0, t.level - GREATEST(0, c.us - t.updated_at_us)::float8 * t.leak) AS level,
+       to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
+       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
+       to_timestamp((GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
+                                  ELSE t.updated_at_us + LEAST(3155760000000000::float8, ceil(t.level / t.leak))::bigint END, t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
 FROM pglimit_token_bucket AS t,
-     (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c;
+     (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
 CREATE VIEW pglimit_gcra_now AS
 SELECT t.policy, t.key,
-       GREATEST(0, t.level - GREATEST(0, c.us - t.updated_at_us) * t.leak) AS level,
-       to_timestamp((t.updated_at_us + t.level / t.leak) / 1e6) AS theoretical_arrival_at,
-       to_timestamp(t.updated_at_us / 1e6) AS updated_at,
-       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us / 1e6) END AS blocked_until,
-       to_timestamp(t.expires_at_us / 1e6) AS expires_at
+       GREATEST(0, t.level - GREATEST(0, c.us - t.updated_at_us)::float8 * t.leak) AS level,
+       to_timestamp((t.updated_at_us::float8 + t.level / t.leak) / 1000000::float8) AS theoretical_arrival_at,
+       to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
+       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
+       to_timestamp((GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
+                                  ELSE t.updated_at_us + LEAST(3155760000000000::float8, ceil(t.level / t.leak))::bigint END, t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
 FROM pglimit_gcra AS t,
-     (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c;
+     (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
 CREATE VIEW pglimit_fixed_window_now AS
 SELECT t.policy, t.key,
        CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END AS level,
-       to_timestamp(t.ends_at_us / 1e6) AS ends_at,
-       to_timestamp(t.updated_at_us / 1e6) AS updated_at,
-       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us / 1e6) END AS blocked_until,
-       to_timestamp(t.expires_at_us / 1e6) AS expires_at
+       to_timestamp(t.ends_at_us::float8 / 1000000::float8) AS ends_at,
+       to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
+       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
+       to_timestamp((GREATEST(t.ends_at_us, t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
 FROM pglimit_fixed_window AS t,
-     (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c;
+     (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
 CREATE VIEW pglimit_sliding_window_counter_now AS
 SELECT t.policy, t.key,
-       CASE WHEN c.us < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - c.us) / t.period_us + t.current
-            WHEN c.us < t.ends_at_us + t.period_us THEN t.current * (t.ends_at_us + t.period_us - c.us) / t.period_us
+       CASE WHEN c.us < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - c.us)::float8 / t.period_us::float8 + t.current
+            WHEN c.us < t.ends_at_us + t.period_us THEN t.current * (t.ends_at_us + t.period_us - c.us)::float8 / t.period_us::float8
             ELSE 0 END AS level,
-       to_timestamp(t.ends_at_us / 1e6) AS ends_at,
-       to_timestamp(t.updated_at_us / 1e6) AS updated_at,
-       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us / 1e6) END AS blocked_until,
-       to_timestamp(t.expires_at_us / 1e6) AS expires_at
+       to_timestamp(t.ends_at_us::float8 / 1000000::float8) AS ends_at,
+       to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
+       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
+       to_timestamp((GREATEST(CASE WHEN t.current > 0::float8 THEN t.ends_at_us + t.period_us WHEN t.previous > 0::float8 THEN t.ends_at_us ELSE 0 END, t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
 FROM pglimit_sliding_window_counter AS t,
-     (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c;
+     (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
 CREATE VIEW pglimit_sliding_window_log_now AS
 SELECT t.policy, t.key,
-       t.total - GREATEST(t.base, coalesce(t.totals[1 + width_bucket(c.us - t.period_us, t.entries)], t.total)) AS level,
-       cardinality(t.entries) - width_bucket(c.us - t.period_us, t.entries) AS entries,
-       to_timestamp(t.entries[1 + width_bucket(c.us - t.period_us, t.entries)] / 1e6) AS oldest_at,
-       to_timestamp(t.updated_at_us / 1e6) AS updated_at,
-       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us / 1e6) END AS blocked_until,
-       to_timestamp(t.expires_at_us / 1e6) AS expires_at
+       t.total - GREATEST(t.base, coalesce(t.totals[1 + pg_catalog.width_bucket(c.us - t.period_us, t.entries)], t.total)) AS level,
+       pg_catalog.cardinality(t.entries) - pg_catalog.width_bucket(c.us - t.period_us, t.entries) AS entries,
+       to_timestamp((t.entries[1 + pg_catalog.width_bucket(c.us - t.period_us, t.entries)])::float8 / 1000000::float8) AS oldest_at,
+       to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
+       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
+       to_timestamp((GREATEST(coalesce(t.entries[pg_catalog.cardinality(t.entries)] + t.keep_us, 0), t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
 FROM pglimit_sliding_window_log AS t,
-     (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c;
+     (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
 -- +goose Down
-DROP VIEW pglimit_sliding_window_log_now;
-DROP VIEW pglimit_sliding_window_counter_now;
-DROP VIEW pglimit_fixed_window_now;
-DROP VIEW pglimit_gcra_now;
-DROP VIEW pglimit_token_bucket_now;
-DROP VIEW pglimit_leaky_bucket_queue_now;
-DROP VIEW pglimit_leaky_bucket_now;
+-- Dropping all views needs all locks at once. After a quarter of deadlock_timeout
+-- they are given back, so that no other statement fails with a deadlock; others
+-- then have three times as long.
+-- +goose StatementBegin
+DO $pglimit$
+DECLARE
+    statements text[] := ARRAY[
+        'DROP VIEW pglimit_leaky_bucket_now',
+        'DROP VIEW pglimit_leaky_bucket_queue_now',
+        'DROP VIEW pglimit_token_bucket_now',
+        'DROP VIEW pglimit_gcra_now',
+        'DROP VIEW pglimit_fixed_window_now',
+        'DROP VIEW pglimit_sliding_window_counter_now',
+        'DROP VIEW pglimit_sliding_window_log_now'];
+    deadlock_ms float8 := (SELECT s.setting::float8 FROM pg_catalog.pg_settings AS s WHERE s.name = 'deadlock_timeout');
+    before text := current_setting('lock_timeout'::text);
+    statement text;
+    began timestamptz;
+    left_ms float8;
+BEGIN
+    FOR try IN 0 .. 44 LOOP
+        began := clock_timestamp();
+        BEGIN
+            FOREACH statement IN ARRAY statements LOOP
+                -- Short waits find a gap in traffic, long ones await its end: 1, 2, 4 .. 256 ms.
+                left_ms := LEAST(power(2::float8, (try % 9)::float8), deadlock_ms / 4::float8) - extract(epoch FROM clock_timestamp() - began)::float8 * 1000::float8;
+                PERFORM set_config('lock_timeout'::text, GREATEST(1::float8, trunc(left_ms))::text, true);
+                EXECUTE statement;
+            END LOOP;
+            PERFORM set_config('lock_timeout'::text, before, true);
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL; -- all locks are given back
+        END;
+        PERFORM pg_sleep(0.01::float8 + 3::float8 * extract(epoch FROM clock_timestamp() - began)::float8);
+    END LOOP;
+    RAISE lock_not_available USING MESSAGE = 'pglimit: a transaction holds locks on the views for too long: end it, or stop the traffic, and run this again';
+END $pglimit$;
+-- +goose StatementEnd

@@ -1,0 +1,65 @@
+package integration
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestDenialBeginsNoWindow: an ask that a block denies after the window is over leaves
+// the next window to the first that is granted.
+func TestDenialBeginsNoWindow(t *testing.T) {
+	both(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
+		ctx := context.Background()
+		p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: 10 * time.Second}
+		clock.Set(0)
+		must(t)(l.Allow(ctx, p, "k"))
+		if err := l.Block(ctx, p, "k", time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		clock.Set((55 * time.Second).Microseconds())
+		if r := must(t)(l.Allow(ctx, p, "k")); r.Allowed || r.ResetAfter != 5*time.Second {
+			t.Errorf("while blocked: %+v", r)
+		}
+		clock.Set(time.Minute.Microseconds())
+		if r := must(t)(l.Allow(ctx, p, "k")); !r.Allowed || r.ResetAfter != p.Period {
+			t.Errorf("after the block: %+v", r)
+		}
+	})
+}
+
+// TestDenialLeavesNoTrace: a key that another plan of a shorter period is denied on
+// decides as one that it never asked for.
+func TestDenialLeavesNoTrace(t *testing.T) {
+	both(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
+		ctx := context.Background()
+		for _, p := range variants(10, 10*time.Second) {
+			switch p.Algorithm {
+			case limiter.FixedWindow, limiter.SlidingWindowCounter, limiter.SlidingWindowLog:
+			default: // of a bucket, time that has passed leaks by the plan that asks
+				continue
+			}
+			short := p
+			short.Limit, short.Period = 1, time.Second
+			denied := 0
+			for step := range int64(60) {
+				clock.Set(step * 500_000)
+				if step%2 == 0 {
+					want := must(t)(l.AllowN(ctx, p, "alone", 2))
+					if got := must(t)(l.AllowN(ctx, p, "beside", 2)); got != want {
+						t.Fatalf("%s: step %d, after %d denials:\ngot:  %+v\nwant: %+v", variant(p), step, denied, got, want)
+					}
+				} else if !must(t)(l.Check(ctx, short, "beside", 1)).Allowed {
+					must(t)(l.Allow(ctx, short, "beside"))
+					denied++
+				}
+			}
+			if denied < 10 {
+				t.Errorf("%s: only %d denials", variant(p), denied)
+			}
+		}
+	})
+}

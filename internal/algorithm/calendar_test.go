@@ -1,0 +1,229 @@
+package algorithm
+
+import (
+	"sync"
+	"testing"
+	"time"
+	_ "time/tzdata"
+
+	"pgregory.net/rapid"
+)
+
+func mustCalendar(t testing.TB, unit Unit, zone string) *Calendar {
+	t.Helper()
+	c, err := CalendarOf(unit, zone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func mustTime(t testing.TB, text string) time.Time {
+	t.Helper()
+	at, err := time.Parse("2006-01-02 15:04:05Z07:00", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// TestCalendarBounds walks from a moment through the ends that follow.
+func TestCalendarBounds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		about string
+		unit  Unit
+		zone  string
+		from  string
+		ends  []string
+	}{
+		{"UTC by default", Day, "", "2026-01-01 00:00:00Z", []string{"2026-01-02 00:00:00Z", "2026-01-03 00:00:00Z"}},
+		{"a leap February", Month, "", "2024-02-10 00:00:00Z", []string{"2024-03-01 00:00:00Z", "2024-04-01 00:00:00Z"}},
+		{"another February", Month, "", "2025-02-28 23:59:59Z", []string{"2025-03-01 00:00:00Z"}},
+		{"no leap in 2100", Month, "", "2100-02-10 00:00:00Z", []string{"2100-03-01 00:00:00Z"}},
+		{"a leap day", Day, "Europe/Vienna", "2024-02-28 12:00:00+01:00", []string{"2024-02-29 00:00:00+01:00", "2024-03-01 00:00:00+01:00"}},
+		{"the months of a year's end", Month, "Europe/Vienna", "2025-11-30 23:59:59+01:00",
+			[]string{"2025-12-01 00:00:00+01:00", "2026-01-01 00:00:00+01:00", "2026-02-01 00:00:00+01:00"}},
+		{"a week across a year's end", Week, "Europe/Vienna", "2025-12-29 00:00:00+01:00", []string{"2026-01-05 00:00:00+01:00", "2026-01-12 00:00:00+01:00"}},
+		{"the week of a Sunday", Week, "Europe/Vienna", "2026-01-04 23:59:59+01:00", []string{"2026-01-05 00:00:00+01:00"}},
+		{"before 1970", Week, "", "1969-12-31 00:00:00Z", []string{"1970-01-05 00:00:00Z"}},
+
+		{"Vienna, spring", Hour, "Europe/Vienna", "2025-03-30 00:30:00+01:00",
+			[]string{"2025-03-30 01:00:00+01:00", "2025-03-30 03:00:00+02:00", "2025-03-30 04:00:00+02:00"}},
+		{"Vienna, autumn: 2 to 3 is twice", Hour, "Europe/Vienna", "2025-10-26 01:30:00+02:00",
+			[]string{"2025-10-26 02:00:00+02:00", "2025-10-26 02:00:00+01:00", "2025-10-26 03:00:00+01:00", "2025-10-26 04:00:00+01:00"}},
+		{"Vienna, spring: 23 hours", Day, "Europe/Vienna", "2025-03-30 00:00:00+01:00", []string{"2025-03-31 00:00:00+02:00"}},
+		{"Vienna, autumn: 25 hours", Day, "Europe/Vienna", "2025-10-26 00:00:00+02:00", []string{"2025-10-27 00:00:00+01:00"}},
+		{"Vienna, spring", Week, "Europe/Vienna", "2025-03-26 00:00:00+01:00", []string{"2025-03-31 00:00:00+02:00", "2025-04-07 00:00:00+02:00"}},
+		{"Vienna, autumn", Week, "Europe/Vienna", "2025-10-22 00:00:00+02:00", []string{"2025-10-27 00:00:00+01:00", "2025-11-03 00:00:00+01:00"}},
+		{"Vienna, spring", Month, "Europe/Vienna", "2025-03-01 00:00:00+01:00", []string{"2025-04-01 00:00:00+02:00"}},
+		{"Vienna, autumn", Month, "Europe/Vienna", "2025-10-31 00:00:00+01:00", []string{"2025-11-01 00:00:00+01:00"}},
+
+		{"Havana, spring: 0:00 is 1:00", Day, "America/Havana", "2024-03-09 12:00:00-05:00",
+			[]string{"2024-03-10 01:00:00-04:00", "2024-03-11 00:00:00-04:00"}},
+		{"Havana, spring", Hour, "America/Havana", "2024-03-09 23:10:00-05:00",
+			[]string{"2024-03-10 01:00:00-04:00", "2024-03-10 02:00:00-04:00"}},
+		{"Havana, spring", Week, "America/Havana", "2024-03-10 01:00:00-04:00", []string{"2024-03-11 00:00:00-04:00"}},
+		{"Havana, spring", Month, "America/Havana", "2024-03-10 01:00:00-04:00", []string{"2024-04-01 00:00:00-04:00"}},
+		{"Havana, autumn: 0:00 is twice", Day, "America/Havana", "2024-11-02 12:00:00-04:00",
+			[]string{"2024-11-03 00:00:00-04:00", "2024-11-04 00:00:00-05:00"}},
+		{"Havana, autumn", Hour, "America/Havana", "2024-11-02 23:59:59-04:00",
+			[]string{"2024-11-03 00:00:00-04:00", "2024-11-03 00:00:00-05:00", "2024-11-03 01:00:00-05:00"}},
+		{"Havana, autumn", Week, "America/Havana", "2024-10-28 00:00:00-04:00", []string{"2024-11-04 00:00:00-05:00"}},
+		{"Havana, autumn", Month, "America/Havana", "2024-11-03 00:30:00-04:00", []string{"2024-12-01 00:00:00-05:00"}},
+
+		{"Lord Howe, spring: 2:00 is 2:30", Hour, "Australia/Lord_Howe", "2024-10-06 01:15:00+10:30",
+			[]string{"2024-10-06 02:30:00+11:00", "2024-10-06 03:00:00+11:00", "2024-10-06 04:00:00+11:00"}},
+		{"Lord Howe, autumn: 2:00 is 1:30", Hour, "Australia/Lord_Howe", "2024-04-07 01:45:00+11:00",
+			[]string{"2024-04-07 02:00:00+11:00", "2024-04-07 02:00:00+10:30", "2024-04-07 03:00:00+10:30"}},
+		{"Lord Howe, spring: 23.5 hours", Day, "Australia/Lord_Howe", "2024-10-06 00:00:00+10:30", []string{"2024-10-07 00:00:00+11:00"}},
+		{"Lord Howe, autumn: 24.5 hours", Day, "Australia/Lord_Howe", "2024-04-07 00:00:00+11:00", []string{"2024-04-08 00:00:00+10:30"}},
+		{"Lord Howe, spring", Week, "Australia/Lord_Howe", "2024-10-06 00:00:00+10:30", []string{"2024-10-07 00:00:00+11:00"}},
+		{"Lord Howe, autumn", Month, "Australia/Lord_Howe", "2024-04-01 00:00:00+11:00", []string{"2024-05-01 00:00:00+10:30"}},
+
+		{"Sao Paulo, back from 0:00 to 23:00", Day, "America/Sao_Paulo", "2018-02-17 12:00:00-02:00",
+			[]string{"2018-02-18 00:00:00-03:00", "2018-02-19 00:00:00-03:00"}},
+		{"St. John's, back from 0:01 to 23:01 of a day that is over", Day, "America/St_Johns", "2010-11-06 12:00:00-02:30",
+			[]string{"2010-11-07 00:00:00-02:30", "2010-11-08 00:00:00-03:30"}},
+		{"St. John's, within that hour", Day, "America/St_Johns", "2010-11-06 23:30:00-03:30", []string{"2010-11-08 00:00:00-03:30"}},
+		{"St. John's, by the hour", Hour, "America/St_Johns", "2010-11-06 23:30:00-02:30",
+			[]string{"2010-11-07 00:00:00-02:30", "2010-11-06 23:01:00-03:30", "2010-11-07 00:00:00-03:30", "2010-11-07 01:00:00-03:30"}},
+		{"Asuncion, a month whose first midnight is missing", Month, "America/Asuncion", "2017-09-15 00:00:00-04:00",
+			[]string{"2017-10-01 01:00:00-03:00", "2017-11-01 00:00:00-03:00"}},
+		{"Apia, a day that was left out", Day, "Pacific/Apia", "2011-12-29 12:00:00-10:00",
+			[]string{"2011-12-31 00:00:00+14:00", "2012-01-01 00:00:00+14:00"}},
+		{"Chatham: the year of UTC ends in the middle of an hour", Hour, "Pacific/Chatham", "2039-12-31 23:50:00Z",
+			[]string{"2040-01-01 00:15:00Z", "2040-01-01 01:15:00Z"}},
+		{"Chatham: the last day of a leap year", Hour, "Pacific/Chatham", "2096-12-31 12:00:00Z", []string{"2096-12-31 12:15:00Z"}},
+		{"Chatham: the last day of a leap year", Day, "Pacific/Chatham", "2096-12-31 12:00:00Z", []string{"2097-01-01 10:15:00Z", "2097-01-02 10:15:00Z"}},
+		{"Vienna: the month after a leap year", Month, "Europe/Vienna", "2096-12-31 12:00:00Z", []string{"2096-12-31 23:00:00Z"}},
+	} {
+		calendar := mustCalendar(t, c.unit, c.zone)
+		at := mustTime(t, c.from).UnixMicro()
+		for _, want := range c.ends {
+			w := mustTime(t, want).UnixMicro()
+			show := func(us int64) string { return time.UnixMicro(us).In(calendar.zone).Format(time.RFC3339Nano) }
+			if end, found := calendar.endOf(at), calendar.end(at); end != w || found != w {
+				t.Errorf("%s, %s of %s: ends at %s and %s, want %s", c.about, c.unit, show(at), show(end), show(found), show(w))
+			}
+			at = w
+		}
+	}
+}
+
+// zonesToTry have changes of all kinds: over midnight both ways, by half and by
+// whole hours, by days, twice a year, once and never.
+var zonesToTry = []string{
+	"", "Europe/Vienna", "America/Havana", "Australia/Lord_Howe", "America/St_Johns", "America/Sao_Paulo", "America/Asuncion",
+	"Pacific/Apia", "Pacific/Kwajalein", "Pacific/Chatham", "Asia/Kathmandu", "Asia/Tehran", "Asia/Gaza", "Asia/Beirut", "Asia/Amman",
+	"Africa/Casablanca", "Africa/Cairo", "America/Nuuk", "America/Caracas", "America/Santiago", "Antarctica/Troll", "Asia/Pyongyang",
+	"Europe/Dublin", "Europe/Samara", "Atlantic/Azores", "America/Scoresbysund", "Antarctica/Macquarie",
+}
+
+// TestCalendarsPartitionTime draws moments of 1973 to 2120, half of them about a
+// change of a clock: each is in exactly one period, of a length that expiry counts
+// with, whose end is where a walk minute by minute finds it, and what a statement
+// is told agrees.
+func TestCalendarsPartitionTime(t *testing.T) {
+	t.Parallel()
+	first, last := mustTime(t, "1973-01-01 00:00:00Z").UnixMicro(), mustTime(t, "2120-01-01 00:00:00Z").UnixMicro()
+	rapid.Check(t, func(rt *rapid.T) {
+		c := mustCalendar(t, rapid.SampledFrom([]Unit{Hour, Day, Week, Month}).Draw(rt, "calendar"), rapid.SampledFrom(zonesToTry).Draw(rt, "zone"))
+		at := rapid.Int64Range(first, last).Draw(rt, "at")
+		if _, change := time.UnixMicro(at).In(c.zone).ZoneBounds(); !change.IsZero() && rapid.Bool().Draw(rt, "about a change") {
+			at = change.UnixMicro() + rapid.Int64Range(-c.unit.Longest(), c.unit.Longest()).Draw(rt, "by")
+		}
+		show := func(us int64) string { return time.UnixMicro(us).In(c.zone).Format(time.RFC3339Nano) }
+		b := c.around(at)
+		if !(b[0] < b[1] && b[1] <= at && at < b[2] && b[2] < b[3]) {
+			rt.Fatalf("around %s: %s, %s, %s, %s", show(at), show(b[0]), show(b[1]), show(b[2]), show(b[3]))
+		}
+		for i, end := range b[1:] {
+			start := b[i]
+			if end-start > c.unit.Longest() {
+				rt.Errorf("from %s to %s is longer than expiry counts with", show(start), show(end))
+			}
+			within := rapid.Int64Range(start, end-1).Draw(rt, "within")
+			for _, moment := range []int64{start, within, end - 1} {
+				if got := c.end(moment); got != end {
+					rt.Errorf("%s is in a period to %s, and to %s", show(moment), show(got), show(end))
+				}
+			}
+			if got := walk(c, end); got != end {
+				rt.Errorf("a period ends at %s, a walk finds %s", show(end), show(got))
+			}
+		}
+		from, turn, until := c.Near(at)
+		if from > at || at >= until || c.end(from) != turn || c.end(turn) != until || min(at-from, until-at) < min((b[2]-b[1])/2, b[1]-b[0], b[3]-b[2]) {
+			rt.Errorf("at %s a statement is told of %s, %s, %s", show(at), show(from), show(turn), show(until))
+		}
+	})
+}
+
+// walk finds a period's end once more, knowing only how to read a clock: it goes
+// on in steps of a minute up to the end and a little further, and returns the last
+// one at which a period ended.
+func walk(c *Calendar, end int64) (found int64) {
+	const minute = hourUs / 60
+	back := 3 * dayUs
+	if c.unit == Hour {
+		back = hourUs
+	}
+	var latest time.Time // the latest reading so far, as if it were UTC
+	var before time.Duration
+	for at := end - end%minute - back; at <= end; at += minute {
+		local := time.UnixMicro(at).In(c.zone)
+		ahead := time.Duration(offset(local)) * time.Microsecond
+		reading := time.UnixMicro(at).UTC().Add(ahead)
+		switch {
+		case latest.IsZero():
+			latest = reading
+		case c.unit == Hour:
+			if ahead != before || reading.Minute() == 0 {
+				found = at
+			}
+		case reading.After(latest):
+			if period(c.unit, reading) != period(c.unit, latest) {
+				found = at
+			}
+			latest = reading
+		}
+		before = ahead
+	}
+	return found
+}
+
+// period names a reading's period.
+func period(unit Unit, reading time.Time) [2]int {
+	switch unit {
+	case Week:
+		y, w := reading.ISOWeek() // which begin on Monday
+		return [2]int{y, w}
+	case Month:
+		return [2]int{reading.Year(), int(reading.Month())}
+	}
+	return [2]int{reading.Year(), reading.YearDay()}
+}
+
+// TestCalendarIsShared: equal calendars are one, so that rules compare, and many
+// goroutines at many times agree with one.
+func TestCalendarIsShared(t *testing.T) {
+	t.Parallel()
+	c := mustCalendar(t, Day, "America/Havana")
+	if c != mustCalendar(t, Day, "America/Havana") || c == mustCalendar(t, Day, "Europe/Vienna") {
+		t.Error("equal calendars differ, or different ones do not")
+	}
+	start := mustTime(t, "2024-11-01 00:00:00Z").UnixMicro()
+	var wg sync.WaitGroup
+	for g := range int64(8) {
+		wg.Go(func() {
+			for i := range int64(500) {
+				at := start + (i*13+g)*hourUs/7
+				if got, want := c.endOf(at), c.end(at); got != want {
+					t.Errorf("at %d: %d, alone %d", at, got, want)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

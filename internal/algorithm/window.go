@@ -1,0 +1,248 @@
+package algorithm
+
+import (
+	"sort"
+)
+
+// Window counts in one window, of which it keeps the end.
+type Window struct {
+	Count  float64
+	EndsAt int64
+}
+
+func (w *Window) Level(*Rules, int64) float64 { return w.Count }
+
+func (w *Window) Used(_ *Rules, now, _ int64) float64 {
+	if now >= w.EndsAt {
+		return 0
+	}
+	return w.Count
+}
+
+func (w *Window) Advance(r *Rules, now, _ int64) {
+	if now < w.EndsAt {
+		return
+	}
+	w.Count = 0
+	switch {
+	case r.Calendar != nil:
+		w.EndsAt = r.Calendar.endOf(now)
+	case r.Aligned:
+		w.EndsAt = (now/r.Period + 1) * r.Period
+	default:
+		w.EndsAt = now + r.Period
+	}
+}
+
+// Deny begins no window.
+func (w *Window) Deny(r *Rules, now, at int64) { w.Count = w.Used(r, now, at) }
+
+func (w *Window) Put(_ int64, units float64) { w.Count += units }
+
+func (w *Window) Fill(r *Rules, now, at int64, units float64) float64 {
+	w.Advance(r, now, at)
+	units = min(units, r.Capacity)
+	added := max(0, min(units, r.Capacity-w.Count))
+	w.Count = max(w.Count, min(r.Capacity, w.Count+units))
+	return added
+}
+
+func (w *Window) Clone() State { c := *w; return &c }
+
+func (w *Window) Seen(r *Rules, now, at int64, _, _ float64) View {
+	return &Window{Count: w.Used(r, now, at), EndsAt: w.EndsAt}
+}
+
+func (w *Window) Counted(int64) Grant { return Grant{EndsAt: w.EndsAt} }
+
+func (w *Window) IdleAt(*Rules) int64 { return w.EndsAt }
+
+func (w *Window) Less(units float64) View {
+	c := *w
+	c.Count = max(0, c.Count-units)
+	return &c
+}
+
+func (w *Window) Refund(r *Rules, now, at int64, units float64) float64 {
+	used := w.Used(r, now, at)
+	w.Count = max(0, used-units)
+	return min(units, used)
+}
+
+// Undo gives back to the window that the units were counted in, and to no other.
+func (w *Window) Undo(r *Rules, now, at int64, g Grant, _ *Rules, units float64) float64 {
+	if w.EndsAt != g.EndsAt {
+		units = 0
+	}
+	return w.Refund(r, now, at, units)
+}
+
+// Settle takes from the window that the hold was counted in, and adds what was
+// spent beyond it to the one that runs: another one after a Reset.
+func (w *Window) Settle(r *Rules, now, at int64, h Held, actual float64, fresh bool) float64 {
+	if fresh || now >= w.EndsAt { // it has had a block or a Reset since
+		w.Count, w.EndsAt = 0, h.EndsAt
+	}
+	back := 0.0
+	if w.EndsAt == h.EndsAt {
+		back = max(0, h.Units-actual)
+	}
+	gone := w.Refund(r, now, at, back)
+	w.Count += max(0, actual-h.Units)
+	return gone
+}
+
+func (w *Window) FitsAt(_ *Rules, at int64, room, need float64) int64 {
+	switch {
+	case Fit(room, 0, need) < 1:
+		return Never
+	case at >= w.EndsAt || Fit(room, w.Count, need) >= 1:
+		return at
+	}
+	return w.EndsAt
+}
+
+func (w *Window) EmptyAt(_ *Rules, at int64) int64 {
+	if w.Count == 0 {
+		return at
+	}
+	return max(at, w.EndsAt)
+}
+
+// Counter counts in the window that ends at EndsAt and keeps the count
+// of the one before. The windows have their own period, whatever that of those who
+// ask: a window ends as it was begun.
+type Counter struct {
+	Current, Previous float64
+	EndsAt            int64
+	Period            int64
+}
+
+// Level weighs the window before by what the sliding window covers of it.
+func (w *Counter) Level(_ *Rules, at int64) float64 {
+	return weigh(w.Previous, min(w.Period, w.EndsAt-at), w.Period) + w.Current
+}
+
+// weigh is what counts of units in a window of which covered microseconds do.
+func weigh(units float64, covered, period int64) float64 {
+	return float64(float64(units*float64(covered)) / float64(period))
+}
+
+func (w *Counter) Used(r *Rules, now, at int64) float64 {
+	c := *w
+	c.Advance(r, now, at)
+	return c.Level(r, at)
+}
+
+func (w *Counter) Advance(r *Rules, _, at int64) {
+	if at < w.EndsAt {
+		return
+	}
+	current := w.Current
+	w.Current, w.Previous = 0, 0
+	switch {
+	case r.Period != w.Period: // what still weighs of the last window begins the next
+		w.Current = weigh(current, max(0, w.EndsAt+w.Period-at), w.Period)
+	case at < w.EndsAt+w.Period:
+		w.Previous = current
+	}
+	w.Period = r.Period
+	w.EndsAt = (at/r.Period + 1) * r.Period
+}
+
+// Deny leaves the windows: another period would end them sooner.
+func (w *Counter) Deny(*Rules, int64, int64) {}
+
+func (w *Counter) Put(_ int64, units float64) { w.Current += units }
+
+func (w *Counter) Fill(r *Rules, now, at int64, units float64) float64 {
+	added := max(0, min(min(units, r.Capacity), r.Capacity-w.Used(r, now, at)))
+	if added > 0 {
+		w.Advance(r, now, at)
+		w.Current += added
+	}
+	return added
+}
+
+func (w *Counter) Clone() State { c := *w; return &c }
+
+func (w *Counter) Seen(r *Rules, now, at int64, _, _ float64) View {
+	c := *w
+	c.Advance(r, now, at)
+	return &c
+}
+
+func (w *Counter) Counted(int64) Grant { return Grant{EndsAt: w.EndsAt} }
+
+func (w *Counter) IdleAt(*Rules) int64 { return w.EmptyAt(nil, 0) }
+
+func (w *Counter) Less(units float64) View {
+	c := *w
+	c.Current = max(0, c.Current-units)
+	return &c
+}
+
+// own are rules of the windows' own period.
+func (w *Counter) own() *Rules { return &Rules{Period: w.Period} }
+
+// Refund takes from the current window first, then from the one before.
+func (w *Counter) Refund(_ *Rules, now, at int64, units float64) float64 {
+	w.Advance(w.own(), now, at)
+	back := min(units, w.Current+w.Previous)
+	w.Previous = max(0, w.Previous-max(0, units-w.Current))
+	w.Current = max(0, w.Current-units)
+	return back
+}
+
+// Undo gives back to the window that the units were counted in, if it is the
+// current one or, of the same period, the one before.
+func (w *Counter) Undo(_ *Rules, now, at int64, g Grant, _ *Rules, units float64) (gone float64) {
+	w.Advance(w.own(), now, at)
+	switch w.EndsAt {
+	case g.EndsAt:
+		gone = min(w.Current, units)
+		w.Current = max(0, w.Current-units)
+	case g.EndsAt + w.Period:
+		gone = min(w.Previous, units)
+		w.Previous = max(0, w.Previous-units)
+	}
+	return gone
+}
+
+// Settle gives back as undo does.
+func (w *Counter) Settle(_ *Rules, now, at int64, h Held, actual float64, fresh bool) float64 {
+	if fresh && at >= w.EndsAt {
+		w.Period = h.Rules.Period
+	}
+	gone := w.Undo(nil, now, at, Grant{EndsAt: h.EndsAt}, nil, max(0, h.Units-actual))
+	w.Current += max(0, actual-h.Units)
+	return gone
+}
+
+func (w *Counter) FitsAt(r *Rules, at int64, room, need float64) int64 {
+	if Fit(room, 0, need) < 1 {
+		return Never
+	}
+	if left := w.EndsAt - at; left > 0 {
+		wait := sort.Search(int(left), func(us int) bool {
+			return Fit(room, w.Level(r, at+int64(us)), need) >= 1
+		})
+		if int64(wait) < left {
+			return at + int64(wait)
+		}
+	}
+	next := Counter{Previous: w.Current, EndsAt: w.EndsAt + w.Period, Period: w.Period}
+	return w.EndsAt + int64(sort.Search(int(w.Period), func(us int) bool {
+		return Fit(room, next.Level(r, w.EndsAt+int64(us)), need) >= 1
+	}))
+}
+
+func (w *Counter) EmptyAt(_ *Rules, at int64) int64 {
+	switch {
+	case w.Current > 0:
+		return w.EndsAt + w.Period
+	case w.Previous > 0:
+		return max(at, w.EndsAt)
+	}
+	return at
+}

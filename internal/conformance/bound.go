@@ -1,0 +1,105 @@
+package conformance
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Bound is what policies that share a name, an algorithm and a key may admit
+// together, written down from the algorithms' definitions and not from the code: what
+// one policy with the largest burst, the fastest rate and the shortest period of them
+// would admit alone. It takes no part in deciding.
+type Bound struct {
+	algorithm limiter.Algorithm
+	burst     float64       // the largest
+	rate      float64       // units a microsecond, the fastest
+	period    time.Duration // the shortest
+	tick      time.Duration // the longest
+
+	last   int64 // when the last units passed, in microseconds
+	level  float64
+	endsAt int64 // of the window that runs
+	passed []passed
+}
+
+type passed struct {
+	at, endsAt int64
+	units      float64
+}
+
+// NewBound returns the bound of policies. They have one algorithm.
+func NewBound(policies ...limiter.Policy) *Bound {
+	b := &Bound{algorithm: policies[0].Algorithm, period: policies[0].Period}
+	for _, p := range policies {
+		burst := p.Burst
+		if burst == 0 {
+			burst = p.Limit
+		}
+		b.burst = max(b.burst, burst)
+		b.rate = max(b.rate, p.Limit/float64(p.Period.Microseconds()))
+		b.period = min(b.period, p.Period)
+		b.tick = max(b.tick, p.Tick)
+	}
+	// What leaks in a tick leaks at its end, so that much more may pass in no time.
+	b.burst += b.rate * float64(b.tick.Microseconds())
+	return b
+}
+
+// Admit notes units that p admitted at a time in microseconds, not before that of
+// the last call. The error says that they are too many.
+func (b *Bound) Admit(at int64, p limiter.Policy, units float64) error {
+	if units == 0 {
+		return nil
+	}
+	b.Begin(at, p)
+	b.passed = append(b.passed, passed{at, b.endsAt, units})
+	used := b.used(at, units)
+	b.last = at
+	if most := b.burst + min(1e-6, 1e-9*b.burst); used > most*(1+1e-12) {
+		return fmt.Errorf("at %d %v units more make %v, of %v at most", at, units, used, b.burst)
+	}
+	return nil
+}
+
+// Begin notes that p counted something that was not admitted: if no window runs, it
+// begins one, which ends so whatever comes.
+func (b *Bound) Begin(at int64, p limiter.Policy) {
+	if at < b.endsAt {
+		return
+	}
+	period := p.Period.Microseconds()
+	b.endsAt = at + period
+	if p.Aligned || b.algorithm == limiter.SlidingWindowCounter {
+		b.endsAt = (at/period + 1) * period
+	}
+}
+
+// used is what counts right after units passed at at.
+func (b *Bound) used(at int64, units float64) (used float64) {
+	shortest := b.period.Microseconds()
+	switch b.algorithm {
+	case limiter.FixedWindow: // all of the window
+		for _, p := range b.passed {
+			if p.endsAt == b.endsAt {
+				used += p.units
+			}
+		}
+	case limiter.SlidingWindowCounter: // all of a window until its end, then less and less
+		for _, p := range b.passed {
+			weighs := float64(p.endsAt+shortest-at) / float64(shortest)
+			used += p.units * max(0, min(1, weighs))
+		}
+	case limiter.SlidingWindowLog: // all of the last period
+		for _, p := range b.passed {
+			if p.at > at-shortest {
+				used += p.units
+			}
+		}
+	default: // a bucket of that burst that leaks at that rate
+		b.level = max(0, b.level-float64(at-b.last)*b.rate) + units
+		used = b.level
+	}
+	return used
+}

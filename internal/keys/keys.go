@@ -1,0 +1,19 @@
+// Package keys says under which text a key is stored.
+package keys
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+)
+
+// Stored returns the text that stands for key in the database: key itself, or
+// its HMAC if there is a secret.
+func Stored(key string, secret []byte) string {
+	if len(secret) == 0 {
+		return key
+	}
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte(key))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}

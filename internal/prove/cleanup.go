@@ -1,0 +1,89 @@
+package prove
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/pooler"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+const (
+	cleanupTimeout = 5 * time.Second
+	leaveEvery     = 10 * time.Millisecond
+)
+
+// Queries for whether connections of the proof are still there, and for whether
+// they have anything left to do. A pooler keeps idle connections for its next
+// clients, under the name of the last.
+const (
+	stillThere = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1)"
+	stillBusy  = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND state <> 'idle')"
+)
+
+// cleanUp deletes all rows that run made. The server may still be busy with
+// what a client that went away had asked for, which would come after. So cleanUp
+// first waits until the connections called name are gone or, behind a pooler,
+// idle, and deletes until nothing is left to be deleted.
+func cleanUp(ctx context.Context, pool *pgxpool.Pool, name, run string, behindPooler bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	inTheWay := stillThere
+	if behindPooler {
+		inTheWay = stillBusy
+	}
+	for {
+		err := untilFalse(ctx, pool, inTheWay, name)
+		var deleted int64
+		if err == nil {
+			deleted, err = deleteAll(ctx, pool, run)
+		}
+		if err != nil {
+			return fmt.Errorf("clean up: %w; %s", err, byHand(run))
+		}
+		if deleted == 0 {
+			return nil
+		}
+	}
+}
+
+// deleteAll deletes the rows that run made, and returns how many.
+func deleteAll(ctx context.Context, pool *pgxpool.Pool, run string) (deleted int64, err error) {
+	for _, a := range limiter.Algorithms() {
+		tag, err := pool.Exec(ctx, "DELETE FROM "+pgx.Identifier{"pglimit_" + string(a)}.Sanitize()+" WHERE policy = ANY ($1::text[])",
+			pooler.Mode(pool), policyNames(run))
+		if err != nil {
+			return deleted, err
+		}
+		deleted += tag.RowsAffected()
+	}
+	return deleted, nil
+}
+
+// byHand says what is left to do where cleaning up failed.
+func byHand(run string) string {
+	return fmt.Sprintf("delete the rows whose policy begins with %s from pglimit's tables", strings.TrimSuffix(policyName(run, ""), "."))
+}
+
+// untilFalse waits until a query about the connections called name answers no.
+func untilFalse(ctx context.Context, pool *pgxpool.Pool, query, name string) error {
+	tick := time.NewTicker(leaveEvery)
+	defer tick.Stop()
+	for {
+		var is bool
+		err := pool.QueryRow(ctx, query, pooler.Mode(pool), name).Scan(&is)
+		if err != nil || !is {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("connections of our own do not end: %w", ctx.Err())
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package limiter_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// variants is every algorithm in each of its forms.
+func variants(limit float64, period time.Duration) (all []limiter.Policy) {
+	for _, a := range limiter.Algorithms() {
+		p := limiter.Policy{Name: "p", Algorithm: a, Limit: limit, Period: period}
+		all = append(all, p)
+		switch a {
+		case limiter.LeakyBucket:
+			p.Tick = period / 4
+			all = append(all, p)
+		case limiter.FixedWindow:
+			p.Aligned = true
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+func name(p limiter.Policy) string {
+	switch {
+	case p.Tick > 0:
+		return string(p.Algorithm) + " in ticks"
+	case p.Aligned:
+		return string(p.Algorithm) + " aligned"
+	}
+	return string(p.Algorithm)
+}
+
+// TestPlansAdmitNoMoreThanTheLargest: whatever sequence of limits, bursts and periods
+// comes under one name, and whatever idle keys are forgotten between, no more passes
+// than the largest of them would let pass alone.
+func TestPlansAdmitNoMoreThanTheLargest(t *testing.T) {
+	for _, base := range variants(10, 10*time.Second) {
+		t.Run(name(base), func(t *testing.T) {
+			t.Parallel()
+			rapid.Check(t, func(rt *rapid.T) {
+				clock := new(conformance.Clock)
+				l := limiter.NewMemory(&limiter.Config{Now: clock.Now})
+				conformance.SwitchPlans(rt, base, l, clock, 60, func() { limiter.ForgetIdle(l) })
+			})
+		})
+	}
+}
+
+// TestPlansDenialChangesNothing: what is denied to one plan leaves no trace for
+// another. Of buckets it would: time that has passed leaks by the plan that asks.
+func TestPlansDenialChangesNothing(t *testing.T) {
+	for _, base := range variants(10, 10*time.Second) {
+		switch base.Algorithm {
+		case limiter.FixedWindow, limiter.SlidingWindowCounter, limiter.SlidingWindowLog:
+		default:
+			continue
+		}
+		t.Run(name(base), func(t *testing.T) {
+			t.Parallel()
+			rapid.Check(t, func(rt *rapid.T) {
+				clock := new(conformance.Clock)
+				alone, beside := limiter.NewMemory(&limiter.Config{Now: clock.Now}), limiter.NewMemory(&limiter.Config{Now: clock.Now})
+				at, denied := int64(1_000_000_000), 0
+				for range 60 {
+					at += rapid.Int64Range(0, 3_000_000).Draw(rt, "on")
+					clock.Set(at)
+					if rapid.Bool().Draw(rt, "other") {
+						other := base
+						other.Limit = rapid.SampledFrom([]float64{1, 5, 20}).Draw(rt, "limit")
+						other.Period = rapid.SampledFrom([]time.Duration{base.Period, time.Second, time.Hour}).Draw(rt, "period")
+						if r, err := beside.Check(t.Context(), other, "k", 1); err != nil || r.Allowed {
+							continue
+						}
+						if r, err := beside.Allow(t.Context(), other, "k"); err != nil || r.Allowed {
+							rt.Fatal(r, err)
+						}
+						denied++
+						continue
+					}
+					n := float64(rapid.IntRange(1, 4).Draw(rt, "units"))
+					want, err := alone.AllowN(t.Context(), base, "k", n)
+					if err != nil {
+						rt.Fatal(err)
+					}
+					if got, err := beside.AllowN(t.Context(), base, "k", n); err != nil || got != want {
+						rt.Fatalf("after %d denials\ngot:  %+v %v\nwant: %+v", denied, got, err, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestPlansLevelIsCarriedOver: a smaller plan finds what a larger one has spent, in
+// full, and says so.
+func TestPlansLevelIsCarriedOver(t *testing.T) {
+	for _, base := range variants(1000, time.Hour) {
+		t.Run(name(base), func(t *testing.T) {
+			clock := new(conformance.Clock)
+			clock.Set(1_000_000)
+			l := limiter.NewMemory(&limiter.Config{Now: clock.Now})
+			large, small := base, base
+			small.Limit = 10
+			passed := 0.0
+			for i := range 300 { // in no time
+				p := large
+				if i%2 == 1 {
+					p = small
+				}
+				r, err := l.AllowUpTo(t.Context(), p, "k", p.Limit)
+				if err != nil {
+					t.Fatal(err)
+				}
+				passed += r.Granted
+				if i == 0 {
+					continue
+				}
+				if r.Level != 1000 || r.Remaining != 0 || !r.Full || r.RetryAfter <= 0 || r.RetryAfter == limiter.Never {
+					t.Fatalf("under %v an hour: %+v", p.Limit, r)
+				}
+			}
+			if passed != 1000 {
+				t.Errorf("%v units passed of 1000", passed)
+			}
+			// RetryAfter is when it fits again, and no sooner.
+			r, err := l.Allow(t.Context(), small, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := 1_000_000 + r.RetryAfter.Microseconds()
+			for _, c := range []struct {
+				at   int64
+				want bool
+			}{{at - 1, false}, {at, true}} {
+				clock.Set(c.at)
+				if r, err := l.Check(t.Context(), small, "k", 1); err != nil || r.Allowed != c.want {
+					t.Errorf("at %d of %d: %+v, %v", c.at, at, r, err)
+				}
+			}
+		})
+	}
+}
+
+// TestPlansOnOneReservation: a small plan's denial takes nothing from a hold.
+func TestPlansOnOneReservation(t *testing.T) {
+	for _, base := range variants(100, time.Hour) {
+		if base.Algorithm == limiter.LeakyBucketQueue {
+			continue
+		}
+		l := limiter.NewMemory(&limiter.Config{Now: new(conformance.Clock).Now})
+		small := base
+		small.Limit = 10
+		hold, err := l.Reserve(t.Context(), base.Ask("k", 80), time.Minute)
+		if err != nil || !hold.Result.Allowed {
+			t.Fatal(hold, err)
+		}
+		if r, err := l.Allow(t.Context(), small, "k"); err != nil || r.Allowed || r.Level != 80 {
+			t.Errorf("%s: %+v, %v", name(base), r, err)
+		}
+		if s, err := l.Statement(t.Context(), base, "k"); err != nil || s.Held != 80 || s.Spent != 0 {
+			t.Errorf("%s: %+v, %v", name(base), s, err)
+		}
+		if r, err := l.Settle(t.Context(), hold.ID, 400); err != nil || r.Level != 400 { // an overdraft of 300
+			t.Errorf("%s: %+v, %v", name(base), r, err)
+		}
+		if r, err := l.Allow(t.Context(), small, "k"); err != nil || r.Allowed || r.Level != 400 {
+			t.Errorf("%s: the overdraft is %+v, %v", name(base), r, err)
+		}
+		if r, err := l.Check(t.Context(), base, "k", 0); err != nil || r.Level != 400 {
+			t.Errorf("%s: the overdraft is %+v, %v", name(base), r, err)
+		}
+	}
+}
+
+func ExamplePolicy_plans() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	paid := limiter.Policy{Name: "api", Algorithm: limiter.FixedWindow, Limit: 1000, Period: time.Hour}
+	free := paid
+	free.Limit = 100
+	_, _ = l.AllowN(ctx, paid, "alice", 300)
+	r, _ := l.Allow(ctx, free, "alice") // she has gone back to the free plan
+	fmt.Println(r.Allowed, r.Level, r.Remaining, r.RetryAfter)
+	// Output: false 300 0 1h0m0s
+}

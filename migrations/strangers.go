@@ -1,0 +1,141 @@
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// ErrExposed is returned by [UpFunctions] where other roles may create objects
+// in a schema that the functions would use. Nothing was done. The message lists
+// each such schema and the next step.
+var ErrExposed = errors.New("pglimit: the SQL functions are not made where other roles may create objects")
+
+// Exposure is a schema of the search_path in which other roles may create
+// objects. An object with the name of a table, operator or function that a
+// statement uses could be taken for it, and run with the caller's rights.
+type Exposure struct {
+	// Schema is the schema's name, quoted if SQL needs it.
+	Schema string
+	// Owner is the schema's owner, if that is another role; else it is empty.
+	Owner string
+	// Creators are the other roles with the right to create objects, by name,
+	// and PUBLIC for all roles.
+	Creators []string
+}
+
+// String describes the exposure and the next step, in one line.
+func (e Exposure) String() string {
+	own := "or keep pglimit in a schema of its own: run CREATE SCHEMA limits and end the connection string in ?search_path=limits"
+	if e.Schema == "pglimit" { // where the functions are, whatever the search_path
+		own = "or run ALTER SCHEMA pglimit OWNER TO CURRENT_USER and check what is in it"
+	}
+	if e.Owner != "" {
+		return fmt.Sprintf("schema %[1]s belongs to role %[2]s: migrate as %[2]s, %[3]s", e.Schema, e.Owner, own)
+	}
+	roles := strings.Join(e.Creators, ", ")
+	return fmt.Sprintf("%[1]s may create objects in schema %[2]s: run REVOKE CREATE ON SCHEMA %[2]s FROM %[1]s, %[3]s", roles, e.Schema, own)
+}
+
+// Strangers lists the schemas of the search_path in which other roles may create
+// objects, in the search_path's order; empty if there is none. Schema pglimit
+// is one of them if it exists. It only reads.
+//
+// These are not other roles: superusers, the connection's role, its members, and
+// the groups that it is a member of. In databases from PostgreSQL 14 or before,
+// PUBLIC may create objects in schema public.
+func Strangers(ctx context.Context, pool *pgxpool.Pool) ([]Exposure, error) {
+	db := stdlib.OpenDBFromPool(pool)
+	all, err := strangers(ctx, db)
+	return all, errors.Join(err, db.Close())
+}
+
+// exposures has a row for each other role that owns a schema or may create in it.
+// Other roles may have defined operators and functions by now, so all types match
+// those of pg_catalog exactly.
+const exposures = `
+WITH RECURSIVE groups (role) AS (
+    SELECT r.oid FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user
+    UNION SELECT m.roleid FROM pg_catalog.pg_auth_members AS m JOIN groups AS g ON g.role = m.member
+), members (role) AS (
+    SELECT r.oid FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user
+    UNION SELECT m.member FROM pg_catalog.pg_auth_members AS m JOIN members AS g ON g.role = m.roleid
+), known (role) AS (
+    SELECT g.role FROM groups AS g
+    UNION SELECT m.role FROM members AS m
+    UNION SELECT r.oid FROM pg_catalog.pg_roles AS r WHERE r.rolsuper
+), ours (role) AS (
+    SELECT k.role FROM known AS k
+    UNION SELECT r.oid FROM pg_catalog.pg_roles AS r
+    JOIN pg_catalog.pg_database AS d ON d.datname = pg_catalog.current_database() AND d.datdba IN (SELECT k.role FROM known AS k)
+    WHERE r.rolname = 'pg_database_owner'
+), used (place, name) AS (
+    SELECT s.place, s.name FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) WITH ORDINALITY AS s (name, place)
+    UNION ALL SELECT 9223372036854775807, 'pglimit'::name
+    WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) AS s (name) WHERE s.name = 'pglimit')
+)
+SELECT pg_catalog.quote_ident(n.nspname::text),
+       CASE WHEN n.nspowner IN (SELECT o.role FROM ours AS o) THEN '' ELSE pg_catalog.quote_ident(owner.rolname::text) END,
+       CASE WHEN a.grantee IS NULL THEN '' WHEN a.grantee = 0::oid THEN 'PUBLIC' ELSE pg_catalog.quote_ident(creator.rolname::text) END
+FROM used AS u
+JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.name
+JOIN pg_catalog.pg_roles AS owner ON owner.oid = n.nspowner
+LEFT JOIN LATERAL (
+    SELECT e.grantee FROM pg_catalog.aclexplode(coalesce(n.nspacl, pg_catalog.acldefault('n'::"char", n.nspowner))) AS e
+    WHERE e.privilege_type = 'CREATE' AND e.grantee <> n.nspowner AND NOT e.grantee IN (SELECT o.role FROM ours AS o)
+) AS a ON true
+LEFT JOIN pg_catalog.pg_roles AS creator ON creator.oid = a.grantee
+WHERE a.grantee IS NOT NULL OR NOT n.nspowner IN (SELECT o.role FROM ours AS o)
+ORDER BY u.place, a.grantee`
+
+func strangers(ctx context.Context, db *sql.DB) (all []Exposure, err error) {
+	rows, err := db.QueryContext(ctx, exposures)
+	if err != nil {
+		return nil, fmt.Errorf("pglimit: read who may create in the schemas of the search_path: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var schema, owner, creator string
+		if err := rows.Scan(&schema, &owner, &creator); err != nil {
+			return nil, err
+		}
+		if len(all) == 0 || all[len(all)-1].Schema != schema {
+			all = append(all, Exposure{Schema: schema, Owner: owner})
+		}
+		if last := &all[len(all)-1]; creator != "" {
+			last.Creators = append(last.Creators, creator)
+		}
+	}
+	return all, rows.Err()
+}
+
+// refuse returns ErrExposed if the set is guarded, a migration until version to
+// is pending, and other roles may create objects.
+func (s *Set) refuse(ctx context.Context, db *sql.DB, to int64) error {
+	if !s.guarded {
+		return nil
+	}
+	all, err := strangers(ctx, db)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	applied, err := s.appliedAt(ctx, db)
+	if err != nil {
+		return s.explain(err)
+	}
+	for _, f := range s.list() {
+		if _, ok := applied[f.version]; !ok && f.version <= to {
+			var each []string
+			for _, e := range all {
+				each = append(each, e.String())
+			}
+			return fmt.Errorf("%w: %s", ErrExposed, strings.Join(each, "; "))
+		}
+	}
+	return nil
+}
