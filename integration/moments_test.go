@@ -123,7 +123,7 @@ func TestOneStatementTellsOfOneMoment(t *testing.T) {
 	ctx := context.Background()
 	trace := new(sent)
 	pool := connect(t, newDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = trace })
-	l := newLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
+	l := newLimiter(t, pool, &limiter.Config{Now: new(conformance.Clock).Now, DenyCacheTTL: -1})
 	for _, p := range variants(100, time.Hour) {
 		if p.Algorithm == limiter.LeakyBucketQueue {
 			continue

@@ -103,17 +103,24 @@ type asker struct {
 	timeout *time.Timer
 }
 
-var askers = sync.Pool{New: func() any {
+// askerPool keeps askers for one limiter: a timer of one that a test made in
+// synthetic time must not be used outside of it.
+type askerPool struct{ sync.Pool }
+
+func (p *askerPool) get() *asker {
+	if a, ok := p.Get().(*asker); ok {
+		return a
+	}
 	t := time.NewTimer(time.Hour)
 	t.Stop()
 	return &asker{ready: make(chan struct{}, 1), timeout: t}
-}}
+}
 
-// free gives the asker back, unless a statement may still know it.
-func (a *asker) free() {
+// free takes the asker back, unless a statement may still know it.
+func (p *askerPool) free(a *asker) {
 	if a.row == nil {
 		*a = asker{q: question{Rules: a.q.Rules, source: a.q.source}, ready: a.ready, timeout: a.timeout}
-		askers.Put(a)
+		p.Put(a)
 	}
 }
 

@@ -33,6 +33,7 @@ type engine struct {
 	store    store
 	holds    *holdWatch
 	batches  *batches // nil: each decision is a statement of its own
+	askers   *askerPool
 	inTx     bool
 	closed   *atomic.Bool
 	degraded *degradedLog
@@ -53,8 +54,8 @@ func (e *engine) decide(ctx context.Context, v verb, in Ask, within time.Duratio
 	if known {
 		return r, outcome{}, nil
 	}
-	a := askers.Get().(*asker)
-	defer a.free()
+	a := e.askers.get()
+	defer e.askers.free(a)
 	q := &a.q
 	if err := e.question(v, in, q); err != nil {
 		return Result{}, outcome{}, err

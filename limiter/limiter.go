@@ -61,7 +61,7 @@ func newLimiter(config *Config, s store) *Limiter {
 	return &Limiter{engine{
 		config: config.withDefaults(), store: s,
 		holds: newHoldWatch(), closed: new(atomic.Bool), degraded: new(degradedLog), ahead: new(atomic.Int64),
-		leaving: new(sync.RWMutex),
+		leaving: new(sync.RWMutex), askers: new(askerPool),
 	}}
 }
 
