@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -55,15 +56,9 @@ that keys are hashed with, if the application has one.`,
 			}
 			r, err := l.AllowN(cmd.Context(), p, args[0], flags.cost)
 			if err != nil {
-				return decisionError(err)
+				return cli.LimiterError(err)
 			}
-			if err := a.print(cmd, r, sentence(r)+"\n"); err != nil {
-				return err
-			}
-			if !r.Allowed {
-				return errDenied
-			}
-			return nil
+			return a.out.Answer(cmd, r.Allowed, r, sentence(r)+"\n")
 		},
 	}
 	flags.register(cmd)
@@ -104,7 +99,7 @@ func (a *app) allowLines(cmd *cobra.Command, l *limiter.Limiter, p limiter.Polic
 				bad++
 				fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: line %d: %s\n", n, strings.TrimPrefix(err.Error(), "pglimit: "))
 			case err != nil:
-				return fmt.Errorf("line %d, after %d decisions: %w", n, allowed+denied, decisionError(err))
+				return fmt.Errorf("line %d, after %d decisions: %w", n, allowed+denied, cli.LimiterError(err))
 			case r.Allowed:
 				allowed++
 			default:
@@ -157,19 +152,9 @@ func splitLine(line string) (key, cost string) {
 }
 
 func (a *app) printLine(w io.Writer, key string, r limiter.Result) error {
-	if !a.json {
+	if !a.out.JSON {
 		_, err := fmt.Fprintf(w, "%s\t%s\n", replay.Shown(key), sentence(r))
 		return err
 	}
 	return json.NewEncoder(w).Encode(decision{key, r})
-}
-
-// decisionError marks what the database is to blame for; the rest is usage.
-func decisionError(err error) error {
-	for _, theirs := range []error{limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrNoHold, limiter.ErrHoldEnded} {
-		if errors.Is(err, theirs) {
-			return err
-		}
-	}
-	return database(err)
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 )
 
 // connectTimeout holds unless the URL has a connect_timeout.
@@ -73,7 +75,7 @@ func connect(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
 	}
 	pool, err := openPool(ctx, cfg)
 	if err != nil {
-		return nil, database(fmt.Errorf("connect: %w", err))
+		return nil, cli.DatabaseError(fmt.Errorf("connect: %w", err))
 	}
 	return pool, nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -12,7 +13,7 @@ import (
 type verb func(*limiter.Limiter, context.Context, limiter.Policy, string, float64) (limiter.Result, error)
 
 // decide runs a verb over the database and shows its Result; say tells it to a
-// person. A denial is errDenied.
+// person. A denial is cli.ErrDenied.
 func (a *app) decide(cmd *cobra.Command, f *policyFlags, key string, do verb, say func(limiter.Result) string) error {
 	p, err := f.read()
 	if err != nil {
@@ -21,9 +22,9 @@ func (a *app) decide(cmd *cobra.Command, f *policyFlags, key string, do verb, sa
 	return a.withLimiter(cmd, func(l *limiter.Limiter) error {
 		r, err := do(l, cmd.Context(), p, key, f.cost)
 		if err != nil {
-			return decisionError(err)
+			return cli.LimiterError(err)
 		}
-		return a.answer(cmd, r, say(r))
+		return a.out.Answer(cmd, r.Allowed, r, say(r)+"\n")
 	})
 }
 
@@ -39,15 +40,4 @@ func (a *app) withLimiter(cmd *cobra.Command, f func(*limiter.Limiter) error) er
 		return err
 	}
 	return f(l)
-}
-
-// answer shows a Result, and is errDenied if that is the answer.
-func (a *app) answer(cmd *cobra.Command, r limiter.Result, text string) error {
-	if err := a.print(cmd, r, text+"\n"); err != nil {
-		return err
-	}
-	if !r.Allowed {
-		return errDenied
-	}
-	return nil
 }

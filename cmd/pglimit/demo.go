@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/internal/prove"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -49,27 +50,21 @@ than 30 seconds.`, demoLimit, demoPeriod, demoBurstAsks, demoLaterAsks, demoPace
 			}
 			defer pool.Close()
 			if err := migrations.Up(cmd.Context(), pool); err != nil {
-				return database(err)
+				return cli.DatabaseError(err)
 			}
 			l, err := newLimiter(pool)
 			if err != nil {
 				return err
 			}
 			to := cmd.OutOrStdout()
-			if a.json {
+			if a.out.JSON {
 				to = io.Discard
 			}
-			show, err := runDemo(cmd.Context(), pool, l, &stage{w: to, live: onTerminal(to)})
+			show, err := runDemo(cmd.Context(), pool, l, &stage{w: to, live: cli.OnTerminal(to)})
 			if err != nil {
 				return err
 			}
-			if err := a.print(cmd, show, demoNext); err != nil {
-				return err
-			}
-			if !show.Proof.Holds {
-				return errDenied
-			}
-			return nil
+			return a.out.Answer(cmd, show.Proof.Holds, show, demoNext)
 		},
 	}
 }
@@ -139,7 +134,7 @@ func demoError(err error) error {
 	if errors.As(err, &lost) {
 		return lost.error
 	}
-	return decisionError(err)
+	return cli.LimiterError(err)
 }
 
 func sendBurst(ctx context.Context, l *limiter.Limiter, p limiter.Policy, key string, s *stage) (b demoBurst, err error) {

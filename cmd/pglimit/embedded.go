@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/internal/embedded"
 	"github.com/pglimit/pglimit/internal/localpg"
 	"github.com/pglimit/pglimit/migrations"
@@ -110,7 +111,7 @@ func (a *app) leave() error {
 		return nil
 	}
 	if err := a.session.Leave(); err != nil {
-		return database(fmt.Errorf("embedded PostgreSQL: %w", err))
+		return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL: %w", err))
 	}
 	return nil
 }
@@ -119,15 +120,15 @@ func (a *app) leave() error {
 func embeddedError(ctx context.Context, dir string, err error) error {
 	switch text := strings.ToLower(err.Error()); {
 	case ctx.Err() != nil:
-		return errInterrupted
+		return cli.ErrInterrupted
 	case errors.Is(err, embedded.ErrUnusable):
 		return fmt.Errorf("--data-dir: %w", err)
 	case errors.Is(err, localpg.ErrNotFound):
-		return database(fmt.Errorf("%w; or pass --download to fetch one", err))
+		return cli.DatabaseError(fmt.Errorf("%w; or pass --download to fetch one", err))
 	case strings.Contains(text, "no space left"), strings.Contains(text, "quota exceeded"), strings.Contains(text, "file too large"):
-		return database(fmt.Errorf("embedded PostgreSQL in %s: no room for its data: make some, or name a --data-dir elsewhere: %w", dir, err))
+		return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL in %s: no room for its data: make some, or name a --data-dir elsewhere: %w", dir, err))
 	}
-	return database(fmt.Errorf("embedded PostgreSQL in %s: %w", dir, err))
+	return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL in %s: %w", dir, err))
 }
 
 // findServer returns the directory of the server programs to run: those
@@ -164,7 +165,7 @@ func newKeepEmbedded() *cobra.Command {
 		Hidden:  true,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return database(embedded.Keep(cmd.Context(), args[0], args[1], os.Stdout))
+			return cli.DatabaseError(embedded.Keep(cmd.Context(), args[0], args[1], os.Stdout))
 		},
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -80,11 +81,11 @@ func (a *app) sweepOnce(cmd *cobra.Command, config janitor.Config) error {
 	}
 	removed, err := j.Sweep(cmd.Context())
 	if err != nil {
-		return database(err)
+		return cli.DatabaseError(err)
 	}
 	result := swept{removed.Total(), map[string]int64{}, removed.Kept, removed.HoldsExpired, removed.HeldElsewhere}
 	maps.Copy(result.ByTable, removed.ByTable)
-	return a.print(cmd, result, result.text())
+	return a.out.Print(cmd, result, result.text())
 }
 
 func (s swept) text() string {
@@ -114,7 +115,7 @@ func (a *app) sweepOn(cmd *cobra.Command, config janitor.Config) error {
 	out := &lastWriter{w: cmd.OutOrStdout(), failed: stop}
 	options := &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: plainLog}
 	config.Logger = slog.New(slog.NewTextHandler(out, options))
-	if a.json {
+	if a.out.JSON {
 		config.Logger = slog.New(slog.NewJSONHandler(out, options))
 	}
 	pool, err := a.open(cmd)
@@ -133,7 +134,7 @@ func (a *app) sweepOn(cmd *cobra.Command, config janitor.Config) error {
 	}
 	p := limiter.Policy{Name: "janitor", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Second}
 	if _, err := l.Check(ctx, p, "start", 0); err != nil {
-		return decisionError(err)
+		return cli.LimiterError(err)
 	}
 	if err := j.Run(ctx); err != nil {
 		return err

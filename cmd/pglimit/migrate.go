@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/migrations"
 )
 
@@ -132,7 +133,7 @@ func (a *app) migrate(cmd *cobra.Command, direction string, to int64,
 		if errors.Is(err, migrations.ErrNoSuchVersion) {
 			return err
 		}
-		return database(err)
+		return cli.DatabaseError(err)
 	}
 
 	type step struct {
@@ -154,19 +155,19 @@ func (a *app) migrate(cmd *cobra.Command, direction string, to int64,
 	if len(steps) == 0 {
 		fmt.Fprintf(&text, "nothing to do\n")
 	}
-	if !a.json {
+	if !a.out.JSON {
 		for _, w := range warnings {
 			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
 		}
 	}
-	return errors.Join(database(err), a.print(cmd, result, text.String()))
+	return errors.Join(cli.DatabaseError(err), a.out.Print(cmd, result, text.String()))
 }
 
 // strangers has a warning for each schema in which other roles may create objects.
 func (a *app) strangers(cmd *cobra.Command, pool *pgxpool.Pool) ([]string, error) {
 	all, err := migrations.Strangers(cmd.Context(), pool)
 	if err != nil {
-		return nil, database(err)
+		return nil, cli.DatabaseError(err)
 	}
 	warnings := []string{}
 	for _, e := range all {
@@ -194,7 +195,7 @@ are on that tool's record and pending here.`,
 			defer pool.Close()
 			all, err := migrationSet(cmd).Status(cmd.Context(), pool)
 			if err != nil {
-				return database(err)
+				return cli.DatabaseError(err)
 			}
 
 			type migration struct {
@@ -223,7 +224,7 @@ are on that tool's record and pending here.`,
 			if err := table.Flush(); err != nil {
 				return err
 			}
-			return a.print(cmd, result, text.String())
+			return a.out.Print(cmd, result, text.String())
 		},
 	}
 }
@@ -249,7 +250,7 @@ keeps the record of it. There is no BEGIN and no COMMIT in it.`,
 			if down {
 				direction = "down"
 			}
-			return a.print(cmd, struct {
+			return a.out.Print(cmd, struct {
 				Direction string `json:"direction"`
 				SQL       string `json:"sql"`
 			}{direction, sql.String()}, sql.String())
@@ -280,7 +281,7 @@ pglimit. No file is overwritten, and no database is asked.`,
 			} else if err != nil {
 				return err
 			}
-			return errors.Join(err, a.print(cmd, struct {
+			return errors.Join(err, a.out.Print(cmd, struct {
 				Files []string `json:"files"`
 			}{append([]string{}, files...)}, text))
 		},

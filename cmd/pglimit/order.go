@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -60,20 +61,14 @@ func (a *app) order(cmd *cobra.Command, f *policyFlags, o order, say ordered, do
 	}
 	before, unread := readRow(cmd.Context(), pool, p, o.Key)
 	if err := do(l, p); err != nil {
-		return decisionError(err) // which says more than the error of reading
+		return cli.LimiterError(err) // which says more than the error of reading
 	}
 	if unread != nil {
-		return database(fmt.Errorf("%s is done, but whether there was a row is unknown: %w", o.Verb, unread))
+		return cli.DatabaseError(fmt.Errorf("%s is done, but whether there was a row is unknown: %w", o.Verb, unread))
 	}
 	text, found := say(p, before)
 	o.Found = found
-	if err := a.print(cmd, o, text+"\n"); err != nil {
-		return err
-	}
-	if !found {
-		return errDenied
-	}
-	return nil
+	return a.out.Answer(cmd, found, o, text+"\n")
 }
 
 // readRow returns how a key stands, by the database's clock. It locks nothing:

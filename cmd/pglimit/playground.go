@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/internal/playground"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -69,7 +70,7 @@ func (a *app) playground(cmd *cobra.Command, addr string) error {
 	}
 	defer pool.Close()
 	if err := migrations.Up(ctx, pool); err != nil {
-		return database(err)
+		return cli.DatabaseError(err)
 	}
 	config := playground.Config{
 		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return limiterWith(pool, config) },
@@ -81,7 +82,7 @@ func (a *app) playground(cmd *cobra.Command, addr string) error {
 	}
 	var version string
 	if err := pool.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
-		return database(fmt.Errorf("ask for the server's version: %w", err))
+		return cli.DatabaseError(fmt.Errorf("ask for the server's version: %w", err))
 	}
 	version, _, _ = strings.Cut(version, " ") // from who built it
 	config.Database = "PostgreSQL " + version
@@ -101,7 +102,7 @@ func (a *app) playground(cmd *cobra.Command, addr string) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ctx, listeners...) }()
-	err = a.print(cmd, serving{url}, "playground: "+url+"\n")
+	err = a.out.Print(cmd, serving{url}, "playground: "+url+"\n")
 	if err != nil {
 		stop()
 	}

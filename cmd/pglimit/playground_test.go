@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/internal/playground"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -110,7 +111,7 @@ func TestPlaygroundAddress(t *testing.T) {
 		fmt.Sprint("localhost:", taken.Addr().(*net.TCPAddr).Port): "in use: take another address or free this one; localhost:0 is any port that is free",
 	} {
 		code, stdout, stderr := call(t, "playground", "--addr", addr, "--database-url", "postgres://nobody@127.0.0.1:1/none")
-		if code != exitUsage || stdout != "" || !strings.Contains(stderr, want) || strings.Contains(stderr, "database:") {
+		if code != cli.ExitUsage || stdout != "" || !strings.Contains(stderr, want) || strings.Contains(stderr, "database:") {
 			t.Errorf("--addr %s: exit code %d, stdout %q, stderr %q, want %q in it", addr, code, stdout, stderr, want)
 		}
 	}

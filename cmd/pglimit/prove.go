@@ -12,6 +12,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/internal/prove"
 	"github.com/pglimit/pglimit/limiter"
@@ -64,13 +65,7 @@ other keys; 1: it was, or one did; 3: the database failed.`,
 			if err != nil {
 				return proveError(cmd.Context(), err)
 			}
-			if err := a.print(cmd, report, proofText(report)); err != nil {
-				return err
-			}
-			if !report.Holds {
-				return errDenied
-			}
-			return nil
+			return a.out.Answer(cmd, report.Holds, report, proofText(report))
 		},
 	}
 	flags := cmd.Flags()
@@ -88,14 +83,14 @@ func proveError(ctx context.Context, err error) error {
 	case errors.Is(err, prove.ErrConfig):
 		return err
 	case errors.Is(err, pooler.ErrStatements):
-		return database(err) // whatever the statement that got lost failed with
+		return cli.DatabaseError(err) // whatever the statement that got lost failed with
 	}
-	return decisionError(err)
+	return cli.LimiterError(err)
 }
 
 // progress returns what shows on a terminal how far a proof is.
 func progress(w io.Writer, lasts time.Duration) (show func(limiter.Algorithm), done func()) {
-	if !onTerminal(w) {
+	if !cli.OnTerminal(w) {
 		return nil, func() {}
 	}
 	bar := progressbar.NewOptions64(lasts.Milliseconds(),

@@ -10,6 +10,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -75,7 +76,7 @@ Lines that cannot be read are counted, told of on stderr and passed over.`,
 			report, err := replay.Run(cmd.Context(), log, candidates, newLimiter, func(done int) { _ = bar.Set(done) })
 			_ = bar.Close()
 			if err != nil {
-				return decisionError(err)
+				return cli.LimiterError(err)
 			}
 			if html != "" {
 				if err := writePage(html, report); err != nil {
@@ -83,7 +84,7 @@ Lines that cannot be read are counted, told of on stderr and passed over.`,
 				}
 				fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: the page is in %s\n", html)
 			}
-			return a.print(cmd, report, replayText(report))
+			return a.out.Print(cmd, report, replayText(report))
 		},
 	}
 	flags.registerNumbers(cmd)
@@ -132,7 +133,7 @@ func readLog(cmd *cobra.Command, name string) (*replay.Log, error) {
 // size (-1) it shows that something moves.
 func replayBar(cmd *cobra.Command, size int64, what string) *progressbar.ProgressBar {
 	to := cmd.ErrOrStderr()
-	if !onTerminal(to) {
+	if !cli.OnTerminal(to) {
 		return progressbar.DefaultBytesSilent(size)
 	}
 	return progressbar.NewOptions64(size,

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -44,7 +45,7 @@ func (a *app) replaySession(cmd *cobra.Command, candidates []replay.Candidate) (
 	}
 	session, err := pgxpool.NewWithConfig(cmd.Context(), config)
 	if err != nil {
-		return nil, database(err)
+		return nil, cli.DatabaseError(err)
 	}
 	if err := session.Ping(cmd.Context()); err != nil {
 		session.Close()
@@ -52,7 +53,7 @@ func (a *app) replaySession(cmd *cobra.Command, candidates []replay.Candidate) (
 		if errors.As(err, &answer) && answer.Code == "42P01" {
 			err = limiter.ErrNotMigrated
 		}
-		return nil, database(fmt.Errorf("a temporary table to decide on: %w", err))
+		return nil, cli.DatabaseError(fmt.Errorf("a temporary table to decide on: %w", err))
 	}
 	return session, nil
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -80,16 +81,16 @@ func TestReplayCandidateErrors(t *testing.T) {
 		"limit=1,name=A":                      `Name "A": must match`,
 	} {
 		code, stdout, stderr := call(t, "replay", "--limit", "1", "--candidate", "limit=2", "--candidate", candidate, "no/such.log")
-		if code != exitUsage || stdout != "" || !strings.Contains(stderr, want) || !strings.HasPrefix(stderr, fmt.Sprintf("pglimit: --candidate %q: ", candidate)) ||
+		if code != cli.ExitUsage || stdout != "" || !strings.Contains(stderr, want) || !strings.HasPrefix(stderr, fmt.Sprintf("pglimit: --candidate %q: ", candidate)) ||
 			strings.Count(stderr, "pglimit: ") != 1 {
 			t.Errorf("%q: exit code %d, stderr %q, want %q", candidate, code, stderr, want)
 		}
 	}
-	if code, _, stderr := call(t, "replay", "--limit", "1", "--candidate", "limit=2", "--candidate", "limit=2", "--candidate", "limit=2", "no/such.log"); code != exitUsage ||
+	if code, _, stderr := call(t, "replay", "--limit", "1", "--candidate", "limit=2", "--candidate", "limit=2", "--candidate", "limit=2", "no/such.log"); code != cli.ExitUsage ||
 		!strings.Contains(stderr, "--candidate is given 3 times: at most 2") {
 		t.Errorf("a third: exit code %d, %q", code, stderr)
 	}
-	if code, _, stderr := call(t, "replay", "--limit", "1", "--cost", "0", "no/such.log"); code != exitUsage || !strings.Contains(stderr, "cost 0") {
+	if code, _, stderr := call(t, "replay", "--limit", "1", "--cost", "0", "no/such.log"); code != cli.ExitUsage || !strings.Contains(stderr, "cost 0") {
 		t.Errorf("the flags: exit code %d, %q", code, stderr)
 	}
 }
@@ -175,7 +176,7 @@ func TestReplayPageErrors(t *testing.T) {
 		{filepath.Join(dir, "page.html"), "no/such.log", "no/such.log"},
 	} {
 		code, stdout, stderr := call(t, "replay", "--limit", "3", "--html", c.page, c.log)
-		if code != exitUsage || stdout != "" || !strings.Contains(stderr, c.want) || strings.Contains(stderr, "passed over") {
+		if code != cli.ExitUsage || stdout != "" || !strings.Contains(stderr, c.want) || strings.Contains(stderr, "passed over") {
 			t.Errorf("--html %q: exit code %d, stdout %q, stderr %q, want %q", c.page, code, stdout, stderr, c.want)
 		}
 	}

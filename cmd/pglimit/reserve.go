@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -36,20 +37,14 @@ Exit code 0: held; 1: denied.`,
 			return a.withLimiter(cmd, func(l *limiter.Limiter) error {
 				h, err := l.Reserve(cmd.Context(), ask, ttl)
 				if err != nil {
-					return decisionError(err)
+					return cli.LimiterError(err)
 				}
 				text := sentence(h.Result)
 				if h.Result.Allowed {
 					text = fmt.Sprintf("held %s until %s as %s: %s of %s remaining", units(h.Result.Granted),
 						h.Expires.Format(time.RFC3339), h.ID, units(h.Result.Remaining), units(h.Result.Burst))
 				}
-				if err := a.print(cmd, h, text+"\n"); err != nil {
-					return err
-				}
-				if !h.Result.Allowed {
-					return errDenied
-				}
-				return nil
+				return a.out.Answer(cmd, h.Result.Allowed, h, text+"\n")
 			})
 		},
 	}

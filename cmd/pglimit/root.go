@@ -2,15 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/internal/embedded"
 )
 
@@ -19,7 +18,7 @@ type app struct {
 	databaseURL string
 	embedded    embeddedFlags
 	session     *embedded.Session // nil unless an embedded server is in use
-	json        bool
+	out         cli.Output
 }
 
 // run runs the command line args, without the program's name, and returns the
@@ -27,24 +26,18 @@ type app struct {
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root, a := newRoot()
 	root.SetArgs(args)
-	root.SetIn(interruptible(ctx, stdin))
+	root.SetIn(cli.Interruptible(ctx, stdin))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	addCompletion(root) // it keeps the stdout of now
 	cmd, err := root.ExecuteContextC(ctx)
 	err = errors.Join(err, a.leave())
-	code := exitCode(err)
-	if signal, ok := ended(ctx, err); ok {
-		code = signal
-	}
-	if code == exitSignal+int(syscall.SIGPIPE) {
-		return code // nobody is there to be told
-	}
-	if err == nil || code == exitDenied {
+	code, silent := cli.ExitCode(ctx, err)
+	if silent {
 		return code
 	}
 	message := strings.TrimPrefix(strings.ReplaceAll(err.Error(), ": pglimit: ", ": "), "pglimit: ")
-	if code == exitUsage {
+	if code == cli.ExitUsage {
 		message += "; see `" + cmd.CommandPath() + " --help`"
 	}
 	fmt.Fprintln(stderr, "pglimit: "+oneLine(message))
@@ -91,7 +84,7 @@ error; 130 after Ctrl-C. Results go to stdout, everything else to stderr.`,
 	}
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.databaseURL, "database-url", "", "the database's `URL`; default: the environment's DATABASE_URL")
-	flags.BoolVar(&a.json, "json", false, "write the result as JSON")
+	a.out.Register(flags)
 	a.embedded.register(flags)
 	root.AddCommand( // one file per subcommand
 		newMigrate(a),
@@ -102,16 +95,4 @@ error; 130 after Ctrl-C. Results go to stdout, everything else to stderr.`,
 		newVersion(a), newKeepEmbedded(),
 	)
 	return root, a
-}
-
-// print writes a command's result to stdout: value as JSON if --json is set,
-// else text.
-func (a *app) print(cmd *cobra.Command, value any, text string) error {
-	if !a.json {
-		_, err := io.WriteString(cmd.OutOrStdout(), text)
-		return err
-	}
-	enc := json.NewEncoder(cmd.OutOrStdout())
-	enc.SetIndent("", "  ")
-	return enc.Encode(value)
 }

@@ -3,11 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 )
 
 // call runs a command line in this process.
@@ -67,8 +67,8 @@ func TestUsageErrors(t *testing.T) {
 		{"version 1", `unknown command "1"`},
 	} {
 		code, stdout, stderr := call(t, strings.Fields(c.args)...)
-		if code != exitUsage || stdout != "" {
-			t.Errorf("%s: exit code %d, stdout %q; want %d and nothing", c.args, code, stdout, exitUsage)
+		if code != cli.ExitUsage || stdout != "" {
+			t.Errorf("%s: exit code %d, stdout %q; want %d and nothing", c.args, code, stdout, cli.ExitUsage)
 		}
 		if !strings.HasPrefix(stderr, "pglimit: ") || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, c.want) || !strings.Contains(stderr, "--help") {
 			t.Errorf("%s: stderr is %q, want one line with %q", c.args, stderr, c.want)
@@ -81,18 +81,18 @@ func TestUsageErrors(t *testing.T) {
 func TestPasswordStaysSecret(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]int{
-		"postgres://app:hunter2@127.0.0.1:1/shop":                         exitDatabase,
-		"postgres://app@127.0.0.1:1/shop?password=hunter2":                exitDatabase,
-		"host=127.0.0.1 port=1 user=app password=hunter2":                 exitDatabase,
-		"postgres://app:hunter2@127.0.0.1:none/shop":                      exitUsage,
-		"postgres://app:hunter2@127.0.0.1:1/shop?sslmode=none":            exitUsage,
-		"postgres://app:hunter2%zz@127.0.0.1:1/shop":                      exitUsage,
-		"postgres://app:hun ter2@127.0.0.1:x/hunter2":                     exitUsage,
-		"postgres://app:`: hunter2@127.0.0.1:x/":                          exitUsage,
-		"mysql://app:hunter2@127.0.0.1:1/shop":                            exitUsage,
-		"app:hunter2@127.0.0.1":                                           exitUsage,
-		"host=127.0.0.1 password='hunter2":                                exitUsage,
-		"postgres://app:hunter2@127.0.0.1:1/shop?connect_timeout=hunter2": exitUsage,
+		"postgres://app:hunter2@127.0.0.1:1/shop":                         cli.ExitDatabase,
+		"postgres://app@127.0.0.1:1/shop?password=hunter2":                cli.ExitDatabase,
+		"host=127.0.0.1 port=1 user=app password=hunter2":                 cli.ExitDatabase,
+		"postgres://app:hunter2@127.0.0.1:none/shop":                      cli.ExitUsage,
+		"postgres://app:hunter2@127.0.0.1:1/shop?sslmode=none":            cli.ExitUsage,
+		"postgres://app:hunter2%zz@127.0.0.1:1/shop":                      cli.ExitUsage,
+		"postgres://app:hun ter2@127.0.0.1:x/hunter2":                     cli.ExitUsage,
+		"postgres://app:`: hunter2@127.0.0.1:x/":                          cli.ExitUsage,
+		"mysql://app:hunter2@127.0.0.1:1/shop":                            cli.ExitUsage,
+		"app:hunter2@127.0.0.1":                                           cli.ExitUsage,
+		"host=127.0.0.1 password='hunter2":                                cli.ExitUsage,
+		"postgres://app:hunter2@127.0.0.1:1/shop?connect_timeout=hunter2": cli.ExitUsage,
 	} {
 		code, stdout, stderr := call(t, "migrate", "status", "--database-url", address)
 		if code != want || stdout != "" {
@@ -122,31 +122,6 @@ func TestDatabaseLine(t *testing.T) {
 		if strings.Count(stderr, "\n") != 2 {
 			t.Errorf("%s: stderr has other than two lines: %q", address, stderr)
 		}
-	}
-}
-
-func TestExitCodes(t *testing.T) {
-	t.Parallel()
-	plain := errors.New("plain")
-	for _, c := range []struct {
-		err  error
-		want int
-	}{
-		{nil, 0},
-		{database(nil), 0},
-		{errDenied, 1},
-		{fmt.Errorf("wrapped: %w", errDenied), 1},
-		{plain, 2},
-		{database(plain), 3},
-		{fmt.Errorf("wrapped: %w", database(plain)), 3},
-		{errors.Join(database(plain), nil), 3},
-	} {
-		if got := exitCode(c.err); got != c.want {
-			t.Errorf("%v: got %d, want %d", c.err, got, c.want)
-		}
-	}
-	if !errors.Is(database(plain), plain) {
-		t.Error("the cause is lost")
 	}
 }
 

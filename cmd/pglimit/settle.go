@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -28,7 +29,7 @@ with the same UNITS.`,
 			return a.withLimiter(cmd, func(l *limiter.Limiter) error {
 				r, err := l.Settle(cmd.Context(), args[0], spent)
 				if err != nil {
-					return decisionError(err)
+					return cli.LimiterError(err)
 				}
 				text := fmt.Sprintf("settled with %s: %s of %s remaining", units(spent), units(r.Remaining), units(r.Burst))
 				switch {
@@ -37,7 +38,7 @@ with the same UNITS.`,
 				case r.Expired:
 					text += "; the hold had expired"
 				}
-				return a.print(cmd, r, text+"\n")
+				return a.out.Print(cmd, r, text+"\n")
 			})
 		},
 	}
@@ -62,9 +63,9 @@ cannot have leaked meanwhile. It may be repeated.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLimiter(cmd, func(l *limiter.Limiter) error {
 				if err := l.Cancel(cmd.Context(), args[0]); err != nil {
-					return decisionError(err)
+					return cli.LimiterError(err)
 				}
-				return a.print(cmd, cancelled{"cancel", args[0]}, "cancelled "+args[0]+"\n")
+				return a.out.Print(cmd, cancelled{"cancel", args[0]}, "cancelled "+args[0]+"\n")
 			})
 		},
 	}

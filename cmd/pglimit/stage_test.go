@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -31,10 +32,11 @@ func TestStage(t *testing.T) {
 	}
 	s := &stage{w: failingWriter{syscall.EPIPE}}
 	s.printf("lost")
-	if err := s.draw(b); !errors.Is(demoError(err), syscall.EPIPE) || exitCode(demoError(err)) == exitDatabase {
+	err := demoError(s.draw(b))
+	if code, _ := cli.ExitCode(t.Context(), err); !errors.Is(err, syscall.EPIPE) || code == cli.ExitDatabase {
 		t.Errorf("a lost stage: %v", err)
 	}
-	if onTerminal(&bytes.Buffer{}) {
+	if cli.OnTerminal(&bytes.Buffer{}) {
 		t.Error("a buffer is no terminal")
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -31,9 +32,9 @@ yet.`,
 			return a.withLimiter(cmd, func(l *limiter.Limiter) error {
 				s, err := l.Statement(cmd.Context(), p, args[0])
 				if err != nil {
-					return decisionError(err)
+					return cli.LimiterError(err)
 				}
-				return a.print(cmd, s, statementText(s))
+				return a.out.Print(cmd, s, statementText(s))
 			})
 		},
 	}

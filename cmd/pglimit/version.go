@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 )
 
 // versions is what the command is made of.
@@ -35,10 +37,10 @@ named, of the PostgreSQL server.`,
 				}
 				defer pool.Close()
 				if err := pool.QueryRow(cmd.Context(), "SHOW server_version").Scan(&v.PostgreSQL); err != nil {
-					return database(fmt.Errorf("ask for the server's version: %w", err))
+					return cli.DatabaseError(fmt.Errorf("ask for the server's version: %w", err))
 				}
 			}
-			return a.print(cmd, v, v.text())
+			return a.out.Print(cmd, v, v.text())
 		},
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -82,22 +83,22 @@ func (a *app) wait(cmd *cobra.Command, ask limiter.Ask, timeout time.Duration) e
 	took := time.Since(start).Round(time.Millisecond)
 	switch denied := (*limiter.DeniedError)(nil); {
 	case err == nil:
-		return a.answer(cmd, r, fmt.Sprintf("allowed: waited %v, %s of %s remaining", took, units(r.Remaining), units(r.Burst)))
+		return a.out.Answer(cmd, r.Allowed, r, fmt.Sprintf("allowed: waited %v, %s of %s remaining\n", took, units(r.Remaining), units(r.Burst)))
 	case errors.As(err, &denied):
 		text := sentence(denied.Result)
 		if timeout > 0 && denied.Result.Reason == limiter.ReasonLimit && denied.Result.RetryAfter != limiter.Never {
 			text += fmt.Sprintf(" to get a turn within %v", timeout)
 		}
-		return a.answer(cmd, denied.Result, text)
+		return a.out.Answer(cmd, denied.Result.Allowed, denied.Result, text+"\n")
 	case cmd.Context().Err() != nil:
 		return fmt.Errorf("interrupted after %v; the place goes back unless somebody queued behind it: %w", took, err)
 	case ctx.Err() != nil && r.Allowed:
 		// The turn was at the very edge of the deadline, and what was left of
 		// it went for the answer's way here.
 		r.Allowed, r.Granted, r.Reason, r.RetryAfter = false, 0, limiter.ReasonLimit, 0
-		return a.answer(cmd, r, fmt.Sprintf("denied (limit): the turn did not come within %v", timeout))
+		return a.out.Answer(cmd, r.Allowed, r, fmt.Sprintf("denied (limit): the turn did not come within %v\n", timeout))
 	case ctx.Err() != nil:
-		return database(fmt.Errorf("no answer within --timeout %v: %w", timeout, err))
+		return cli.DatabaseError(fmt.Errorf("no answer within --timeout %v: %w", timeout, err))
 	}
-	return decisionError(err)
+	return cli.LimiterError(err)
 }

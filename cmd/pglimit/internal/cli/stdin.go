@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -6,12 +6,13 @@ import (
 	"io"
 )
 
-// errInterrupted is what reading standard input gives after Ctrl-C.
-var errInterrupted = errors.New("interrupted")
+// ErrInterrupted is the error of a command that Ctrl-C stopped.
+var ErrInterrupted = errors.New("interrupted")
 
-// interruptible is in until ctx ends. A read of a terminal or a pipe cannot be
-// called off, so it is left behind then, and its bytes with it.
-func interruptible(ctx context.Context, in io.Reader) io.Reader {
+// Interruptible returns a reader of in whose reads fail with ErrInterrupted once
+// ctx ends. A read of a terminal or a pipe cannot be cancelled: it goes on in
+// the background, and its bytes are lost.
+func Interruptible(ctx context.Context, in io.Reader) io.Reader {
 	return &interruptibleReader{ctx: ctx, in: in, done: make(chan readResult, 1)}
 }
 
@@ -29,9 +30,9 @@ type readResult struct {
 
 func (r *interruptibleReader) Read(p []byte) (int, error) {
 	if r.ctx.Err() != nil {
-		return 0, errInterrupted
+		return 0, ErrInterrupted
 	}
-	// Not into p itself: it is the caller's again once we have returned.
+	// Not into p: it belongs to the caller again once Read has returned.
 	if len(r.buf) < len(p) {
 		r.buf = make([]byte, len(p))
 	}
@@ -45,6 +46,6 @@ func (r *interruptibleReader) Read(p []byte) (int, error) {
 		copy(p, buf[:got.n])
 		return got.n, got.err
 	case <-r.ctx.Done():
-		return 0, errInterrupted
+		return 0, ErrInterrupted
 	}
 }
