@@ -13,12 +13,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 func newAllow(a *app) *cobra.Command {
-	var flags policyFlags
+	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "allow KEY|-",
 		Short: "Ask whether a key may go on, and count it if so",
@@ -29,7 +32,7 @@ cost (default --cost); with a tab in the line the key is all before the last
 one, spaces included. Each line is answered by a line, in order. A line that
 cannot be read is told on stderr and passed over; the exit code is then 2.
 
-Exit code 0: allowed (with -: done); 1: denied. ` + keySecretEnv + ` is the secret
+Exit code 0: allowed (with -: done); 1: denied. ` + connect.KeySecretEnv + ` is the secret
 that keys are hashed with, if the application has one.`,
 		Example: `  pglimit allow --limit 10 --period 1m alice && echo go on
   pglimit allow --algorithm gcra --limit 100 --period 1h --burst 20 --cost 5 alice --json
@@ -38,30 +41,30 @@ that keys are hashed with, if the application has one.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := flags.read()
+			p, err := flags.Policy()
 			if err != nil {
 				return err
 			}
-			pool, err := a.open(cmd)
+			pool, err := a.db.Open(cmd)
 			if err != nil {
 				return err
 			}
 			defer pool.Close()
-			l, err := newLimiter(pool)
+			l, err := connect.NewLimiter(pool)
 			if err != nil {
 				return err
 			}
 			if args[0] == "-" {
-				return a.allowLines(cmd, l, p, flags.cost)
+				return a.allowLines(cmd, l, p, flags.Cost)
 			}
-			r, err := l.AllowN(cmd.Context(), p, args[0], flags.cost)
+			r, err := l.AllowN(cmd.Context(), p, args[0], flags.Cost)
 			if err != nil {
 				return cli.LimiterError(err)
 			}
-			return a.out.Answer(cmd, r.Allowed, r, sentence(r)+"\n")
+			return a.out.Answer(cmd, r.Allowed, r, human.Decision(r)+"\n")
 		},
 	}
-	flags.register(cmd)
+	flags.RegisterRequest(cmd)
 	return cmd
 }
 
@@ -153,7 +156,7 @@ func splitLine(line string) (key, cost string) {
 
 func (a *app) printLine(w io.Writer, key string, r limiter.Result) error {
 	if !a.out.JSON {
-		_, err := fmt.Fprintf(w, "%s\t%s\n", replay.Shown(key), sentence(r))
+		_, err := fmt.Fprintf(w, "%s\t%s\n", replay.Shown(key), human.Decision(r))
 		return err
 	}
 	return json.NewEncoder(w).Encode(decision{key, r})

@@ -6,11 +6,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 func newBlock(a *app) *cobra.Command {
-	var flags policyFlags
+	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "block KEY DURATION",
 		Short: "Deny a key for a while, whatever it has used",
@@ -41,6 +42,6 @@ A key without a row is blocked too. As that may mean a wrong --name or
 				func(l *limiter.Limiter, p limiter.Policy) error { return l.Block(cmd.Context(), p, args[0], d) })
 		},
 	}
-	flags.registerRow(cmd)
+	flags.RegisterRow(cmd)
 	return cmd
 }

@@ -3,11 +3,13 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 func newCheck(a *app) *cobra.Command {
-	var flags policyFlags
+	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "check KEY",
 		Short: "Tell what allow would answer, and count nothing",
@@ -21,9 +23,9 @@ the answer another may have used up the room: to be sure, ask with allow.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.decide(cmd, &flags, args[0], (*limiter.Limiter).Check, sentence)
+			return a.decide(cmd, &flags, args[0], (*limiter.Limiter).Check, human.Decision)
 		},
 	}
-	flags.register(cmd)
+	flags.RegisterRequest(cmd)
 	return cmd
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -14,30 +15,16 @@ type verb func(*limiter.Limiter, context.Context, limiter.Policy, string, float6
 
 // decide runs a verb over the database and shows its Result; say tells it to a
 // person. A denial is cli.ErrDenied.
-func (a *app) decide(cmd *cobra.Command, f *policyFlags, key string, do verb, say func(limiter.Result) string) error {
-	p, err := f.read()
+func (a *app) decide(cmd *cobra.Command, f *policyflags.Flags, key string, do verb, say func(limiter.Result) string) error {
+	p, err := f.Policy()
 	if err != nil {
 		return err
 	}
-	return a.withLimiter(cmd, func(l *limiter.Limiter) error {
-		r, err := do(l, cmd.Context(), p, key, f.cost)
+	return a.db.WithLimiter(cmd, func(l *limiter.Limiter) error {
+		r, err := do(l, cmd.Context(), p, key, f.Cost)
 		if err != nil {
 			return cli.LimiterError(err)
 		}
 		return a.out.Answer(cmd, r.Allowed, r, say(r)+"\n")
 	})
-}
-
-// withLimiter opens the database for as long as f runs.
-func (a *app) withLimiter(cmd *cobra.Command, f func(*limiter.Limiter) error) error {
-	pool, err := a.open(cmd)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	l, err := newLimiter(pool)
-	if err != nil {
-		return err
-	}
-	return f(l)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/internal/prove"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -44,7 +45,7 @@ than 30 seconds.`, demoLimit, demoPeriod, demoBurstAsks, demoLaterAsks, demoPace
   pglimit demo --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			pool, err := a.openOr(cmd, embeddedDatabase)
+			pool, err := a.db.OpenOrEmbedded(cmd)
 			if err != nil {
 				return err
 			}
@@ -52,7 +53,7 @@ than 30 seconds.`, demoLimit, demoPeriod, demoBurstAsks, demoLaterAsks, demoPace
 			if err := migrations.Up(cmd.Context(), pool); err != nil {
 				return cli.DatabaseError(err)
 			}
-			l, err := newLimiter(pool)
+			l, err := connect.NewLimiter(pool)
 			if err != nil {
 				return err
 			}

@@ -5,11 +5,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 func newFill(a *app) *cobra.Command {
-	var flags policyFlags
+	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "fill KEY",
 		Short: "Record what was spent anyway",
@@ -26,13 +28,13 @@ went in. It is never denied.`,
 			})
 		},
 	}
-	flags.register(cmd)
+	flags.RegisterRequest(cmd)
 	return cmd
 }
 
 // moved tells a person what Fill or Refund did.
 func moved(what string, r limiter.Result) string {
-	text := fmt.Sprintf("%s %s: %s of %s remaining, reset after %v", what, units(r.Granted), units(r.Remaining), units(r.Burst), r.ResetAfter)
+	text := fmt.Sprintf("%s %s: %s of %s remaining, reset after %v", what, human.Units(r.Granted), human.Units(r.Remaining), human.Units(r.Burst), r.ResetAfter)
 	if r.Full {
 		text += ", full"
 	}

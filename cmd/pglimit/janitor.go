@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -70,7 +71,7 @@ type swept struct {
 func (a *app) sweepOnce(cmd *cobra.Command, config janitor.Config) error {
 	// A warning of the sweep's goes with its error, and to stderr.
 	config.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-	pool, err := a.open(cmd)
+	pool, err := a.db.Open(cmd)
 	if err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func (a *app) sweepOn(cmd *cobra.Command, config janitor.Config) error {
 	if a.out.JSON {
 		config.Logger = slog.New(slog.NewJSONHandler(out, options))
 	}
-	pool, err := a.open(cmd)
+	pool, err := a.db.Open(cmd)
 	if err != nil {
 		return err
 	}
@@ -128,7 +129,7 @@ func (a *app) sweepOn(cmd *cobra.Command, config janitor.Config) error {
 		return err
 	}
 	// Later on a failure may pass; at the start it is a mistake to be told.
-	l, err := newLimiter(pool)
+	l, err := connect.NewLimiter(pool)
 	if err != nil {
 		return err
 	}

@@ -117,7 +117,7 @@ for ten seconds, it gives up and can be run again.`,
 // migrate runs or undoes migrations and tells which, also those before an error.
 func (a *app) migrate(cmd *cobra.Command, direction string, to int64,
 	do func(context.Context, *pgxpool.Pool, int64) ([]migrations.Step, error)) error {
-	pool, err := a.open(cmd)
+	pool, err := a.db.OpenUnmigrated(cmd)
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ are on that tool's record and pending here.`,
   pglimit migrate status --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			pool, err := a.open(cmd)
+			pool, err := a.db.OpenUnmigrated(cmd)
 			if err != nil {
 				return err
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -44,18 +45,18 @@ type ordered func(p limiter.Policy, before row) (text string, found bool)
 
 // order runs a verb that has no Result; o has the verb's name and the key. If
 // the verb found nothing to work on, the answer is no.
-func (a *app) order(cmd *cobra.Command, f *policyFlags, o order, say ordered, do func(*limiter.Limiter, limiter.Policy) error) error {
-	p, err := f.readRow()
+func (a *app) order(cmd *cobra.Command, f *policyflags.Flags, o order, say ordered, do func(*limiter.Limiter, limiter.Policy) error) error {
+	p, err := f.RowPolicy()
 	if err != nil {
 		return err
 	}
 	o.Name, o.Algorithm = p.Name, p.Algorithm
-	pool, err := a.open(cmd)
+	pool, err := a.db.Open(cmd)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	l, err := newLimiter(pool)
+	l, err := connect.NewLimiter(pool)
 	if err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func readRow(ctx context.Context, pool *pgxpool.Pool, p limiter.Policy, key stri
 	var now time.Time
 	err = pool.QueryRow(ctx, "SELECT blocked_until_us, updated_at_us, clock_timestamp() FROM "+
 		pgx.Identifier{"pglimit_" + string(p.Algorithm)}.Sanitize()+" WHERE policy = $1 AND key = $2",
-		p.Name, keys.Stored(key, []byte(os.Getenv(keySecretEnv)))).Scan(&until, &updated, &now)
+		p.Name, keys.Stored(key, connect.KeySecret())).Scan(&until, &updated, &now)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return row{}, nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/internal/playground"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -64,7 +65,7 @@ func (a *app) playground(cmd *cobra.Command, addr string) error {
 			_ = l.Close() // where Serve has not
 		}
 	}()
-	pool, err := a.openOr(cmd, embeddedDatabase)
+	pool, err := a.db.OpenOrEmbedded(cmd)
 	if err != nil {
 		return err
 	}
@@ -73,25 +74,22 @@ func (a *app) playground(cmd *cobra.Command, addr string) error {
 		return cli.DatabaseError(err)
 	}
 	config := playground.Config{
-		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return limiterWith(pool, config) },
+		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return connect.NewLimiterWith(pool, config) },
 		Version: built(debug.ReadBuildInfo()).Version,
 		Logger:  slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)),
 	}
 	if config.Host, _, err = net.SplitHostPort(addr); err != nil {
 		return err
 	}
-	var version string
-	if err := pool.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
-		return cli.DatabaseError(fmt.Errorf("ask for the server's version: %w", err))
+	version, err := connect.ServerVersion(ctx, pool)
+	if err != nil {
+		return err
 	}
 	version, _, _ = strings.Cut(version, " ") // from who built it
 	config.Database = "PostgreSQL " + version
-	if a.session != nil {
+	if flags := a.db.EmbeddedFlags(); flags != nil {
 		config.Database += ", embedded"
-		config.Command = []string{"pglimit", "allow", "--data-dir", a.session.Dir()}
-		if a.embedded.dataDir == "" {
-			config.Command = []string{"pglimit", "allow", "--embedded"}
-		}
+		config.Command = append([]string{"pglimit", "allow"}, flags...)
 	}
 	server, err := playground.New(config)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/internal/playground"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -67,10 +68,10 @@ func TestPlaygroundCommands(t *testing.T) {
 		stdin := args[len(args)-1]
 		args = args[:len(args)-1]
 
-		var flags policyFlags
-		root, a := newRoot()
+		var flags policyflags.Flags
+		root, _ := newRoot()
 		allow := &cobra.Command{Use: "allow"}
-		flags.register(allow)
+		flags.RegisterRequest(allow)
 		root.AddCommand(allow)
 		if args[0] != "allow" {
 			t.Fatalf("%s: %q", line, args)
@@ -78,14 +79,15 @@ func TestPlaygroundCommands(t *testing.T) {
 		if err := allow.ParseFlags(args[1:]); err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}
-		p, err := flags.read()
+		p, err := flags.Policy()
 		var want limiter.Policy
 		if err := json.Unmarshal([]byte(c.policy), &want); err != nil {
 			t.Fatal(err)
 		}
 		want.Name = playground.PolicyName
-		if err != nil || p != want || flags.cost != c.cost || a.embedded.dataDir != "it's mine" {
-			t.Errorf("%s: %v\ngot %+v, cost %v\nwant %+v, cost %v", line, err, p, flags.cost, want, c.cost)
+		dataDir, _ := root.PersistentFlags().GetString("data-dir")
+		if err != nil || p != want || flags.Cost != c.cost || dataDir != "it's mine" {
+			t.Errorf("%s: %v\ngot %+v, cost %v\nwant %+v, cost %v", line, err, p, flags.Cost, want, c.cost)
 		}
 		keys := allow.Flags().Args()
 		if len(keys) == 1 && keys[0] == "-" { // a key per line

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/internal/prove"
 	"github.com/pglimit/pglimit/limiter"
@@ -53,7 +54,7 @@ other keys; 1: it was, or one did; 3: the database failed.`,
 			if err := config.Validate(); err != nil {
 				return err
 			}
-			pool, err := a.open(cmd)
+			pool, err := a.db.Open(cmd)
 			if err != nil {
 				return err
 			}
@@ -154,13 +155,13 @@ func proofParts(r prove.Report) string {
 		held.Keys, held.Admitted, held.Allowed = held.Keys+a.Held.Keys, held.Admitted+a.Held.Admitted, held.Allowed+a.Held.Allowed
 		held.Rows, held.Meanwhile = held.Rows+a.Held.Rows, held.Meanwhile+a.Held.Meanwhile
 	}
-	fmt.Fprintf(&text, "two limits in turn: %d %s, admitted %d of %.0f\n", plans.Keys, plural(plans.Keys, "key"), plans.Admitted, plans.Allowed)
+	fmt.Fprintf(&text, "two limits in turn: %d %s, admitted %d of %.0f\n", plans.Keys, human.Plural(plans.Keys, "key"), plans.Admitted, plans.Allowed)
 	fmt.Fprintf(&text, "rows held: %d times on %d %s, admitted %d of %.0f; %d asks for other keys answered meanwhile\n",
-		held.Rows, held.Keys, plural(held.Keys, "key"), held.Admitted, held.Allowed, held.Meanwhile)
+		held.Rows, held.Keys, human.Plural(held.Keys, "key"), held.Admitted, held.Allowed, held.Meanwhile)
 	for _, a := range r.Algorithms {
 		for _, e := range a.Exceeded {
 			fmt.Fprintf(&text, "EXCEEDED: %s, key %s: admitted %d of %.0f (limit %s per %v)\n",
-				a.Algorithm, e.Key, e.Admitted, e.Allowed, units(e.Policy.Limit), e.Policy.Period)
+				a.Algorithm, e.Key, e.Admitted, e.Allowed, human.Units(e.Policy.Limit), e.Policy.Period)
 		}
 		if a.Held.Stalls > 0 {
 			fmt.Fprintf(&text, "STALLED: %s: no other key was answered while a row was held, %d times", a.Algorithm, a.Held.Stalls)

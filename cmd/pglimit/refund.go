@@ -3,11 +3,12 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 func newRefund(a *app) *cobra.Command {
-	var flags policyFlags
+	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "refund KEY",
 		Short: "Give units back",
@@ -24,6 +25,6 @@ in it goes back when its wait is interrupted.`,
 			})
 		},
 	}
-	flags.register(cmd)
+	flags.RegisterRequest(cmd)
 	return cmd
 }

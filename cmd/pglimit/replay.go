@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -18,7 +19,7 @@ import (
 const badShown = 3 // how many bad lines are told one by one
 
 func newReplay(a *app) *cobra.Command {
-	var flags policyFlags
+	var flags policyflags.Flags
 	var others []string
 	var html string
 	cmd := &cobra.Command{
@@ -62,7 +63,7 @@ Lines that cannot be read are counted, told of on stderr and passed over.`,
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
 			newLimiter := replay.InMemory
-			if a.databaseURL != "" || a.embedded.wanted() {
+			if a.db.NamedByFlags() {
 				session, err := a.replaySession(cmd, candidates)
 				if err != nil {
 					return err
@@ -87,7 +88,7 @@ Lines that cannot be read are counted, told of on stderr and passed over.`,
 			return a.out.Print(cmd, report, replayText(report))
 		},
 	}
-	flags.registerNumbers(cmd)
+	flags.RegisterDecision(cmd)
 	cmd.Flags().StringArrayVar(&others, "candidate", nil, "another `policy` to set beside, such as algorithm=gcra,limit=60,period=1m,cost=1; at most twice")
 	cmd.Flags().StringVar(&html, "html", "", "write a page to this `file` too, or replace it")
 	_ = cmd.RegisterFlagCompletionFunc("candidate", cobra.NoFileCompletions)

@@ -8,16 +8,17 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/internal/replay"
 )
 
 // readCandidates returns the policy of the flags and those of --candidate, or
 // what is wrong with one.
-func readCandidates(flags *policyFlags, others []string) ([]replay.Candidate, error) {
+func readCandidates(flags *policyflags.Flags, others []string) ([]replay.Candidate, error) {
 	if n := len(others); n >= replay.MaxCandidates {
 		return nil, fmt.Errorf("--candidate is given %d times: at most %d can stand beside the policy of the flags", n, replay.MaxCandidates-1)
 	}
-	first, err := flags.candidate()
+	first, err := candidateOf(flags)
 	if err != nil {
 		return nil, err
 	}
@@ -32,21 +33,21 @@ func readCandidates(flags *policyFlags, others []string) ([]replay.Candidate, er
 	return candidates, nil
 }
 
-func (f *policyFlags) candidate() (replay.Candidate, error) {
-	p, err := f.read()
+func candidateOf(f *policyflags.Flags) (replay.Candidate, error) {
+	p, err := f.Policy()
 	if err != nil {
 		return replay.Candidate{}, err
 	}
-	c := replay.Candidate{Policy: p, Cost: f.cost}
+	c := replay.Candidate{Policy: p, Cost: f.Cost}
 	return c, c.Validate()
 }
 
 // parseCandidate reads name=value pairs, as flags of their own: block_for, as a
 // policy's JSON has it, is --block-for.
 func parseCandidate(text string) (replay.Candidate, error) {
-	var flags policyFlags
+	var flags policyflags.Flags
 	cmd := &cobra.Command{}
-	flags.registerNumbers(cmd)
+	flags.RegisterDecision(cmd)
 	for pair := range strings.SplitSeq(text, ",") {
 		name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
 		flag := cmd.Flags().Lookup(strings.ReplaceAll(name, "_", "-"))
@@ -67,7 +68,7 @@ func parseCandidate(text string) (replay.Candidate, error) {
 	if !cmd.Flags().Changed("limit") {
 		return replay.Candidate{}, errors.New("limit is missing: add limit=60, or how many it shall be")
 	}
-	return flags.candidate()
+	return candidateOf(&flags)
 }
 
 // possible says what a flag of a type takes.

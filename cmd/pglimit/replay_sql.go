@@ -24,7 +24,7 @@ const maxReplay = 30 * 24 * time.Hour // for which a session is kept
 // the candidates' algorithms: nothing is left behind however it ends, and no
 // janitor sees rows whose time, the log's, has long passed.
 func (a *app) replaySession(cmd *cobra.Command, candidates []replay.Candidate) (*pgxpool.Pool, error) {
-	named, err := a.open(cmd)
+	named, err := a.db.Open(cmd)
 	if err != nil {
 		return nil, err
 	}

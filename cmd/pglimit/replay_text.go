@@ -9,6 +9,7 @@ import (
 
 	"github.com/guptarohit/asciigraph"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
 	"github.com/pglimit/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -104,16 +105,27 @@ func newTable(w *strings.Builder) *tabwriter.Writer { return tabwriter.NewWriter
 // candidateText tells a candidate's policy in one line.
 func candidateText(c replay.CandidateReport) string {
 	p := c.Policy
-	text := fmt.Sprintf("%s, %s per %s", p.Algorithm, units(p.Limit), per(p))
+	text := fmt.Sprintf("%s, %s per %s", p.Algorithm, human.Units(p.Limit), per(p))
 	add := func(is bool, format string, values ...any) {
 		if is {
 			text += ", " + fmt.Sprintf(format, values...)
 		}
 	}
-	add(p.Burst != 0, "burst %s", units(p.Burst))
+	add(p.Burst != 0, "burst %s", human.Units(p.Burst))
 	add(p.Tick != 0, "tick %v", p.Tick)
 	add(p.Aligned, "aligned")
 	add(p.BlockFor != 0, "block for %v", p.BlockFor)
-	add(c.Cost != 1, "cost %s", units(c.Cost))
+	add(c.Cost != 1, "cost %s", human.Units(c.Cost))
 	return text
+}
+
+// per returns the period of a policy's limit.
+func per(p limiter.Policy) string {
+	switch {
+	case p.Calendar == "":
+		return p.Period.String()
+	case p.TimeZone == "":
+		return string(p.Calendar) + " (UTC)"
+	}
+	return fmt.Sprintf("%s (%s)", p.Calendar, p.TimeZone)
 }

@@ -7,11 +7,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 func newReserve(a *app) *cobra.Command {
-	var flags policyFlags
+	var flags policyflags.Flags
 	var ttl time.Duration
 	var idempotencyKey string
 	cmd := &cobra.Command{
@@ -28,27 +30,27 @@ Exit code 0: held; 1: denied.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := flags.read()
+			p, err := flags.Policy()
 			if err != nil {
 				return err
 			}
-			ask := p.Ask(args[0], flags.cost)
+			ask := p.Ask(args[0], flags.Cost)
 			ask.IdempotencyKey = idempotencyKey
-			return a.withLimiter(cmd, func(l *limiter.Limiter) error {
+			return a.db.WithLimiter(cmd, func(l *limiter.Limiter) error {
 				h, err := l.Reserve(cmd.Context(), ask, ttl)
 				if err != nil {
 					return cli.LimiterError(err)
 				}
-				text := sentence(h.Result)
+				text := human.Decision(h.Result)
 				if h.Result.Allowed {
-					text = fmt.Sprintf("held %s until %s as %s: %s of %s remaining", units(h.Result.Granted),
-						h.Expires.Format(time.RFC3339), h.ID, units(h.Result.Remaining), units(h.Result.Burst))
+					text = fmt.Sprintf("held %s until %s as %s: %s of %s remaining", human.Units(h.Result.Granted),
+						h.Expires.Format(time.RFC3339), h.ID, human.Units(h.Result.Remaining), human.Units(h.Result.Burst))
 				}
 				return a.out.Answer(cmd, h.Result.Allowed, h, text+"\n")
 			})
 		},
 	}
-	flags.register(cmd)
+	flags.RegisterRequest(cmd)
 	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "how `long` the hold lasts, from 1s")
 	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "count the ask once, however often it is made under this `text`")
 	return cmd

@@ -3,11 +3,12 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 func newReset(a *app) *cobra.Command {
-	var flags policyFlags
+	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "reset KEY",
 		Short: "Forget a key: what it has used, and its block",
@@ -31,6 +32,6 @@ says so and the exit code is 1.
 				func(l *limiter.Limiter, p limiter.Policy) error { return l.Reset(cmd.Context(), p, args[0]) })
 		},
 	}
-	flags.registerRow(cmd)
+	flags.RegisterRow(cmd)
 	return cmd
 }

@@ -10,15 +10,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
-	"github.com/pglimit/pglimit/internal/embedded"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 )
 
 // app is what the subcommands share: the global flags.
 type app struct {
-	databaseURL string
-	embedded    embeddedFlags
-	session     *embedded.Session // nil unless an embedded server is in use
-	out         cli.Output
+	db  connect.Database
+	out cli.Output
 }
 
 // run runs the command line args, without the program's name, and returns the
@@ -31,7 +29,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetErr(stderr)
 	addCompletion(root) // it keeps the stdout of now
 	cmd, err := root.ExecuteContextC(ctx)
-	err = errors.Join(err, a.leave())
+	err = errors.Join(err, a.db.Leave())
 	code, silent := cli.ExitCode(ctx, err)
 	if silent {
 		return code
@@ -83,16 +81,15 @@ error; 130 after Ctrl-C. Results go to stdout, everything else to stderr.`,
 		SilenceErrors: true,
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.databaseURL, "database-url", "", "the database's `URL`; default: the environment's DATABASE_URL")
+	a.db.Register(flags)
 	a.out.Register(flags)
-	a.embedded.register(flags)
 	root.AddCommand( // one file per subcommand
 		newMigrate(a),
 		newAllow(a), newCheck(a), newFill(a), newRefund(a), newWait(a),
 		newReserve(a), newSettle(a), newCancel(a), newStatement(a),
 		newReset(a), newBlock(a), newUnblock(a),
 		newJanitor(a), newReplay(a), newProve(a), newDemo(a), newPlayground(a),
-		newVersion(a), newKeepEmbedded(),
+		newVersion(a), connect.NewKeepEmbedded(),
 	)
 	return root, a
 }

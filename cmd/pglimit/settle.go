@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -26,12 +27,12 @@ with the same UNITS.`,
 			if err != nil {
 				return fmt.Errorf("UNITS is %q: take a number, such as 180", args[1])
 			}
-			return a.withLimiter(cmd, func(l *limiter.Limiter) error {
+			return a.db.WithLimiter(cmd, func(l *limiter.Limiter) error {
 				r, err := l.Settle(cmd.Context(), args[0], spent)
 				if err != nil {
 					return cli.LimiterError(err)
 				}
-				text := fmt.Sprintf("settled with %s: %s of %s remaining", units(spent), units(r.Remaining), units(r.Burst))
+				text := fmt.Sprintf("settled with %s: %s of %s remaining", human.Units(spent), human.Units(r.Remaining), human.Units(r.Burst))
 				switch {
 				case r.Replayed:
 					text += "; it was settled before"
@@ -61,7 +62,7 @@ cannot have leaked meanwhile. It may be repeated.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withLimiter(cmd, func(l *limiter.Limiter) error {
+			return a.db.WithLimiter(cmd, func(l *limiter.Limiter) error {
 				if err := l.Cancel(cmd.Context(), args[0]); err != nil {
 					return cli.LimiterError(err)
 				}

@@ -9,11 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 func newStatement(a *app) *cobra.Command {
-	var flags policyFlags
+	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "statement KEY",
 		Short: "Show what was spent, is held and is left",
@@ -25,11 +27,11 @@ yet.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := flags.read()
+			p, err := flags.Policy()
 			if err != nil {
 				return err
 			}
-			return a.withLimiter(cmd, func(l *limiter.Limiter) error {
+			return a.db.WithLimiter(cmd, func(l *limiter.Limiter) error {
 				s, err := l.Statement(cmd.Context(), p, args[0])
 				if err != nil {
 					return cli.LimiterError(err)
@@ -38,26 +40,19 @@ yet.`,
 			})
 		},
 	}
-	flags.registerPolicy(cmd)
+	flags.RegisterPolicy(cmd)
 	return cmd
 }
 
 func statementText(s limiter.Statement) string {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "spent\t%s\n", units(s.Spent))
-	fmt.Fprintf(table, "held\t%s in %d open %s\n", units(s.Held), s.Holds, plural(s.Holds, "hold"))
-	fmt.Fprintf(table, "left\t%s of %s\n", units(s.Left), units(s.Result.Burst))
+	fmt.Fprintf(table, "spent\t%s\n", human.Units(s.Spent))
+	fmt.Fprintf(table, "held\t%s in %d open %s\n", human.Units(s.Held), s.Holds, human.Plural(s.Holds, "hold"))
+	fmt.Fprintf(table, "left\t%s of %s\n", human.Units(s.Left), human.Units(s.Result.Burst))
 	if !s.Ends.IsZero() {
 		fmt.Fprintf(table, "until\t%s\n", s.Ends.Format(time.RFC3339))
 	}
 	_ = table.Flush() // to a Builder
 	return text.String()
-}
-
-func plural(n int, word string) string {
-	if n == 1 {
-		return word
-	}
-	return word + "s"
 }

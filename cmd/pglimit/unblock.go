@@ -3,11 +3,12 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 func newUnblock(a *app) *cobra.Command {
-	var flags policyFlags
+	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "unblock KEY",
 		Short: "Lift a key's block",
@@ -33,6 +34,6 @@ has used. If the key is not blocked, the answer says so and the exit code is 1.
 				func(l *limiter.Limiter, p limiter.Policy) error { return l.Unblock(cmd.Context(), p, args[0]) })
 		},
 	}
-	flags.registerRow(cmd)
+	flags.RegisterRow(cmd)
 	return cmd
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 )
 
 // versions is what the command is made of.
@@ -30,14 +30,14 @@ named, of the PostgreSQL server.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := built(debug.ReadBuildInfo())
-			if a.databaseNamed() {
-				pool, err := a.open(cmd)
+			if a.db.Named() {
+				pool, err := a.db.Open(cmd)
 				if err != nil {
 					return err
 				}
 				defer pool.Close()
-				if err := pool.QueryRow(cmd.Context(), "SHOW server_version").Scan(&v.PostgreSQL); err != nil {
-					return cli.DatabaseError(fmt.Errorf("ask for the server's version: %w", err))
+				if v.PostgreSQL, err = connect.ServerVersion(cmd.Context(), pool); err != nil {
+					return err
 				}
 			}
 			return a.out.Print(cmd, v, v.text())

@@ -4,17 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 func newWait(a *app) *cobra.Command {
-	flags := policyFlags{only: limiter.LeakyBucketQueue}
+	flags := policyflags.Flags{Only: limiter.LeakyBucketQueue}
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "wait KEY",
@@ -33,24 +35,24 @@ Exit code 0: the turn came; 1: denied; 130: interrupted by Ctrl-C.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := flags.read()
+			p, err := flags.Policy()
 			if err != nil {
 				return err
 			}
 			if timeout < 0 {
 				return fmt.Errorf("--timeout is %v: take how long to wait at most, or 0 for any time", timeout)
 			}
-			return a.wait(cmd, p.Ask(args[0], flags.cost), timeout)
+			return a.wait(cmd, p.Ask(args[0], flags.Cost), timeout)
 		},
 	}
-	flags.register(cmd)
+	flags.RegisterRequest(cmd)
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "wait that `long` at most, else be denied; 0 is any time")
 	return cmd
 }
 
 // wait queues and shows how it went.
 func (a *app) wait(cmd *cobra.Command, ask limiter.Ask, timeout time.Duration) error {
-	pool, err := a.open(cmd)
+	pool, err := a.db.Open(cmd)
 	if err != nil {
 		return err
 	}
@@ -60,7 +62,7 @@ func (a *app) wait(cmd *cobra.Command, ask limiter.Ask, timeout time.Duration) e
 	// is also when a person wants to know how long it will be.
 	var r limiter.Result
 	l, err := limiter.New(pool, &limiter.Config{
-		KeySecret: []byte(os.Getenv(keySecretEnv)),
+		KeySecret: connect.KeySecret(),
 		Observe: func(_ context.Context, _ limiter.Ask, given limiter.Result, err error) {
 			r = given
 			if err == nil && r.Allowed && r.Delay > 0 {
@@ -83,9 +85,9 @@ func (a *app) wait(cmd *cobra.Command, ask limiter.Ask, timeout time.Duration) e
 	took := time.Since(start).Round(time.Millisecond)
 	switch denied := (*limiter.DeniedError)(nil); {
 	case err == nil:
-		return a.out.Answer(cmd, r.Allowed, r, fmt.Sprintf("allowed: waited %v, %s of %s remaining\n", took, units(r.Remaining), units(r.Burst)))
+		return a.out.Answer(cmd, r.Allowed, r, fmt.Sprintf("allowed: waited %v, %s of %s remaining\n", took, human.Units(r.Remaining), human.Units(r.Burst)))
 	case errors.As(err, &denied):
-		text := sentence(denied.Result)
+		text := human.Decision(denied.Result)
 		if timeout > 0 && denied.Result.Reason == limiter.ReasonLimit && denied.Result.RetryAfter != limiter.Never {
 			text += fmt.Sprintf(" to get a turn within %v", timeout)
 		}

@@ -1,4 +1,4 @@
-package main
+package connect
 
 import (
 	"context"
@@ -12,30 +12,29 @@ import (
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
-// repositoryEnv names another repository to fetch servers from than the
-// library's own, such as a company's mirror.
+// repositoryEnv names the variable with the repository to download servers from,
+// such as a company's mirror. Default: the library's own.
 const repositoryEnv = "PGLIMIT_DOWNLOAD_URL"
 
-// fetchable are the servers that --download knows, the newest first.
-var fetchable = []embeddedpostgres.PostgresVersion{
+// downloadable are the servers that --download knows, the newest first.
+var downloadable = []embeddedpostgres.PostgresVersion{
 	embeddedpostgres.V18, embeddedpostgres.V17, embeddedpostgres.V16,
 	embeddedpostgres.V15, embeddedpostgres.V14, embeddedpostgres.V13,
 }
 
-// fetchServer returns the directory of a server's programs in the cache, of a
-// major version or, if that is empty, the newest; it fetches them first if
-// they are not there.
-func fetchServer(ctx context.Context, major string, logf func(string, ...any)) (bindir string, err error) {
-	version := fetchable[0]
+// download returns the directory of a server's programs in the cache. It downloads
+// them first if they are not there. An empty major version is the newest.
+func download(ctx context.Context, major string, logf func(string, ...any)) (bindir string, err error) {
+	version := downloadable[0]
 	if major != "" {
 		i := 0
-		for i < len(fetchable) && !strings.HasPrefix(string(fetchable[i]), major+".") {
+		for i < len(downloadable) && !strings.HasPrefix(string(downloadable[i]), major+".") {
 			i++
 		}
-		if i == len(fetchable) {
+		if i == len(downloadable) {
 			return "", fmt.Errorf("the data are of PostgreSQL %s, which --download does not know: install it, or name another --data-dir", major)
 		}
-		version = fetchable[i]
+		version = downloadable[i]
 	}
 	cache, err := cacheDir()
 	if err != nil {
@@ -66,7 +65,7 @@ func fetchServer(ctx context.Context, major string, logf func(string, ...any)) (
 		err = ctx.Err() // the rest of the download ends with the program
 	}
 	if err == nil {
-		// Two at once: the first to be done holds.
+		// If another process downloads the same version, the first to finish wins.
 		if err = os.Rename(filepath.Join(work, "server"), final); err != nil {
 			if _, there := os.Stat(final); there == nil {
 				err = nil
@@ -79,15 +78,14 @@ func fetchServer(ctx context.Context, major string, logf func(string, ...any)) (
 	return filepath.Join(final, "bin"), nil
 }
 
-// unpack fetches a server and unpacks it to work/server. The library does so
-// only on the way to starting it, which is not wanted: it would run with other
-// settings than ours, and not as root. So it is stopped right behind the
-// unpacking, by an encoding that initdb refuses.
+// unpack downloads a server and unpacks it to work/server. The library does so
+// only on the way to starting it. It would run with other settings than ours, and
+// not as root, so an encoding that initdb refuses stops it right after unpacking.
 func unpack(version embeddedpostgres.PostgresVersion, repository, work string) error {
 	const nextStep = "unable to init database"
 	for _, name := range []string{"TMPDIR", "TMP"} { // or its log stays in the system's
 		before, set := os.LookupEnv(name)
-		_ = os.Setenv(name, work) // the name is a good one
+		_ = os.Setenv(name, work) // fails only for an invalid name
 		if set {
 			defer os.Setenv(name, before)
 		} else {
@@ -104,7 +102,7 @@ func unpack(version embeddedpostgres.PostgresVersion, repository, work string) e
 		BinariesPath(filepath.Join(work, "server")).
 		RuntimePath(filepath.Join(work, "run")).
 		DataPath(filepath.Join(work, "data")).
-		Port(0). // looked at before anything else, and free
+		Port(0). // checked before anything else, and free
 		Encoding("none: only unpack").
 		Logger(io.Discard))
 	err := server.Start()
@@ -123,8 +121,8 @@ func unpack(version embeddedpostgres.PostgresVersion, repository, work string) e
 	return os.Chmod(filepath.Join(work, "server"), 0o755) // the server may run as another user
 }
 
-// cacheDir is where fetched servers are kept. Root's is where the user as whom
-// PostgreSQL runs gets to.
+// cacheDir returns where downloaded servers are kept. Root's is one that the user
+// as whom PostgreSQL then runs can read.
 func cacheDir() (string, error) {
 	if os.Geteuid() == 0 && os.Getenv("XDG_CACHE_HOME") == "" {
 		return "/var/cache/pglimit", nil
