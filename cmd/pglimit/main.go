@@ -8,11 +8,12 @@ import (
 	_ "time/tzdata" // for --time-zone where the system has no zones
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
 )
 
 func main() {
 	ctx, stop := cli.WithSignals(context.Background())
-	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	code := commands.Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
