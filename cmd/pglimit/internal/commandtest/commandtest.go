@@ -25,8 +25,8 @@ func Call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), err.String()
 }
 
-// Decode runs a command line and decodes its JSON, which must have no fields that
-// into lacks.
+// Decode runs a command line and decodes its JSON, which must have no fields
+// besides those of into.
 func Decode(t *testing.T, into any, args ...string) {
 	t.Helper()
 	code, stdout, stderr := Call(t, args...)

@@ -24,8 +24,8 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// databaseEnv names the variable that names the database, as a flag on the
-// command line shows a password to others.
+// databaseEnv names the variable with the database's URL: a flag would show a
+// password in it to other users.
 const databaseEnv = "DATABASE_URL"
 
 // connectTimeout holds unless the URL has a connect_timeout.
@@ -49,7 +49,7 @@ func (d *Database) Named() bool { return d.NamedByFlags() || os.Getenv(databaseE
 // NamedByFlags reports whether the flags name a database.
 func (d *Database) NamedByFlags() bool { return d.server.wanted() || d.url != "" }
 
-// options say how a command wants its database.
+// options are what a command wants of its database.
 type options struct {
 	orEmbedded bool // without a named database, run the embedded server
 	unmigrated bool // leave the embedded server's tables as they are
@@ -61,7 +61,7 @@ func (d *Database) Open(cmd *cobra.Command) (*pgxpool.Pool, error) {
 	return d.open(cmd, options{})
 }
 
-// OpenOrEmbedded is Open, but takes the embedded server if no database is named.
+// OpenOrEmbedded is Open, but uses the embedded server if no database is named.
 func (d *Database) OpenOrEmbedded(cmd *cobra.Command) (*pgxpool.Pool, error) {
 	return d.open(cmd, options{orEmbedded: true})
 }
@@ -114,14 +114,22 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 	return openPool(cmd.Context(), cfg)
 }
 
-// openEmbedded joins the embedded server, starting it if needed, and sees to its
-// tables. Leave ends the use.
+// openEmbedded joins the embedded server, starting it if needed, and runs its
+// migrations. Leave ends the use.
 func (d *Database) openEmbedded(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
-	url, err := d.server.join(cmd)
+	session, err := d.server.join(cmd)
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := pgxpool.ParseConfig(url)
+	how := "running already"
+	if session.Started() {
+		how = "started"
+	}
+	if os.Getenv(databaseEnv) != "" {
+		how += "; not " + databaseEnv
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "database: embedded PostgreSQL %s in %s (%s)\n", session.Version(), session.Dir(), how)
+	cfg, err := pgxpool.ParseConfig(session.URL())
 	if err != nil {
 		return nil, err
 	}

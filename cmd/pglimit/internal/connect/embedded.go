@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -61,14 +60,13 @@ func (s *embeddedServer) check(cmd *cobra.Command, other, byDefault bool) error 
 	return nil
 }
 
-// join joins the server, starting it if needed, and reports on stderr which one
-// it is. It returns the server's address. leave ends the use.
-func (s *embeddedServer) join(cmd *cobra.Command) (url string, err error) {
+// join joins the server, starting it if needed. leave ends the use.
+func (s *embeddedServer) join(cmd *cobra.Command) (*embedded.Session, error) {
 	s.dir = s.dataDir
 	if s.dir == "" {
 		home, err := embedded.Home()
 		if err != nil {
-			return "", fmt.Errorf("find your data directory: %w: name a directory with --data-dir", err)
+			return nil, fmt.Errorf("find your data directory: %w: name a directory with --data-dir", err)
 		}
 		s.dir = filepath.Join(home, "postgresql")
 	}
@@ -82,18 +80,10 @@ func (s *embeddedServer) join(cmd *cobra.Command) (url string, err error) {
 		Keeper: keeper,
 	})
 	if err != nil {
-		return "", s.explain(cmd.Context(), err)
+		return nil, s.explain(cmd.Context(), err)
 	}
 	s.session = session
-	how := "running already"
-	if session.Started() {
-		how = "started"
-	}
-	if os.Getenv(databaseEnv) != "" {
-		how += "; not " + databaseEnv
-	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "database: embedded PostgreSQL %s in %s (%s)\n", session.Version(), session.Dir(), how)
-	return session.URL(), nil
+	return session, nil
 }
 
 // findPrograms returns the directory of the server programs to run: installed

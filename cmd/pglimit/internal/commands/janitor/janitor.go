@@ -50,7 +50,7 @@ lease, it removes nothing, says so, and that is no error.`,
 			if once {
 				return sweepOnce(cmd, db, out, config)
 			}
-			return sweepOn(cmd, db, out, config)
+			return sweepUntilInterrupted(cmd, db, out, config)
 		},
 	}
 	flags := cmd.Flags()
@@ -113,11 +113,11 @@ func (s swept) text() string {
 	return text.String()
 }
 
-// sweepOn sweeps until Ctrl-C, with a line of the log for each sweep.
-func sweepOn(cmd *cobra.Command, db *connect.Database, out *cli.Output, config janitor.Config) error {
+// sweepUntilInterrupted sweeps until Ctrl-C and logs each sweep on stdout.
+func sweepUntilInterrupted(cmd *cobra.Command, db *connect.Database, out *cli.Output, config janitor.Config) error {
 	ctx, stop := context.WithCancelCause(cmd.Context())
 	defer stop(nil)
-	lines := &failingWriter{w: cmd.OutOrStdout(), failed: stop}
+	lines := &reportingWriter{w: cmd.OutOrStdout(), failed: stop}
 	options := &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: plainLog}
 	config.Logger = slog.New(slog.NewTextHandler(lines, options))
 	if out.JSON {
@@ -132,7 +132,8 @@ func sweepOn(cmd *cobra.Command, db *connect.Database, out *cli.Output, config j
 	if err != nil {
 		return err
 	}
-	// A failure may pass later on. At the start it is a mistake to report.
+	// The janitor logs a failed sweep and goes on. A failure at the start, such as
+	// missing tables, is an error.
 	l, err := connect.NewLimiter(pool)
 	if err != nil {
 		return err
@@ -145,7 +146,7 @@ func sweepOn(cmd *cobra.Command, db *connect.Database, out *cli.Output, config j
 		return err
 	}
 	if cmd.Context().Err() != nil {
-		return nil // Ctrl-C is how this ends
+		return nil // Ctrl-C is the normal end
 	}
 	return context.Cause(ctx)
 }
@@ -162,16 +163,16 @@ func plainLog(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// failingWriter reports an error of w to failed, as a logger ignores it.
-type failingWriter struct {
+// reportingWriter reports its errors to failed, as a logger ignores them.
+type reportingWriter struct {
 	w      io.Writer
 	failed context.CancelCauseFunc
 }
 
-func (f *failingWriter) Write(p []byte) (int, error) {
-	n, err := f.w.Write(p)
+func (w *reportingWriter) Write(p []byte) (int, error) {
+	n, err := w.w.Write(p)
 	if err != nil {
-		f.failed(err)
+		w.failed(err)
 	}
 	return n, err
 }

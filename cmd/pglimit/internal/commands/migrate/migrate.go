@@ -46,7 +46,7 @@ After an update of pglimit run up again: it brings functions that changed.`,
 	return cmd
 }
 
-// migrationSet is what --functions says a subcommand of migrate is about.
+// set returns the migrations that --functions selects.
 func set(cmd *cobra.Command) *migrations.Set {
 	if functions, _ := cmd.Flags().GetBool("functions"); functions {
 		return migrations.Functions
@@ -117,7 +117,7 @@ for ten seconds, it gives up and can be run again.`,
 	return cmd
 }
 
-// migrate runs or undoes migrations and tells which, also those before an error.
+// migrate runs or undoes migrations and prints which, also those before an error.
 func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, direction string, to int64,
 	do func(context.Context, *pgxpool.Pool, int64) ([]migrations.Step, error)) error {
 	pool, err := db.OpenUnmigrated(cmd)
@@ -166,7 +166,8 @@ func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, directio
 	return errors.Join(cli.DatabaseError(err), out.Print(cmd, result, text.String()))
 }
 
-// strangers has a warning for each schema in which other roles may create objects.
+// strangers returns a warning for each schema in which other roles may create
+// objects.
 func strangers(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
 	all, err := migrations.Strangers(ctx, pool)
 	if err != nil {

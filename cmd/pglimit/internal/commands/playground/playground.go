@@ -9,11 +9,10 @@ import (
 	"net"
 	"strings"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/version"
-
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/version"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/internal/playground"
 	"github.com/pglimit/pglimit/limiter"
@@ -66,7 +65,7 @@ func serve(cmd *cobra.Command, db *connect.Database, out *cli.Output, addr strin
 	}
 	defer func() {
 		for _, l := range listeners {
-			_ = l.Close() // where Serve has not
+			_ = l.Close() // unless Serve has
 		}
 	}()
 	pool, err := db.OpenOrEmbedded(cmd)

@@ -13,9 +13,6 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 )
 
-// Program returns the version of this program.
-func Program() string { return fromBuild(debug.ReadBuildInfo()).Version }
-
 // versions is the command's JSON.
 type versions struct {
 	Version    string `json:"version"`
@@ -50,6 +47,9 @@ named, of the PostgreSQL server.`,
 		},
 	}
 }
+
+// Program returns the version of this program.
+func Program() string { return fromBuild(debug.ReadBuildInfo()).Version }
 
 // fromBuild returns the versions that the Go tool recorded in the program.
 func fromBuild(info *debug.BuildInfo, ok bool) versions {
