@@ -1,5 +1,5 @@
 // Command pglimit sets up and works with pglimit's rate limits in PostgreSQL.
-// `pglimit help` tells what it can do.
+// `pglimit help` lists its subcommands.
 package main
 
 import (

@@ -73,8 +73,8 @@ type failingWriter struct{ err error }
 
 func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// TestRunClosedPipe: head has seen enough, which is nobody's mistake; a
-// full disk is told.
+// TestRunClosedPipe: a reader that closes the pipe, such as head, is no error. A
+// full disk is one.
 func TestRunClosedPipe(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -25,16 +25,9 @@ var downloadable = []embeddedpostgres.PostgresVersion{
 // download returns the directory of a server's programs in the cache. It downloads
 // them first if they are not there. An empty major version is the newest.
 func download(ctx context.Context, major string, logf func(string, ...any)) (bindir string, err error) {
-	version := downloadable[0]
-	if major != "" {
-		i := 0
-		for i < len(downloadable) && !strings.HasPrefix(string(downloadable[i]), major+".") {
-			i++
-		}
-		if i == len(downloadable) {
-			return "", fmt.Errorf("the data are of PostgreSQL %s, which --download does not know: install it, or name another --data-dir", major)
-		}
-		version = downloadable[i]
+	version, err := versionOf(major)
+	if err != nil {
+		return "", err
 	}
 	cache, err := cacheDir()
 	if err != nil {
@@ -76,6 +69,20 @@ func download(ctx context.Context, major string, logf func(string, ...any)) (bin
 		return "", fmt.Errorf("fetch PostgreSQL %s from %s: %w; %s names another repository", version, from, err, repositoryEnv)
 	}
 	return filepath.Join(final, "bin"), nil
+}
+
+// versionOf returns the version to download for a major version, or the newest for
+// none.
+func versionOf(major string) (embeddedpostgres.PostgresVersion, error) {
+	if major == "" {
+		return downloadable[0], nil
+	}
+	for _, version := range downloadable {
+		if strings.HasPrefix(string(version), major+".") {
+			return version, nil
+		}
+	}
+	return "", fmt.Errorf("the data are of PostgreSQL %s, which --download does not know: install it, or name another --data-dir", major)
 }
 
 // unpack downloads a server and unpacks it to work/server. The library does so
