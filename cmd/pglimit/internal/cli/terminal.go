@@ -1,0 +1,13 @@
+package cli
+
+import (
+	"os"
+
+	"golang.org/x/term"
+)
+
+// OnTerminal reports whether w is a terminal, where a person watches.
+func OnTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,34 @@
+// Package decide has the subcommands that decide and record requests: allow,
+// check, wait, fill and refund at once, reserve, settle and cancel over time, and
+// statement, which shows what all of them have spent.
+package decide
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// verb is a method of Limiter that answers a request.
+type verb func(*limiter.Limiter, context.Context, limiter.Policy, string, float64) (limiter.Result, error)
+
+// decide runs do for key and answers with its Result; text writes it for people.
+func decide(cmd *cobra.Command, db *connect.Database, out *cli.Output, flags *policyflags.Flags,
+	key string, do verb, text func(limiter.Result) string) error {
+	p, err := flags.Policy()
+	if err != nil {
+		return err
+	}
+	return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
+		r, err := do(l, cmd.Context(), p, key, flags.Cost)
+		if err != nil {
+			return cli.LimiterError(err)
+		}
+		return out.Answer(cmd, r.Allowed, r, text(r)+"\n")
+	})
+}

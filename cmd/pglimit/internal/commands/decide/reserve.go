@@ -1,0 +1,59 @@
+package decide
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// NewReserve returns the command reserve.
+func NewReserve(db *connect.Database, out *cli.Output) *cobra.Command {
+	var flags policyflags.Flags
+	var ttl time.Duration
+	var idempotencyKey string
+	cmd := &cobra.Command{
+		Use:   "reserve KEY",
+		Short: "Set units aside, to be settled or cancelled later",
+		Long: `Set --cost units of KEY aside for --ttl, all or nothing. The answer has the hold's
+ID, for settle and cancel; a hold that is neither comes back once it has
+expired. With --idempotency-key the same ask gives the same hold again.
+
+Exit code 0: held; 1: denied.`,
+		Example: `  pglimit reserve --limit 100000 --calendar month --cost 250 --ttl 10m alice
+  id=$(pglimit reserve --limit 100000 --calendar month --cost 250 alice --json | jq -r .id)
+  pglimit settle "$id" 180`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := flags.Policy()
+			if err != nil {
+				return err
+			}
+			ask := p.Ask(args[0], flags.Cost)
+			ask.IdempotencyKey = idempotencyKey
+			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
+				h, err := l.Reserve(cmd.Context(), ask, ttl)
+				if err != nil {
+					return cli.LimiterError(err)
+				}
+				text := human.Decision(h.Result)
+				if h.Result.Allowed {
+					text = fmt.Sprintf("held %s until %s as %s: %s of %s remaining", human.Units(h.Result.Granted),
+						h.Expires.Format(time.RFC3339), h.ID, human.Units(h.Result.Remaining), human.Units(h.Result.Burst))
+				}
+				return out.Answer(cmd, h.Result.Allowed, h, text+"\n")
+			})
+		},
+	}
+	flags.RegisterRequest(cmd)
+	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "how `long` the hold lasts, from 1s")
+	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "count the ask once, however often it is made under this `text`")
+	return cmd
+}

@@ -1,0 +1,76 @@
+package decide
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// NewSettle returns the command settle.
+func NewSettle(db *connect.Database, out *cli.Output) *cobra.Command {
+	return &cobra.Command{
+		Use:   "settle ID UNITS",
+		Short: "End a hold with what was really spent",
+		Long: `End the hold ID with what was really spent: UNITS, from 0. Less than was held gives
+the rest back; more is recorded even where there is no room. It may be repeated
+with the same UNITS.`,
+		Example: `  pglimit settle fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC 180
+  pglimit settle "$id" 180 --json | jq .level`,
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			spent, err := strconv.ParseFloat(args[1], 64)
+			if err != nil {
+				return fmt.Errorf("UNITS is %q: take a number, such as 180", args[1])
+			}
+			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
+				r, err := l.Settle(cmd.Context(), args[0], spent)
+				if err != nil {
+					return cli.LimiterError(err)
+				}
+				text := fmt.Sprintf("settled with %s: %s of %s remaining", human.Units(spent), human.Units(r.Remaining), human.Units(r.Burst))
+				switch {
+				case r.Replayed:
+					text += "; it was settled before"
+				case r.Expired:
+					text += "; the hold had expired"
+				}
+				return out.Print(cmd, r, text+"\n")
+			})
+		},
+	}
+}
+
+// cancelled is what cancel did, in JSON.
+type cancelled struct {
+	Verb string `json:"verb"`
+	ID   string `json:"id"`
+}
+
+// NewCancel returns the command cancel.
+func NewCancel(db *connect.Database, out *cli.Output) *cobra.Command {
+	return &cobra.Command{
+		Use:   "cancel ID",
+		Short: "End a hold of which nothing was spent",
+		Long: `End the hold ID of which nothing was spent, and give it back: of a bucket only what
+cannot have leaked meanwhile. It may be repeated.`,
+		Example: `  pglimit cancel fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC
+  pglimit cancel "$id"`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
+				if err := l.Cancel(cmd.Context(), args[0]); err != nil {
+					return cli.LimiterError(err)
+				}
+				return out.Print(cmd, cancelled{"cancel", args[0]}, "cancelled "+args[0]+"\n")
+			})
+		},
+	}
+}

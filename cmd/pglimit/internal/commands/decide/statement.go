@@ -1,0 +1,60 @@
+package decide
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// NewStatement returns the command statement.
+func NewStatement(db *connect.Database, out *cli.Output) *cobra.Command {
+	var flags policyflags.Flags
+	cmd := &cobra.Command{
+		Use:   "statement KEY",
+		Short: "Show what was spent, is held and is left",
+		Long: `Show what KEY has spent in the present period, what open holds have set aside,
+and what is left. It counts nothing. Of a bucket, spent is what has not leaked
+yet.`,
+		Example: `  pglimit statement --limit 100000 --calendar month --time-zone Europe/Vienna alice
+  pglimit statement --limit 100000 --calendar month alice --json | jq .left`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := flags.Policy()
+			if err != nil {
+				return err
+			}
+			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
+				s, err := l.Statement(cmd.Context(), p, args[0])
+				if err != nil {
+					return cli.LimiterError(err)
+				}
+				return out.Print(cmd, s, statementText(s))
+			})
+		},
+	}
+	flags.RegisterPolicy(cmd)
+	return cmd
+}
+
+func statementText(s limiter.Statement) string {
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(table, "spent\t%s\n", human.Units(s.Spent))
+	fmt.Fprintf(table, "held\t%s in %d open %s\n", human.Units(s.Held), s.Holds, human.Plural(s.Holds, "hold"))
+	fmt.Fprintf(table, "left\t%s of %s\n", human.Units(s.Left), human.Units(s.Result.Burst))
+	if !s.Ends.IsZero() {
+		fmt.Fprintf(table, "until\t%s\n", s.Ends.Format(time.RFC3339))
+	}
+	_ = table.Flush() // to a Builder
+	return text.String()
+}

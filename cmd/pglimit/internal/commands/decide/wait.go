@@ -1,0 +1,105 @@
+package decide
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// NewWait returns the command wait.
+func NewWait(db *connect.Database, out *cli.Output) *cobra.Command {
+	flags := policyflags.Flags{Only: limiter.LeakyBucketQueue}
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "wait KEY",
+		Short: "Queue, and sleep until it is one's turn",
+		Long: `Queue for --cost units of KEY and sleep until their turn comes; units leave the
+queue at the even pace of the limit, in the order in which they were asked for,
+across all processes. It takes the algorithm leaky_bucket_queue.
+
+A full queue, a block, or a turn that would come after --timeout is denied at
+once, and takes no place. An interrupted wait gives its place back if nobody has
+queued behind it.
+
+Exit code 0: the turn came; 1: denied; 130: interrupted by Ctrl-C.`,
+		Example: `  pglimit wait --limit 10 --period 1s --burst 100 mail && sendmail …
+  pglimit wait --limit 1 --period 1m --timeout 5m report`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := flags.Policy()
+			if err != nil {
+				return err
+			}
+			if timeout < 0 {
+				return fmt.Errorf("--timeout is %v: take how long to wait at most, or 0 for any time", timeout)
+			}
+			return wait(cmd, db, out, p.Ask(args[0], flags.Cost), timeout)
+		},
+	}
+	flags.RegisterRequest(cmd)
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "wait that `long` at most, else be denied; 0 is any time")
+	return cmd
+}
+
+// wait queues, waits and answers with how it went.
+func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, ask limiter.Ask, timeout time.Duration) error {
+	pool, err := db.Open(cmd)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+
+	// Wait returns no Result. Observe has it as soon as there is a place in the
+	// queue, which is also when a person wants to know how long it will take.
+	var r limiter.Result
+	l, err := connect.NewLimiterWith(pool, &limiter.Config{
+		Observe: func(_ context.Context, _ limiter.Ask, given limiter.Result, err error) {
+			r = given
+			if err == nil && r.Allowed && r.Delay > 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "queued: the turn comes in %v\n", r.Delay)
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer l.Close() // before the pool, which returns the place of an interrupted wait
+	ctx := cmd.Context()
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	start := time.Now()
+	err = l.Wait(ctx, ask.Policy, ask.Key, ask.Cost)
+	took := time.Since(start).Round(time.Millisecond)
+	switch denied := (*limiter.DeniedError)(nil); {
+	case err == nil:
+		return out.Answer(cmd, r.Allowed, r, fmt.Sprintf("allowed: waited %v, %s of %s remaining\n", took, human.Units(r.Remaining), human.Units(r.Burst)))
+	case errors.As(err, &denied):
+		text := human.Decision(denied.Result)
+		if timeout > 0 && denied.Result.Reason == limiter.ReasonLimit && denied.Result.RetryAfter != limiter.Never {
+			text += fmt.Sprintf(" to get a turn within %v", timeout)
+		}
+		return out.Answer(cmd, false, denied.Result, text+"\n")
+	case cmd.Context().Err() != nil:
+		return fmt.Errorf("interrupted after %v; the place goes back unless somebody queued behind it: %w", took, err)
+	case ctx.Err() != nil && r.Allowed:
+		// The turn was so close to the deadline that the answer arrived too late.
+		r.Allowed, r.Granted, r.Reason, r.RetryAfter = false, 0, limiter.ReasonLimit, 0
+		return out.Answer(cmd, false, r, fmt.Sprintf("denied (limit): the turn did not come within %v\n", timeout))
+	case ctx.Err() != nil:
+		return cli.DatabaseError(fmt.Errorf("no answer within --timeout %v: %w", timeout, err))
+	}
+	return cli.LimiterError(err)
+}

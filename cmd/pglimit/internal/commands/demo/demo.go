@@ -1,0 +1,246 @@
+// Package demo has the subcommand that shows every algorithm at work.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	provecommand "github.com/pglimit/pglimit/cmd/pglimit/internal/commands/prove"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/internal/prove"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// What the demo sends against each algorithm: a burst at once, then one request
+// at a time, which shows how each algorithm gives units back.
+const (
+	burstRequests = 8
+	laterRequests = 10
+	pace          = 150 * time.Millisecond
+	limit         = 5
+	period        = time.Second
+)
+
+// How long and by how many the algorithms are put under contention.
+const (
+	proofTime    = 2 * time.Second
+	proofWorkers = 8
+)
+
+// New returns the command demo.
+func New(db *connect.Database, out *cli.Output) *cobra.Command {
+	return &cobra.Command{
+		Use:   "demo",
+		Short: "Send one burst through every algorithm",
+		Long: fmt.Sprintf(`Send the same asks through every algorithm, each with a limit of %d per %v: %d at
+once, then %d more, one every %v; draw what is allowed, delayed and denied as it
+happens. Then spend in a transaction that is rolled back, and put all algorithms
+under contention for %v, as pglimit prove does for longer.
+
+It runs the migrations, and forgets its own keys when it is done. It takes less
+than 30 seconds.`, limit, period, burstRequests, laterRequests, pace, proofTime),
+		Example: `  pglimit demo
+  pglimit demo --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			pool, err := db.OpenOrEmbedded(cmd)
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			if err := migrations.Up(cmd.Context(), pool); err != nil {
+				return cli.DatabaseError(err)
+			}
+			l, err := connect.NewLimiter(pool)
+			if err != nil {
+				return err
+			}
+			to := cmd.OutOrStdout()
+			if out.JSON {
+				to = io.Discard
+			}
+			seen, err := run(cmd.Context(), pool, l, &stage{w: to, live: cli.OnTerminal(to)})
+			if err != nil {
+				return explain(err)
+			}
+			return out.Answer(cmd, seen.Proof.Holds, seen, next)
+		},
+	}
+}
+
+const next = `
+Next:
+  pglimit allow --help    limits of your own, from a shell
+  pglimit prove           this contention on a server of yours, for 30 seconds
+  README.md               the library: a limit in your transaction
+  pglimit playground      all of it on a web page, with its numbers to change
+`
+
+// result is the demo's JSON.
+type result struct {
+	Bursts []burst      `json:"bursts"`
+	Spend  []spending   `json:"spend"`
+	Proof  prove.Report `json:"proof"`
+}
+
+// burst is what an algorithm answered.
+type burst struct {
+	Algorithm limiter.Algorithm `json:"algorithm"`
+	Allowed   int               `json:"allowed"`
+	Denied    int               `json:"denied"`
+	Delayed   int               `json:"delayed"`
+	Results   []limiter.Result  `json:"results"`
+}
+
+// spending is what was spent at a moment of a transaction's life.
+type spending struct {
+	Moment string  `json:"moment"`
+	Spent  float64 `json:"spent"`
+}
+
+// run runs the whole demo on the stage.
+func run(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, s *stage) (d result, err error) {
+	s.printf("The same asks through every algorithm: %d at once, then one every %v;\nlimit %d per %v.  + allowed  ~ allowed later  - denied\n\n",
+		burstRequests, pace, limit, period)
+	for _, algorithm := range limiter.Algorithms() {
+		p := limiter.Policy{Name: "demo", Algorithm: algorithm, Limit: limit, Period: period}
+		b, err := sendBurst(ctx, l, p, fmt.Sprint("burst-", time.Now().UnixNano()), s)
+		if err != nil {
+			return d, err
+		}
+		d.Bursts = append(d.Bursts, b)
+	}
+	s.printf("\nA spend of 120 in a transaction that is rolled back:\n\n")
+	if d.Spend, err = spendAndRollBack(ctx, pool, l); err != nil {
+		return d, err
+	}
+	for _, moment := range d.Spend {
+		s.printf("  %-24s %v spent\n", moment.Moment, moment.Spent)
+	}
+	s.printf("\nAll algorithms under contention for %v, clients killed and transactions rolled\nback among them, in units:\n\n", proofTime)
+	if s.err != nil {
+		return d, s.err
+	}
+	if d.Proof, err = prove.Run(ctx, pool, prove.Config{For: proofTime, Workers: proofWorkers, Kill: true}); err != nil {
+		return d, err
+	}
+	s.printf("%s", provecommand.Text(d.Proof))
+	return d, s.err
+}
+
+// sendBurst sends the requests of one algorithm and draws the answers.
+func sendBurst(ctx context.Context, l *limiter.Limiter, p limiter.Policy, key string, s *stage) (b burst, err error) {
+	b.Algorithm = p.Algorithm
+	defer func() { // after Ctrl-C too
+		err = errors.Join(err, l.Reset(context.WithoutCancel(ctx), p, key))
+	}()
+	ticker := time.NewTicker(pace)
+	defer ticker.Stop()
+	for i := range burstRequests + laterRequests {
+		if i >= burstRequests {
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return b, fmt.Errorf("interrupted: %w", ctx.Err())
+			}
+		}
+		r, err := l.Allow(ctx, p, key)
+		if err != nil {
+			return b, err
+		}
+		b.add(r)
+		if err := s.draw(b.line()); err != nil {
+			return b, err
+		}
+	}
+	return b, s.finish(b.line() + b.totals())
+}
+
+// add counts an answer.
+func (b *burst) add(r limiter.Result) {
+	switch {
+	case !r.Allowed:
+		b.Denied++
+	case r.Delay > 0:
+		b.Delayed++
+	default:
+		b.Allowed++
+	}
+	b.Results = append(b.Results, r)
+}
+
+// line returns the burst as a line: the level as a bar, and a mark for each
+// answer, with a gap after the requests sent at once.
+func (b *burst) line() string {
+	var marks strings.Builder
+	var level float64
+	for i, r := range b.Results {
+		if i == burstRequests {
+			marks.WriteByte(' ')
+		}
+		marks.WriteByte(mark(r))
+		level = r.Level
+	}
+	full := min(limit, max(0, int(math.Ceil(level-1e-6))))
+	bar := strings.Repeat("#", full) + strings.Repeat(".", limit-full)
+	return fmt.Sprintf("  %-22s [%s] %4.1f  %-*s", b.Algorithm, bar, level, burstRequests+1+laterRequests, marks.String())
+}
+
+func mark(r limiter.Result) byte {
+	switch {
+	case !r.Allowed:
+		return '-'
+	case r.Delay > 0:
+		return '~'
+	}
+	return '+'
+}
+
+// totals returns the end of a finished burst's line.
+func (b *burst) totals() string {
+	return fmt.Sprintf("  %d allowed, %d delayed, %d denied", b.Allowed, b.Delayed, b.Denied)
+}
+
+// spendAndRollBack spends 120 of a budget of 1,000 in a transaction that does not
+// commit.
+func spendAndRollBack(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter) ([]spending, error) {
+	budget := limiter.Policy{Name: "demo-budget", Algorithm: limiter.FixedWindow, Limit: 1000, Period: 30 * 24 * time.Hour}
+	key := fmt.Sprint("account-", time.Now().UnixNano())
+	tx, err := pool.BeginTx(ctx, pgx.TxOptions{})
+	if err != nil {
+		return nil, errors.Join(limiter.ErrUnavailable, err)
+	}
+	defer tx.Rollback(ctx)
+	inside, err := l.InTx(tx).AllowN(ctx, budget, key, 120)
+	if err != nil {
+		return nil, err
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		return nil, errors.Join(limiter.ErrUnavailable, err)
+	}
+	after, err := l.Check(ctx, budget, key, 0)
+	if err != nil {
+		return nil, err
+	}
+	return []spending{{"inside the transaction", inside.Level}, {"after its rollback", after.Level}}, nil
+}
+
+// explain marks an error of the database's, unless it is a lost stage's.
+func explain(err error) error {
+	var lost stageError
+	if errors.As(err, &lost) {
+		return lost.error
+	}
+	return cli.LimiterError(err)
+}

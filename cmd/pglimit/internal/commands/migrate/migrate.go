@@ -1,0 +1,293 @@
+// Package migrate has the subcommands that run, undo and export the migrations.
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// New returns the command migrate.
+func New(db *connect.Database, out *cli.Output) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Make, change or remove pglimit's tables or SQL functions",
+		Long: `Make, change or remove pglimit's tables in the database.
+
+The tables go into the first schema of search_path. Which migrations have been
+run is kept in ` + migrations.VersionTable + `, apart from your application's own
+migrations. Applications that want pglimit's migrations among their own take
+export (goose) or print (any other tool) instead of up.
+
+With --functions each subcommand is about the SQL functions instead, for
+programs in other languages. They are optional, come after the tables and go
+before them, and have a record of their own, ` + migrations.Functions.VersionTable() + `.
+After an update of pglimit run up again: it brings functions that changed.`,
+		Example: `  pglimit migrate up
+  pglimit migrate up --functions
+  pglimit migrate status`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return errors.New("migrate what? say up, down, status, print or export")
+		},
+	}
+	cmd.PersistentFlags().Bool("functions", false, "the SQL functions, not the tables")
+	cmd.AddCommand(newUp(db, out), newDown(db, out), newStatus(db, out), newPrint(out), newExport(out))
+	return cmd
+}
+
+// set returns the migrations that --functions selects.
+func set(cmd *cobra.Command) *migrations.Set {
+	if functions, _ := cmd.Flags().GetBool("functions"); functions {
+		return migrations.Functions
+	}
+	return migrations.Tables
+}
+
+func newUp(db *connect.Database, out *cli.Output) *cobra.Command {
+	var to int64
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run the migrations that have not been run yet",
+		Long: `Run the migrations that have not been run yet, each in a transaction of its
+own. Running it again does nothing. If another process is migrating, this one
+waits for it, for five minutes at most.
+
+It takes the right to create tables, and a connection to the server itself or
+through a pooler in session mode.
+
+If other roles may create objects in a schema of the search_path, up warns, and
+up --functions refuses: such a role could replace what statements use. Either
+take the right away or give pglimit a schema of its own:
+
+  REVOKE CREATE ON SCHEMA public FROM PUBLIC
+  CREATE SCHEMA limits, and a connection string with ?search_path=limits`,
+		Example: `  pglimit migrate up
+  pglimit migrate up --to 1`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("to") {
+				to = migrations.Latest
+			}
+			return migrate(cmd, db, out, "up", to, set(cmd).UpTo)
+		},
+	}
+	cmd.Flags().Int64Var(&to, "to", 0, "the last `version` to run; default: all")
+	return cmd
+}
+
+func newDown(db *connect.Database, out *cli.Output) *cobra.Command {
+	var to int64
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Undo the last migration, or more",
+		Long: `Undo the migration that was run last, or, with --to, all those after a version.
+
+--to 0 undoes all: it drops the tables and what is counted in them. With
+--functions it drops the SQL functions and nothing that is counted.
+
+It may run under traffic. If other transactions keep their locks on the tables
+for ten seconds, it gives up and can be run again.`,
+		Example: `  pglimit migrate down
+  pglimit migrate down --to 1
+  pglimit migrate down --to 0
+  pglimit migrate down --to 0 --functions`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case !cmd.Flags().Changed("to"):
+				to = migrations.Previous
+			case to < 0:
+				return fmt.Errorf("--to is %d: take 0 to undo all, or the last version to keep", to)
+			}
+			return migrate(cmd, db, out, "down", to, set(cmd).Down)
+		},
+	}
+	cmd.Flags().Int64Var(&to, "to", 0, "the last `version` to keep, 0 for none; default: one step back")
+	return cmd
+}
+
+// migrate runs or undoes migrations and prints which, also those before an error.
+func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, direction string, to int64,
+	do func(context.Context, *pgxpool.Pool, int64) ([]migrations.Step, error)) error {
+	pool, err := db.OpenUnmigrated(cmd)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	warnings := []string{}
+	if direction == "up" {
+		if warnings, err = strangers(cmd.Context(), pool); err != nil {
+			return err
+		}
+	}
+	steps, err := do(cmd.Context(), pool, to)
+	if err != nil && len(steps) == 0 {
+		if errors.Is(err, migrations.ErrNoSuchVersion) {
+			return err
+		}
+		return cli.DatabaseError(err)
+	}
+
+	type step struct {
+		Version int64  `json:"version"`
+		Name    string `json:"name"`
+		Took    string `json:"took"`
+	}
+	result := struct {
+		Direction  string   `json:"direction"`
+		Migrations []step   `json:"migrations"` // in the order they were run or undone
+		Warnings   []string `json:"warnings"`
+	}{direction, []step{}, warnings}
+	var text strings.Builder
+	for _, s := range steps {
+		took := s.Took.Round(time.Microsecond).String()
+		result.Migrations = append(result.Migrations, step{s.Version, s.Name, took})
+		fmt.Fprintf(&text, "%s %05d %s (%s)\n", direction, s.Version, s.Name, took)
+	}
+	if len(steps) == 0 {
+		fmt.Fprintf(&text, "nothing to do\n")
+	}
+	if !out.JSON {
+		for _, w := range warnings {
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
+		}
+	}
+	return errors.Join(cli.DatabaseError(err), out.Print(cmd, result, text.String()))
+}
+
+// strangers returns a warning for each schema in which other roles may create
+// objects.
+func strangers(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
+	all, err := migrations.Strangers(ctx, pool)
+	if err != nil {
+		return nil, cli.DatabaseError(err)
+	}
+	warnings := []string{}
+	for _, e := range all {
+		warnings = append(warnings, e.String())
+	}
+	return warnings, nil
+}
+
+func newStatus(db *connect.Database, out *cli.Output) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Tell which migrations have been run",
+		Long: `Tell which migrations have been run, and when. It only reads.
+
+Migrations that were run by an application's own goose, or from printed SQL,
+are on that tool's record and pending here.`,
+		Example: `  pglimit migrate status
+  pglimit migrate status --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			pool, err := db.OpenUnmigrated(cmd)
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			all, err := set(cmd).Status(cmd.Context(), pool)
+			if err != nil {
+				return cli.DatabaseError(err)
+			}
+
+			type migration struct {
+				Version   int64      `json:"version"`
+				Name      string     `json:"name"`
+				Applied   bool       `json:"applied"`
+				AppliedAt *time.Time `json:"applied_at"` // null: not applied
+			}
+			result := struct {
+				Migrations []migration `json:"migrations"`
+			}{[]migration{}}
+			var text strings.Builder
+			table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(table, "VERSION\tNAME\tAPPLIED")
+			for _, m := range all {
+				one := migration{Version: m.Version, Name: m.Name, Applied: m.Applied}
+				applied := "pending"
+				if m.Applied {
+					at := m.AppliedAt.UTC()
+					one.AppliedAt = &at
+					applied = at.Format(time.RFC3339)
+				}
+				result.Migrations = append(result.Migrations, one)
+				fmt.Fprintf(table, "%05d\t%s\t%s\n", m.Version, m.Name, applied)
+			}
+			if err := table.Flush(); err != nil {
+				return err
+			}
+			return out.Print(cmd, result, text.String())
+		},
+	}
+}
+
+func newPrint(out *cli.Output) *cobra.Command {
+	var down bool
+	cmd := &cobra.Command{
+		Use:   "print",
+		Short: "Write the migrations as plain SQL",
+		Long: `Write all migrations as plain SQL, for psql and for other migration tools. No
+database is asked, and none knows what was printed: the tool that runs the SQL
+keeps the record of it. There is no BEGIN and no COMMIT in it.`,
+		Example: `  pglimit migrate print | psql -1 -v ON_ERROR_STOP=1 "$DATABASE_URL"
+  pglimit migrate print --down
+  pglimit migrate print --functions`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var sql strings.Builder
+			if err := set(cmd).Print(&sql, down); err != nil {
+				return err
+			}
+			direction := "up"
+			if down {
+				direction = "down"
+			}
+			return out.Print(cmd, struct {
+				Direction string `json:"direction"`
+				SQL       string `json:"sql"`
+			}{direction, sql.String()}, sql.String())
+		},
+	}
+	cmd.Flags().BoolVar(&down, "down", false, "write what undoes them")
+	return cmd
+}
+
+func newExport(out *cli.Output) *cobra.Command {
+	return &cobra.Command{
+		Use:   "export DIR",
+		Short: "Copy the migrations into your own goose folder",
+		Long: `Copy the migrations into DIR, the folder of your own goose migrations, under
+the next numbers there: NNNNN_pglimit_<name>.sql, or times where DIR has times.
+They then run with your own, and on your own record.
+
+Those that are there already are left out: run it again after each update of
+pglimit. No file is overwritten, and no database is asked.`,
+		Example: `  pglimit migrate export db/migrations
+  pglimit migrate export --functions db/migrations`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			files, err := set(cmd).Export(args[0])
+			text := "nothing to do: all are there\n"
+			if len(files) > 0 {
+				text = strings.Join(files, "\n") + "\n"
+			} else if err != nil {
+				return err
+			}
+			return errors.Join(err, out.Print(cmd, struct {
+				Files []string `json:"files"`
+			}{append([]string{}, files...)}, text))
+		},
+	}
+}

@@ -1,0 +1,146 @@
+// Package replay has the subcommand that replays a web access log.
+package replay
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
+	"github.com/pglimit/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+const badShown = 3 // how many bad lines are reported one by one
+
+// New returns the command replay.
+func New(db *connect.Database, out *cli.Output) *cobra.Command {
+	var flags policyflags.Flags
+	var others []string
+	var html string
+	cmd := &cobra.Command{
+		Use:   "replay FILE|-",
+		Short: "Tell what policies would have done to a web access log",
+		Long: `Tell what a policy would have done to a web access log: in the common or the
+combined format, packed by gzip or not; - is standard input. Each client address
+is a key, each request costs --cost, and the log's own times are the clock, in
+order of time.
+
+--candidate sets a second policy beside that of the flags, and a third: its
+fields have the names of the flags, and their defaults.
+
+--html writes a page as well, to be sent around: one file, without a script,
+that asks nothing of any other place.
+
+It needs no database: it decides in memory. With --database-url, --embedded or
+--data-dir it decides by SQL there, to the same result, on temporary tables: it
+leaves nothing behind, and takes the right to make them. DATABASE_URL alone does
+not make it use a database.
+
+Lines that cannot be read are counted, told of on stderr and passed over.`,
+		Example: `  pglimit replay --limit 60 --period 1m access.log
+  pglimit replay --algorithm sliding_window_counter --limit 1000 --period 1h access.log.gz --json
+  pglimit replay --limit 60 --candidate algorithm=sliding_window_log,limit=60,period=1m --html report.html access.log
+  zcat access.log.*.gz | pglimit replay --limit 60 --period 1m --block-for 10m -
+  go run github.com/pglimit/pglimit/cmd/pglimit@latest replay --limit 60 --period 1m access.log`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			candidates, err := readCandidates(&flags, others)
+			if err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("html") {
+				if err := checkPage(html, args[0]); err != nil {
+					return err
+				}
+			}
+			log, err := readLog(cmd, args[0])
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			newLimiter := replay.InMemory
+			if db.NamedByFlags() {
+				session, err := openSession(cmd, db, candidates)
+				if err != nil {
+					return err
+				}
+				defer session.Close()
+				newLimiter = func(config *limiter.Config) (*limiter.Limiter, error) {
+					return emptyLimiter(cmd.Context(), session, candidates, config)
+				}
+			}
+			bar := progressBar(cmd, int64(log.Requests()*len(candidates)), "deciding")
+			report, err := replay.Run(cmd.Context(), log, candidates, newLimiter, func(done int) { _ = bar.Set(done) })
+			_ = bar.Close()
+			if err != nil {
+				return cli.LimiterError(err)
+			}
+			if html != "" {
+				if err := writePage(html, report); err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: the page is in %s\n", html)
+			}
+			return out.Print(cmd, report, reportText(report))
+		},
+	}
+	flags.RegisterDecision(cmd)
+	cmd.Flags().StringArrayVar(&others, "candidate", nil, "another `policy` to set beside, such as algorithm=gcra,limit=60,period=1m,cost=1; at most twice")
+	cmd.Flags().StringVar(&html, "html", "", "write a page to this `file` too, or replace it")
+	_ = cmd.RegisterFlagCompletionFunc("candidate", cobra.NoFileCompletions)
+	_ = cmd.MarkFlagFilename("html", "html")
+	return cmd
+}
+
+// readLog reads the named log and reports bad lines on stderr.
+func readLog(cmd *cobra.Command, name string) (*replay.Log, error) {
+	in, size, title := cmd.InOrStdin(), int64(-1), "standard input"
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		info, err := file.Stat()
+		if err == nil && info.Mode().IsRegular() {
+			size = info.Size()
+		}
+		in, title = file, filepath.Base(name)
+	}
+	bar := progressBar(cmd, size, "reading")
+	defer bar.Close()
+	bad := 0
+	log, err := replay.Read(cmd.Context(), io.TeeReader(in, bar), func(number int, err error) {
+		bad++
+		if bad <= badShown {
+			fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: line %d: %v: passed over\n", number, err)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if more := bad - badShown; more > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: and %d more lines that could not be read\n", more)
+	}
+	log.Name = title
+	return log, nil
+}
+
+// progressBar returns a bar on stderr that only a terminal shows. For an unknown
+// size, -1, it shows that something moves.
+func progressBar(cmd *cobra.Command, size int64, what string) *progressbar.ProgressBar {
+	to := cmd.ErrOrStderr()
+	if !cli.OnTerminal(to) {
+		return progressbar.DefaultBytesSilent(size)
+	}
+	return progressbar.NewOptions64(size,
+		progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(to),
+		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+}

@@ -1,0 +1,84 @@
+package commands
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/decide"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/demo"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/janitor"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/migrate"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/playground"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/prove"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/replay"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/row"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/version"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+)
+
+// newRoot returns the command pglimit with all subcommands. Its global flags set
+// db and the output that the subcommands share.
+func newRoot(db *connect.Database) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "pglimit",
+		Short: "Rate limits in PostgreSQL",
+		Long: `Rate limits in PostgreSQL: set up the tables, ask, and look after them.
+
+The database is named by DATABASE_URL or --database-url, as a URL or as
+key=value pairs. ?search_path=limits at the end of a URL takes the tables from
+schema limits. A password in DATABASE_URL stays out of the process list.
+
+Without a database of your own, --embedded runs the newest PostgreSQL server
+installed on this machine (PGBIN names another) for as long as a command uses
+it, with the tables in place. What is counted stays, in your data directory or
+in --data-dir; commands at the same time share the server. For root, which
+PostgreSQL refuses, it runs as user postgres or nobody.
+
+Exit codes: 0 allowed or done, 1 denied or no such row, 2 wrong usage, 3 database
+error; 130 after Ctrl-C. Results go to stdout, everything else to stderr.`,
+		Example: `  export DATABASE_URL=postgres://app@localhost:5432/shop
+  pglimit migrate up
+  pglimit allow --limit 10 --period 1m alice && echo go on
+  pglimit allow --embedded --limit 10 --period 1m alice`,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	out := &cli.Output{}
+	db.Register(root.PersistentFlags())
+	out.Register(root.PersistentFlags())
+	root.AddCommand(
+		decide.NewAllow(db, out), decide.NewCheck(db, out), decide.NewWait(db, out),
+		decide.NewFill(db, out), decide.NewRefund(db, out),
+		decide.NewReserve(db, out), decide.NewSettle(db, out), decide.NewCancel(db, out),
+		decide.NewStatement(db, out),
+		row.NewReset(db, out), row.NewBlock(db, out), row.NewUnblock(db, out),
+		migrate.New(db, out), janitor.New(db, out),
+		replay.New(db, out), prove.New(db, out), demo.New(db, out), playground.New(db, out),
+		version.New(db, out), connect.NewKeepEmbedded(),
+	)
+	return root
+}
+
+// addCompletion adds cobra's completion command, with examples as all commands
+// have them. The command writes to the stdout that root has now.
+func addCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	examples := map[string]string{
+		"completion": "  source <(pglimit completion bash)",
+		"bash":       "  source <(pglimit completion bash)",
+		"zsh":        "  source <(pglimit completion zsh)",
+		"fish":       "  pglimit completion fish | source",
+		"powershell": "  pglimit completion powershell | Out-String | Invoke-Expression",
+	}
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		c.Example = examples[c.Name()]
+		for _, shell := range c.Commands() {
+			shell.Example = examples[shell.Name()]
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package commands_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+)
+
+// commandLines returns every command as the words after "pglimit".
+func commandLines(c *cobra.Command) (all [][]string) {
+	all = append(all, strings.Fields(c.CommandPath())[1:])
+	for _, sub := range c.Commands() {
+		all = append(all, commandLines(sub)...)
+	}
+	return all
+}
+
+// TestHelp compares every command's help with a file, and finds an example in
+// each.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	root := commands.NewRoot(&connect.Database{})
+	commands.AddCompletion(root)
+	for _, args := range commandLines(root) {
+		if len(args) > 0 && args[0] == "help" {
+			continue // cobra's own, about the others
+		}
+		code, stdout, stderr := commandtest.Call(t, append(args, "--help")...)
+		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:\n") || !strings.Contains(stdout, "--json") {
+			t.Errorf("%q: exit code %d, stderr %q; want an example and --json in it: %q", args, code, stderr, stdout)
+		}
+		name := strings.Join(append([]string{"pglimit"}, args...), "-") + ".txt"
+		seen[name] = true
+		commandtest.Golden(t, stdout, "help", name)
+	}
+	files, err := os.ReadDir(filepath.Join("testdata", "help"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if !seen[f.Name()] {
+			t.Errorf("testdata/help/%s is of no command: remove it", f.Name())
+		}
+	}
+}
+
+// TestCompletion: the scripts are there, and values complete.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		code, stdout, stderr := commandtest.Call(t, "completion", shell)
+		if code != 0 || stderr != "" || !strings.Contains(stdout, "pglimit") {
+			t.Errorf("%s: exit code %d, stderr %q", shell, code, stderr)
+		}
+	}
+	for _, verb := range []string{"allow", "check", "fill", "refund", "wait", "reset", "block", "unblock"} {
+		code, stdout, _ := commandtest.Call(t, "__complete", verb, "--algorithm", "sliding")
+		if code != 0 || !strings.HasSuffix(stdout, "\nsliding_window_counter\nsliding_window_log\n:4\n") {
+			t.Errorf("%s --algorithm sliding: exit code %d, %q", verb, code, stdout)
+		}
+		if code, stdout, _ := commandtest.Call(t, "__complete", verb, ""); code != 0 || !strings.HasSuffix(stdout, ":4\n") { // no files
+			t.Errorf("%s: exit code %d, %q", verb, code, stdout)
+		}
+	}
+	for _, verb := range []string{"allow", "check", "fill", "refund", "wait"} {
+		if code, stdout, _ := commandtest.Call(t, "__complete", verb, "--calendar", ""); code != 0 || stdout != "hour\nday\nweek\nmonth\n:4\n" {
+			t.Errorf("%s --calendar: exit code %d, %q", verb, code, stdout)
+		}
+		if code, stdout, _ := commandtest.Call(t, "__complete", verb, "--durability", ""); code != 0 || stdout != "durable\nrelaxed\n:4\n" {
+			t.Errorf("%s --durability: exit code %d, %q", verb, code, stdout)
+		}
+	}
+}
+
+// TestAlgorithmDefault: every command with an --algorithm has the same
+// default, so that they mean the same row of a key. Only wait differs: other
+// algorithms have no queue to wait in.
+func TestAlgorithmDefault(t *testing.T) {
+	t.Parallel()
+	root := commands.NewRoot(&connect.Database{})
+	with := 0
+	for _, cmd := range root.Commands() {
+		flag := cmd.Flags().Lookup("algorithm")
+		if flag == nil {
+			continue
+		}
+		with++
+		want := "token_bucket"
+		if cmd.Name() == "wait" {
+			want = "leaky_bucket_queue"
+		}
+		if flag.DefValue != want || flag.Value.String() != want {
+			t.Errorf("%s: --algorithm is %s by default, want %s", cmd.Name(), flag.DefValue, want)
+		}
+	}
+	if with < 11 {
+		t.Errorf("only %d commands have --algorithm", with)
+	}
+}

@@ -1,0 +1,195 @@
+// Package connect opens the database that the flags or the environment name, or
+// a PostgreSQL server that the command runs itself.
+package connect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// databaseEnv names the variable with the database's URL: a flag would show a
+// password in it to other users.
+const databaseEnv = "DATABASE_URL"
+
+// connectTimeout holds unless the URL has a connect_timeout.
+const connectTimeout = 10 * time.Second
+
+// Database is the database that a command line names.
+type Database struct {
+	url    string // of --database-url
+	server embeddedServer
+}
+
+// Register adds the flags that name a database.
+func (d *Database) Register(flags *pflag.FlagSet) {
+	flags.StringVar(&d.url, "database-url", "", "the database's `URL`; default: the environment's "+databaseEnv)
+	d.server.register(flags)
+}
+
+// Named reports whether the flags or the environment name a database.
+func (d *Database) Named() bool { return d.NamedByFlags() || os.Getenv(databaseEnv) != "" }
+
+// NamedByFlags reports whether the flags name a database.
+func (d *Database) NamedByFlags() bool { return d.server.wanted() || d.url != "" }
+
+// options are what a command wants of its database.
+type options struct {
+	orEmbedded bool // without a named database, run the embedded server
+	unmigrated bool // leave the embedded server's tables as they are
+}
+
+// Open connects to the named database and reports on stderr which one that is.
+// An embedded server has the tables in place. The caller closes the pool.
+func (d *Database) Open(cmd *cobra.Command) (*pgxpool.Pool, error) {
+	return d.open(cmd, options{})
+}
+
+// OpenOrEmbedded is Open, but uses the embedded server if no database is named.
+func (d *Database) OpenOrEmbedded(cmd *cobra.Command) (*pgxpool.Pool, error) {
+	return d.open(cmd, options{orEmbedded: true})
+}
+
+// OpenUnmigrated is Open, but runs no migrations on the embedded server.
+func (d *Database) OpenUnmigrated(cmd *cobra.Command) (*pgxpool.Pool, error) {
+	return d.open(cmd, options{unmigrated: true})
+}
+
+// WithLimiter opens the database, as Open does, for as long as use runs.
+func (d *Database) WithLimiter(cmd *cobra.Command, use func(*limiter.Limiter) error) error {
+	pool, err := d.Open(cmd)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	l, err := NewLimiter(pool)
+	if err != nil {
+		return err
+	}
+	return use(l)
+}
+
+// Leave ends the use of the embedded server, if there was any.
+func (d *Database) Leave() error { return d.server.leave() }
+
+// EmbeddedFlags returns the flags that name the embedded server in use, nil if
+// none is in use.
+func (d *Database) EmbeddedFlags() []string { return d.server.flagsInUse() }
+
+func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
+	if err := d.server.check(cmd, d.url != "", o.orEmbedded); err != nil {
+		return nil, err
+	}
+	if d.server.wanted() || o.orEmbedded && !d.Named() {
+		return d.openEmbedded(cmd, o)
+	}
+	address, from := d.url, "--database-url"
+	if address == "" {
+		address, from = os.Getenv(databaseEnv), databaseEnv
+	}
+	if address == "" {
+		return nil, errors.New("no database is named: set DATABASE_URL or pass --database-url, such as postgres://app@localhost:5432/shop; or pass --embedded, or --data-dir with a directory, for a PostgreSQL that pglimit runs itself")
+	}
+	cfg, err := pgxpool.ParseConfig(address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s; take a form such as postgres://user:password@host:5432/database", from, unparsable(err))
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", describe(cfg.ConnConfig))
+	return openPool(cmd.Context(), cfg)
+}
+
+// openEmbedded joins the embedded server, starting it if needed, and runs its
+// migrations. Leave ends the use.
+func (d *Database) openEmbedded(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
+	session, err := d.server.join(cmd)
+	if err != nil {
+		return nil, err
+	}
+	how := "running already"
+	if session.Started() {
+		how = "started"
+	}
+	if os.Getenv(databaseEnv) != "" {
+		how += "; not " + databaseEnv
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "database: embedded PostgreSQL %s in %s (%s)\n", session.Version(), session.Dir(), how)
+	cfg, err := pgxpool.ParseConfig(session.URL())
+	if err != nil {
+		return nil, err
+	}
+	pool, err := openPool(cmd.Context(), cfg)
+	if err != nil || o.unmigrated {
+		return pool, err
+	}
+	if err := migrations.Up(cmd.Context(), pool); err != nil {
+		pool.Close()
+		return nil, d.server.explain(cmd.Context(), err)
+	}
+	return pool, nil
+}
+
+// ServerVersion returns the version of pool's server as the server reports it.
+func ServerVersion(ctx context.Context, pool *pgxpool.Pool) (version string, err error) {
+	if err := pool.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
+		return "", cli.DatabaseError(fmt.Errorf("ask for the server's version: %w", err))
+	}
+	return version, nil
+}
+
+// openPool opens a pool and waits for its first connection.
+func openPool(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
+	c := cfg.ConnConfig
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = connectTimeout
+	}
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "pglimit"
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err == nil {
+		if err = pool.Ping(ctx); err == nil {
+			return pool, nil
+		}
+		pool.Close()
+	}
+	return nil, cli.DatabaseError(fmt.Errorf("connect: %w", err))
+}
+
+// describe names the database without the password.
+func describe(c *pgx.ConnConfig) string {
+	at := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
+	if strings.HasPrefix(c.Host, "/") { // a socket's directory
+		at = fmt.Sprintf("%s port %d", c.Host, c.Port)
+	}
+	return fmt.Sprintf("%s at %s as %s", cmp.Or(c.Database, c.User), at, c.User)
+}
+
+// unparsable returns why a connection string cannot be parsed, without quoting
+// any of it: broken syntax leaves open which part the password is.
+func unparsable(err error) string {
+	var parse *pgconn.ParseConfigError
+	if !errors.As(err, &parse) {
+		return "not a connection string"
+	}
+	blank := *parse
+	blank.ConnString = ""
+	text := strings.TrimPrefix(blank.Error(), "cannot parse ``: ")
+	reason, _, _ := strings.Cut(text, " (") // the text in brackets may quote it
+	return reason
+}

@@ -1,0 +1,134 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/internal/embedded"
+	"github.com/pglimit/pglimit/internal/localpg"
+)
+
+// embeddedServer is the PostgreSQL server that the command runs itself: its
+// flags and, once it is joined, its session.
+type embeddedServer struct {
+	embedded bool
+	dataDir  string
+	download bool
+
+	dir     string            // where the data are, from the flags or the default
+	session *embedded.Session // nil unless the server is in use
+}
+
+func (s *embeddedServer) register(flags *pflag.FlagSet) {
+	flags.BoolVar(&s.embedded, "embedded", false, "run a PostgreSQL server for as long as the command runs")
+	flags.StringVar(&s.dataDir, "data-dir", "", "--embedded with its data in `DIR`")
+	flags.BoolVar(&s.download, "download", false, "with --embedded: fetch a server if none is installed")
+}
+
+// wanted reports whether the flags name the embedded server.
+func (s *embeddedServer) wanted() bool { return s.embedded || s.dataDir != "" }
+
+// check refuses flags that contradict each other, or have no effect. other
+// reports whether another flag names a database, byDefault whether the command
+// runs the server without being asked.
+func (s *embeddedServer) check(cmd *cobra.Command, other, byDefault bool) error {
+	if cmd.Flags().Changed("data-dir") && s.dataDir == "" {
+		return errors.New("--data-dir is empty: name a directory")
+	}
+	var given string
+	switch {
+	case s.dataDir != "":
+		given = "--data-dir"
+	case s.embedded:
+		given = "--embedded"
+	case s.download:
+		given = "--download"
+	}
+	if given != "" && other {
+		return fmt.Errorf("--database-url and %s are both given: take one of them", given)
+	}
+	if s.download && !s.wanted() && !byDefault {
+		return errors.New("--download fetches a server to run: pass --embedded or --data-dir with it")
+	}
+	return nil
+}
+
+// join joins the server, starting it if needed. leave ends the use.
+func (s *embeddedServer) join(cmd *cobra.Command) (*embedded.Session, error) {
+	s.dir = s.dataDir
+	if s.dir == "" {
+		home, err := embedded.Home()
+		if err != nil {
+			return nil, fmt.Errorf("find your data directory: %w: name a directory with --data-dir", err)
+		}
+		s.dir = filepath.Join(home, "postgresql")
+	}
+	session, err := embedded.Join(cmd.Context(), embedded.Options{
+		Dir: s.dir,
+		Find: func(ctx context.Context, major string) (string, error) {
+			return s.findPrograms(ctx, major, func(format string, args ...any) {
+				fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
+			})
+		},
+		Keeper: keeper,
+	})
+	if err != nil {
+		return nil, s.explain(cmd.Context(), err)
+	}
+	s.session = session
+	return session, nil
+}
+
+// findPrograms returns the directory of the server programs to run: installed
+// ones or, if there are none and --download is set, downloaded ones.
+func (s *embeddedServer) findPrograms(ctx context.Context, major string, logf func(string, ...any)) (bindir string, err error) {
+	bindir, _, err = localpg.FindMajor(major)
+	if errors.Is(err, localpg.ErrNotFound) && s.download {
+		return download(ctx, major, logf)
+	}
+	return bindir, err
+}
+
+// explain adds to an error of the server what to do about it.
+func (s *embeddedServer) explain(ctx context.Context, err error) error {
+	switch text := strings.ToLower(err.Error()); {
+	case ctx.Err() != nil:
+		return cli.ErrInterrupted
+	case errors.Is(err, embedded.ErrUnusable):
+		return fmt.Errorf("--data-dir: %w", err)
+	case errors.Is(err, localpg.ErrNotFound):
+		return cli.DatabaseError(fmt.Errorf("%w; or pass --download to fetch one", err))
+	case strings.Contains(text, "no space left"), strings.Contains(text, "quota exceeded"), strings.Contains(text, "file too large"):
+		return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL in %s: no room for its data: make some, or name a --data-dir elsewhere: %w", s.dir, err))
+	}
+	return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL in %s: %w", s.dir, err))
+}
+
+// flagsInUse returns the flags that name the server that is in use.
+func (s *embeddedServer) flagsInUse() []string {
+	switch {
+	case s.session == nil:
+		return nil
+	case s.dataDir != "":
+		return []string{"--data-dir", s.session.Dir()}
+	}
+	return []string{"--embedded"}
+}
+
+// leave ends the use of the server. It may be called without one.
+func (s *embeddedServer) leave() error {
+	if s.session == nil {
+		return nil
+	}
+	if err := s.session.Leave(); err != nil {
+		return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL: %w", err))
+	}
+	return nil
+}

@@ -1,0 +1,40 @@
+package connect
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/internal/embedded"
+)
+
+// keepEmbedded is the name of the hidden command that runs the embedded server;
+// see package embedded.
+const keepEmbedded = "keep-embedded"
+
+// keeper prepares this program as the one that keeps the server in dir running.
+func keeper(dir, bindir string) (*exec.Cmd, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program, to run the server from: %w", err)
+	}
+	return exec.Command(program, keepEmbedded, "--", dir, bindir), nil
+}
+
+// NewKeepEmbedded returns the hidden command that runs the embedded server.
+func NewKeepEmbedded() *cobra.Command {
+	return &cobra.Command{
+		Use:     keepEmbedded + " DIR BINDIR",
+		Short:   "Run the embedded server in DIR (commands call this by themselves)",
+		Long:    "Run the embedded server in DIR, from the programs in BINDIR, until no command uses\nit. Commands with --embedded or --data-dir call this by themselves.",
+		Example: "  pglimit allow --embedded --limit 10 alice",
+		Hidden:  true,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return cli.DatabaseError(embedded.Keep(cmd.Context(), args[0], args[1], os.Stdout))
+		},
+	}
+}

@@ -1,0 +1,37 @@
+// Package human writes values as people read them: what the commands print
+// without --json.
+package human
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Decision returns a decision as a sentence.
+func Decision(r limiter.Result) string {
+	switch {
+	case !r.Allowed && r.RetryAfter == limiter.Never:
+		return "denied: the cost is above the burst of " + Units(r.Burst)
+	case !r.Allowed:
+		return fmt.Sprintf("denied (%s): retry after %v", r.Reason, r.RetryAfter)
+	case r.Delay > 0:
+		return fmt.Sprintf("allowed: in %v, %s of %s remaining", r.Delay, Units(r.Remaining), Units(r.Burst))
+	}
+	return fmt.Sprintf("allowed: %s of %s remaining, reset after %v", Units(r.Remaining), Units(r.Burst), r.ResetAfter)
+}
+
+// Units returns v with up to six digits behind the point.
+func Units(v float64) string {
+	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(v, 'f', 6, 64), "0"), ".")
+}
+
+// Plural returns word in its form for n.
+func Plural(n int, word string) string {
+	if n == 1 {
+		return word
+	}
+	return word + "s"
+}
