@@ -1,62 +1,13 @@
 package playground
 
 import (
-	"io/fs"
 	"net/http"
-	"path"
 	"strings"
 	"testing"
 )
 
-// maxPage is how large the page may be in all.
-const maxPage = 64 << 10
-
-// TestPage: every file is there by its path, as what it is, and asked for anew only
-// when it is another.
-func TestPage(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	var size int64
-	err := fs.WalkDir(web, "web", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		content, err := fs.ReadFile(web, name)
-		if err != nil {
-			return err
-		}
-		size += int64(len(content))
-		at := strings.TrimPrefix(name, "web")
-		if at == "/index.html" {
-			at = "/"
-		}
-		answer, text := s.call(t, http.MethodGet, at, "")
-		if answer.StatusCode != http.StatusOK || text != string(content) || answer.Header.Get("Content-Type") != kinds[path.Ext(name)] {
-			t.Errorf("%s: %s, %s, %d bytes, want %d", at, answer.Status, answer.Header.Get("Content-Type"), len(text), len(content))
-		}
-		if got := answer.Header.Get("Cache-Control"); got != "no-cache" {
-			t.Errorf("%s: Cache-Control: %s", at, got)
-		}
-		if answer, text := s.call(t, http.MethodGet, at, "", "If-None-Match", answer.Header.Get("ETag")); answer.StatusCode != http.StatusNotModified || text != "" {
-			t.Errorf("%s again: %s %q", at, answer.Status, text)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if size == 0 || size > maxPage {
-		t.Errorf("the page is %d bytes, want at most %d", size, maxPage)
-	}
-	for _, missing := range []string{"/index.html", "/web/", "/nothing.js"} {
-		if answer, _ := s.call(t, http.MethodGet, missing, ""); answer.StatusCode != http.StatusNotFound {
-			t.Errorf("%s: %s", missing, answer.Status)
-		}
-	}
-}
-
-// TestHeaders: every answer but those of /limited/ tells browsers how little it may do.
-func TestHeaders(t *testing.T) {
+// TestGuardHeaders: every answer but those of /limited/ tells browsers how little it may do.
+func TestGuardHeaders(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	want := map[string]string{
@@ -66,14 +17,14 @@ func TestHeaders(t *testing.T) {
 		"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
 	}
 	for _, at := range []string{"/", "/api/setup", "/api/events", "/nothing", "/reports/none"} {
-		answer, _ := s.call(t, http.MethodGet, at, "")
+		answer, _ := s.Call(t, http.MethodGet, at, "")
 		for name, value := range want {
 			if got := answer.Header.Get(name); got != value {
 				t.Errorf("%s: %s: %q, want %q", at, name, got, value)
 			}
 		}
 	}
-	answer, _ := s.call(t, http.MethodGet, "/limited/gcra?limit=1&period=1h&key=k", "")
+	answer, _ := s.Call(t, http.MethodGet, "/limited/gcra?limit=1&period=1h&key=k", "")
 	for name := range want {
 		if got := answer.Header.Get(name); got != "" {
 			t.Errorf("/limited/: %s: %q", name, got)
@@ -81,9 +32,9 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestHosts: a name that anybody may point here is refused, unless all addresses are
+// TestGuardHosts: a name that anybody may point here is refused, unless all addresses are
 // listened on.
-func TestHosts(t *testing.T) {
+func TestGuardHosts(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		listening, header string
@@ -113,15 +64,15 @@ func TestHosts(t *testing.T) {
 	}
 	s := newSite(t, func(config *Config) { config.Host = "localhost" })
 	for _, at := range []string{"/", "/api/setup", "/api/events?key=k", "/limited/gcra?limit=1&period=1h&key=k"} {
-		answer, text := s.call(t, http.MethodGet, at, "", "Host", "evil.example")
+		answer, text := s.Call(t, http.MethodGet, at, "", "Host", "evil.example")
 		if answer.StatusCode != http.StatusForbidden || !strings.Contains(text, "not the host that the playground listens on") {
 			t.Errorf("%s: %s %s", at, answer.Status, text)
 		}
 	}
 }
 
-// TestOtherSites: what another site's page makes a browser send is refused.
-func TestOtherSites(t *testing.T) {
+// TestGuardOtherSites: what another site's page makes a browser send is refused.
+func TestGuardOtherSites(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	const body = `{"key":"k"}`
@@ -129,7 +80,7 @@ func TestOtherSites(t *testing.T) {
 		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://evil.example"}, {"Origin", "null"},
 	} {
 		for _, at := range []string{"/api/reset", "/api/send", "/api/describe", "/api/replay?policies=[]"} {
-			answer, text := s.call(t, http.MethodPost, at, body, headers...)
+			answer, text := s.Call(t, http.MethodPost, at, body, headers...)
 			if answer.StatusCode != http.StatusForbidden || !strings.Contains(text, `"error":"a page of another site`) {
 				t.Errorf("%v %s: %s %s", headers, at, answer.Status, text)
 			}
@@ -138,18 +89,18 @@ func TestOtherSites(t *testing.T) {
 	for _, site := range []string{"cross-site", "same-site"} {
 		for _, dest := range []string{"image", "empty", "iframe"} {
 			for _, at := range []string{"/limited/gcra?limit=1&period=1h&key=k", "/api/events?key=k", "/api/setup"} {
-				answer, text := s.call(t, http.MethodGet, at, "", "Sec-Fetch-Site", site, "Sec-Fetch-Dest", dest)
+				answer, text := s.Call(t, http.MethodGet, at, "", "Sec-Fetch-Site", site, "Sec-Fetch-Dest", dest)
 				if answer.StatusCode != http.StatusForbidden || !strings.Contains(text, `"error":"a page of another site`) {
 					t.Errorf("%s, %s %s: %s %s", at, site, dest, answer.Status, text)
 				}
 			}
 		}
 	}
-	if answer, _ := s.call(t, http.MethodGet, "/", "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "document"); answer.StatusCode != http.StatusOK {
+	if answer, _ := s.Call(t, http.MethodGet, "/", "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "document"); answer.StatusCode != http.StatusOK {
 		t.Errorf("a link to the page: %s", answer.Status)
 	}
-	for _, headers := range [][]string{{"Sec-Fetch-Site", "same-origin"}, {"Origin", s.url}, {}} {
-		if answer, text := s.call(t, http.MethodPost, "/api/reset", body, headers...); answer.StatusCode != http.StatusOK || text != "{}\n" {
+	for _, headers := range [][]string{{"Sec-Fetch-Site", "same-origin"}, {"Origin", s.URL}, {}} {
+		if answer, text := s.Call(t, http.MethodPost, "/api/reset", body, headers...); answer.StatusCode != http.StatusOK || text != "{}\n" {
 			t.Errorf("%v: %s %s", headers, answer.Status, text)
 		}
 	}

@@ -1,4 +1,5 @@
-package playground
+// Package web has the files of the playground's page.
+package web
 
 import (
 	"bytes"
@@ -11,10 +12,10 @@ import (
 	"time"
 )
 
-//go:embed web
-var web embed.FS
+//go:embed *.html *.css *.js *.svg
+var files embed.FS
 
-// kinds are the types of the page's files; the system's own table may be wrong.
+// kinds are the types of the page's files: the system's own table may be wrong.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",
@@ -24,13 +25,9 @@ var kinds = map[string]string{
 	".ico":  "image/x-icon",
 }
 
-// addPage serves each file of the page by its path, and index.html as /.
-func addPage(mux *http.ServeMux) error {
-	root, err := fs.Sub(web, "web")
-	if err != nil {
-		return err
-	}
-	return fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
+// Add serves each file of the page by its path, and index.html as /.
+func Add(mux *http.ServeMux) error {
+	return fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -38,7 +35,7 @@ func addPage(mux *http.ServeMux) error {
 		if !known {
 			return fmt.Errorf("playground: web/%s: no type is known of such a file", name)
 		}
-		content, err := fs.ReadFile(root, name)
+		content, err := fs.ReadFile(files, name)
 		if err != nil {
 			return err
 		}
@@ -49,7 +46,7 @@ func addPage(mux *http.ServeMux) error {
 		tag := fmt.Sprintf(`"%x"`, sha256.Sum256(content))
 		mux.HandleFunc("GET "+at, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", kind)
-			w.Header().Set("Cache-Control", "no-cache") // ask each time: pglimit may be another by now
+			w.Header().Set("Cache-Control", "no-cache") // revalidate each time: the next pglimit may serve another page
 			w.Header().Set("ETag", tag)
 			http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(content))
 		})

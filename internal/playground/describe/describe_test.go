@@ -1,4 +1,4 @@
-package playground
+package describe
 
 import (
 	"bytes"
@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglimit/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/internal/playground/sitetest"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -39,11 +41,20 @@ func wanted(t *testing.T, policy string, key string, cost float64) limiter.Ask {
 	if err := json.Unmarshal([]byte(policy), &p); err != nil {
 		t.Fatal(err)
 	}
-	p.Name = PolicyName
+	p.Name = parse.PolicyName
 	return p.Ask(key, cost)
 }
 
-func describe(t *testing.T, s *site, key string) []described {
+// newSite serves descriptions whose command lines begin with command.
+func newSite(t *testing.T, command ...string) sitetest.Site {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle("POST /api/describe", Handler(command))
+	return sitetest.New(t, mux)
+}
+
+// describeAll returns the descriptions of all of askedOf.
+func describeAll(t *testing.T, s sitetest.Site, key string) []described {
 	t.Helper()
 	var all []described
 	for _, a := range askedOf {
@@ -52,7 +63,7 @@ func describe(t *testing.T, s *site, key string) []described {
 			t.Fatal(err)
 		}
 		var got struct{ Policies []described }
-		s.post(t, "/api/describe", string(body), &got)
+		s.Post(t, "/api/describe", string(body), &got)
 		if len(got.Policies) != 1 || got.Policies[0].Error != "" {
 			t.Fatalf("%s: %+v", a.policy, got)
 		}
@@ -65,7 +76,7 @@ func describe(t *testing.T, s *site, key string) []described {
 // gofmt has it.
 func TestDescribeGo(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, "pglimit", "allow")
 	const key = "O'Neill \"\\ \n π"
 	var program strings.Builder
 	program.WriteString(`package main
@@ -102,7 +113,7 @@ const _ = time.Second
 
 func main() {
 `)
-	for _, d := range describe(t, s, key) {
+	for _, d := range describeAll(t, s, key) {
 		if formatted, err := format.Source([]byte(d.Go)); err != nil || string(formatted) != d.Go {
 			t.Errorf("not as gofmt has it: %v\n%s", err, d.Go)
 		}
@@ -132,8 +143,8 @@ func main() {
 // TestDescribeText: what people see.
 func TestDescribeText(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, func(config *Config) { config.Command = []string{"pglimit", "allow", "--data-dir", "my data"} })
-	got := describe(t, s, "alice")[0]
+	s := newSite(t, "pglimit", "allow", "--data-dir", "my data")
+	got := describeAll(t, s, "alice")[0]
 	want := described{
 		Algorithm: limiter.LeakyBucket,
 		Go: `policy := limiter.Policy{
@@ -147,14 +158,14 @@ func TestDescribeText(t *testing.T) {
 r, err := l.Allow(ctx, policy, "alice")
 `,
 		Command: "pglimit allow --data-dir 'my data' --name playground --algorithm leaky_bucket --limit 10 --period 10s --burst 20 --tick 1.5s alice",
-		Curl:    "curl -i '" + s.url + "/limited/leaky_bucket?burst=20&key=alice&limit=10&period=10s&tick=1.5s'",
+		Curl:    "curl -i '" + s.URL + "/limited/leaky_bucket?burst=20&key=alice&limit=10&period=10s&tick=1.5s'",
 	}
 	if got != want {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 	for i, want := range []string{"", "--period 1h30m", "--burst 1e-09", "--limit 9007199254740992 --period 24h --block-for 1m30s --cost 1000000", "--limit 1e-09 --period 876600h",
 		"--aligned alice", "--calendar month --time-zone Europe/Vienna alice", "--cost 3 alice", "--period 2m0.000001s"} {
-		if got := describe(t, s, "alice")[i].Command; !strings.Contains(got, want) {
+		if got := describeAll(t, s, "alice")[i].Command; !strings.Contains(got, want) {
 			t.Errorf("%s: want %s in it", got, want)
 		}
 	}
@@ -163,7 +174,7 @@ r, err := l.Allow(ctx, policy, "alice")
 // TestDescribeCommandQuoted: a shell takes a key as one word, whatever is in it.
 func TestDescribeCommandQuoted(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, "pglimit", "allow")
 	var all string
 	for c := '!'; c <= '~'; c++ {
 		all += string(c)
@@ -171,7 +182,7 @@ func TestDescribeCommandQuoted(t *testing.T) {
 		if c == '~' {
 			key = all
 		}
-		command := describe(t, s, key)[0].Command
+		command := describeAll(t, s, key)[0].Command
 		out, err := exec.CommandContext(t.Context(), "sh", "-c", `pglimit() { for last; do :; done; printf %s "$last"; }; `+command).Output()
 		if err != nil || string(out) != key {
 			t.Errorf("%s: %q, %v", command, out, err)
@@ -182,9 +193,9 @@ func TestDescribeCommandQuoted(t *testing.T) {
 // TestDescribeCurl: the URL shown is read as the policy it is of.
 func TestDescribeCurl(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, "pglimit", "allow")
 	for _, key := range []string{"alice", "O'Neill", "a&b=c d+e%2F#π\n"} {
-		for i, d := range describe(t, s, key) {
+		for i, d := range describeAll(t, s, key) {
 			out, err := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(d.Curl, "curl -i ", "printf %s ", 1)).Output()
 			if err != nil {
 				t.Fatalf("%s: %v", d.Curl, err)
@@ -193,8 +204,8 @@ func TestDescribeCurl(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := readQuery(limiter.Algorithm(strings.TrimPrefix(at.Path, "/limited/")), at.Query())
-			if want := wanted(t, askedOf[i].policy, key, askedOf[i].cost); err != nil || got != want || at.Scheme+"://"+at.Host != s.url {
+			got, err := parse.Query(limiter.Algorithm(strings.TrimPrefix(at.Path, "/limited/")), at.RawQuery)
+			if want := wanted(t, askedOf[i].policy, key, askedOf[i].cost); err != nil || got != want || at.Scheme+"://"+at.Host != s.URL {
 				t.Errorf("%s: %v\ngot %+v\nwant %+v", d.Curl, err, got, want)
 			}
 		}
@@ -203,10 +214,10 @@ func TestDescribeCurl(t *testing.T) {
 
 func TestDescribeErrors(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, "pglimit", "allow")
 	const good = `{"algorithm":"gcra","limit":1,"period":"1s"}`
 	var got struct{ Policies []described }
-	s.post(t, "/api/describe", `{"key":"k","policies":[{"algorithm":"gcra","limit":-1,"period":"1s"},`+good+`,{"algorithm":"token_bucket","limit":true}]}`, &got)
+	s.Post(t, "/api/describe", `{"key":"k","policies":[{"algorithm":"gcra","limit":-1,"period":"1s"},`+good+`,{"algorithm":"token_bucket","limit":true}]}`, &got)
 	if len(got.Policies) != 3 || got.Policies[1].Go == "" || got.Policies[1].Error != "" {
 		t.Fatalf("got %+v", got)
 	}
@@ -221,14 +232,14 @@ func TestDescribeErrors(t *testing.T) {
 	for body, want := range map[string]struct{ field, text string }{
 		`{"policies":[` + good + `]}`: {"key", "key is empty"},
 		`{"key":"k"}`:                 {"policies", "policies are 0: must be from 1 to 7"},
-		`{"key":"k","policies":[` + strings.Repeat(good+",", 7) + good + `]}`:       {"policies", "policies are 8"},
-		`{"key":"k","policies":[` + good + `],"costs":[1,2]}`:                       {"costs", "costs are 2: must be as many as the 1 policies"},
-		`{"key":"k","policies":[` + good + `],"costs":["1"]}`:                       {"costs", "costs is a JSON string: must be a number"},
-		`{"key":"` + strings.Repeat("k", maxKey+1) + `","policies":[` + good + `]}`: {"key", "257 bytes"},
+		`{"key":"k","policies":[` + strings.Repeat(good+",", 7) + good + `]}`:             {"policies", "policies are 8"},
+		`{"key":"k","policies":[` + good + `],"costs":[1,2]}`:                             {"costs", "costs are 2: must be as many as the 1 policies"},
+		`{"key":"k","policies":[` + good + `],"costs":["1"]}`:                             {"costs", "costs is a JSON string: must be a number"},
+		`{"key":"` + strings.Repeat("k", parse.MaxKey+1) + `","policies":[` + good + `]}`: {"key", "257 bytes"},
 	} {
-		expectProblem(t, s, http.MethodPost, "/api/describe", body, 400, want.field, "", want.text)
+		s.ExpectProblem(t, http.MethodPost, "/api/describe", body, 400, want.field, "", want.text)
 	}
-	s.post(t, "/api/describe", `{"key":"k","policies":[`+good+`],"costs":[0]}`, &got)
+	s.Post(t, "/api/describe", `{"key":"k","policies":[`+good+`],"costs":[0]}`, &got)
 	if p := got.Policies[0]; p.Field != "cost" || p.Error != "cost 0: must be positive" {
 		t.Errorf("cost 0: %+v", p)
 	}

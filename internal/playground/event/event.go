@@ -1,7 +1,10 @@
-package playground
+// Package event has the events of the playground's streams.
+package event
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,9 +14,33 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// decision is the event of that name. Times are in seconds, null for never; At is
-// in Unix milliseconds.
-type decision struct {
+// Encode writes an event as server-sent events have it.
+func Encode(name string, data any) []byte {
+	text, err := json.Marshal(data)
+	if err != nil { // plain numbers and strings
+		panic(err)
+	}
+	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, text)
+}
+
+// Millis returns a time in Unix milliseconds.
+func Millis(at time.Time) float64 { return float64(at.UnixMicro()) / 1000 }
+
+// Levels is the event "levels": the state of a key under each algorithm.
+type Levels struct {
+	Levels map[limiter.Algorithm]Level `json:"levels"`
+}
+
+// Level is the state of a key under one algorithm. At is in Unix milliseconds.
+type Level struct {
+	At        float64 `json:"at"`
+	Level     float64 `json:"level"`
+	Remaining float64 `json:"remaining"`
+}
+
+// Decision is the event "decision". At is in Unix milliseconds. The other times are in
+// seconds, and null for never.
+type Decision struct {
 	Algorithm  limiter.Algorithm `json:"algorithm"`
 	At         float64           `json:"at"`
 	Status     int               `json:"status"`
@@ -31,9 +58,10 @@ type decision struct {
 	Body       string            `json:"body"`
 }
 
-func decided(ask limiter.Ask, r limiter.Result) decision {
-	d := decision{
-		Algorithm: ask.Policy.Algorithm, At: millis(r.At), Outcome: "allowed",
+// Decided returns the event of an ask's decision.
+func Decided(ask limiter.Ask, r limiter.Result) Decision {
+	d := Decision{
+		Algorithm: ask.Policy.Algorithm, At: Millis(r.At), Outcome: "allowed",
 		Cost: ask.Cost, Limit: r.Limit, Burst: r.Burst, Level: r.Level, Remaining: r.Remaining,
 		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(r.ResetAfter), Delay: seconds(r.Delay), Reason: r.Reason,
 	}
@@ -44,14 +72,20 @@ func decided(ask limiter.Ask, r limiter.Result) decision {
 			d.Outcome = "delayed"
 		}
 		httplimit.SetHeader(client.header, asks, all)
-		allowed(client, nil)
-		client.body.Reset() // it says nothing
+		Allowed(client, nil)
+		client.body.Reset() // it is the same for all
 	} else {
 		d.Outcome, all.Binding = "denied", 0
 		httplimit.Deny(client, asks, all)
 	}
-	d.Status, d.Headers, d.Body = client.status, client.lines(), client.body.String()
+	d.Status, d.Headers, d.Body = client.status, Lines(client.header), client.body.String()
 	return d
+}
+
+// Allowed answers a request of /limited/ that is allowed.
+func Allowed(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte("allowed\n")) // a client that has gone needs no answer
 }
 
 func seconds(d time.Duration) *float64 {
@@ -62,8 +96,8 @@ func seconds(d time.Duration) *float64 {
 	return &s
 }
 
-// recorder is a ResponseWriter that keeps what a client would see, but for what
-// net/http adds: Date and Content-Length.
+// recorder is a ResponseWriter that keeps what a client would see, except the Date
+// and Content-Length that net/http adds.
 type recorder struct {
 	header http.Header
 	status int
@@ -74,9 +108,9 @@ func (r *recorder) Header() http.Header         { return r.header }
 func (r *recorder) WriteHeader(status int)      { r.status = status }
 func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
 
-// lines are the header's, in the order that net/http sends them in.
-func (r *recorder) lines() (lines [][2]string) {
-	for name, values := range r.header {
+// Lines returns a header's lines in the order that net/http sends them in.
+func Lines(h http.Header) (lines [][2]string) {
+	for name, values := range h {
 		for _, value := range values {
 			lines = append(lines, [2]string{name, value})
 		}
