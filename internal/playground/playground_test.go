@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/pglimit/pglimit/internal/playground/api"
 	"github.com/pglimit/pglimit/internal/playground/event"
 	"github.com/pglimit/pglimit/internal/playground/parse"
