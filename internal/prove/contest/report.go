@@ -1,31 +1,11 @@
-package prove
+package contest
 
 import (
-	"math"
 	"slices"
 	"time"
 
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// Report is what a proof saw.
-type Report struct {
-	// Holds is whether no key was admitted more than its policy allows, and
-	// whether other keys were answered while a row was held. Through a pooler only
-	// the first counts: it may have too few connections for the second.
-	Holds bool `json:"holds"`
-	// Took is how long it took, in seconds.
-	Took float64 `json:"took_s"`
-	// Workers asked at once, over so many Pools.
-	Workers int `json:"workers"`
-	Pools   int `json:"pools"`
-	// Pooler is whether a connection pooler stood between them and the server.
-	Pooler bool `json:"pooler"`
-	// Killed is how many connections the server was told to end.
-	Killed int64 `json:"killed"`
-	// Algorithms has one entry for each.
-	Algorithms []Algorithm `json:"algorithms"`
-}
 
 // Algorithm is what was seen of one algorithm. Asked, Admitted, Allowed,
 // RolledBack and Unknown are units.
@@ -84,43 +64,39 @@ type Excess struct {
 	Allowed  float64        `json:"allowed"`
 }
 
-// report holds what was seen to what elapsed, by the clock that decides,
-// allows; took is how long the workers worked.
-func (c *contest) report(took, elapsed time.Duration) Algorithm {
-	a := Algorithm{Algorithm: c.kinds[hotKind].plans[0].Algorithm, Keys: len(c.tallies), Exceeded: []Excess{}}
-	for s, t := range c.tallies {
-		g := c.kinds[s.kind]
-		most := allowedOf(g.plans, elapsed)
-		if s.kind != hotKind {
-			most = math.Floor(most + slack)
-		}
-		a.Asks += t.asks
-		a.Asked += t.asked
-		a.Admitted += t.admitted
-		a.Allowed += most
-		a.RolledBack += t.rolledBack
-		a.Unknown += t.unknown
-		switch s.kind {
-		case plansKind:
-			a.Plans.add(t, most)
-		case heldKind:
-			a.Held.add(t, most)
-		}
-		if exceeds(float64(t.admitted), most) {
-			a.Exceeded = append(a.Exceeded, Excess{g.largest(), s.key, t.admitted, most})
-		}
-	}
-	a.Held.Rows, a.Held.Meanwhile, a.Held.Stalls = c.rowsHeld, c.meanwhile, c.stalls
-	a.PerSecond = float64(c.answered) / took.Seconds()
-	a.P99 = p99(c.latencies).Seconds()
-	return a
-}
-
 func (p *Part) add(t *tally, most float64) {
 	p.Keys++
 	p.Asked += t.asked
 	p.Admitted += t.admitted
 	p.Allowed += most
+}
+
+// tallies are what was seen of each key.
+type tallies map[subject]*tally
+
+// tally is what was seen of one key. All but asks are units.
+type tally struct{ asks, asked, admitted, rolledBack, unknown int64 }
+
+// of returns the tally of a key.
+func (all tallies) of(s subject) *tally {
+	t := all[s]
+	if t == nil {
+		t = &tally{}
+		all[s] = t
+	}
+	return t
+}
+
+// add adds the tallies of a worker.
+func (all tallies) add(books tallies) {
+	for s, b := range books {
+		t := all.of(s)
+		t.asks += b.asks
+		t.asked += b.asked
+		t.admitted += b.admitted
+		t.rolledBack += b.rolledBack
+		t.unknown += b.unknown
+	}
 }
 
 // p99 is the 99th percentile, 0 of nothing. It sorts in place.

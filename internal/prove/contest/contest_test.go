@@ -1,4 +1,4 @@
-package prove
+package contest
 
 import (
 	"context"
@@ -22,11 +22,11 @@ type honest struct {
 
 func newHonest() honest { return honest{limiter.NewMemory(nil), new(sync.Mutex)} }
 
-func (h honest) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+func (h honest) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	return h.as(ctx, p, key, n, h.l.AllowN)
 }
 
-func (h honest) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
+func (h honest) AskInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
 	defer before()
 	if commit {
 		return h.as(ctx, p, key, n, h.l.AllowN)
@@ -52,7 +52,7 @@ func (h honest) as(ctx context.Context, p limiter.Policy, key string, n float64,
 // forgetful forgets what a key has used above the limit that is asked under.
 type forgetful struct{ honest }
 
-func (f forgetful) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+func (f forgetful) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	large := p
 	large.Limit = max(p.Limit, coldLimit)
 	seen, err := f.l.Check(ctx, large, key, 0)
@@ -64,7 +64,7 @@ func (f forgetful) ask(ctx context.Context, p limiter.Policy, key string, n floa
 	if err != nil {
 		return seen, err
 	}
-	return f.honest.ask(ctx, p, key, n)
+	return f.honest.Ask(ctx, p, key, n)
 }
 
 // stalling answers nobody while a row is held.
@@ -73,13 +73,13 @@ type stalling struct {
 	held *sync.RWMutex
 }
 
-func (s stalling) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+func (s stalling) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	s.held.RLock()
 	defer s.held.RUnlock()
-	return s.honest.ask(ctx, p, key, n)
+	return s.honest.Ask(ctx, p, key, n)
 }
 
-func (s stalling) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
+func (s stalling) AskInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
 	if strings.HasSuffix(p.Name, string(heldKind)) {
 		s.held.Lock()
 		defer s.held.Unlock()
@@ -87,7 +87,7 @@ func (s stalling) askInTx(ctx context.Context, p limiter.Policy, key string, n f
 		s.held.RLock()
 		defer s.held.RUnlock()
 	}
-	return s.honest.askInTx(ctx, p, key, n, commit, before)
+	return s.honest.AskInTx(ctx, p, key, n, commit, before)
 }
 
 // generous lets one denied ask pass, on one kind of key.
@@ -105,16 +105,16 @@ func (g *generous) pass(r limiter.Result, p limiter.Policy, err error) (limiter.
 	return r, err
 }
 
-func (g *generous) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	r, err := g.honest.ask(ctx, p, key, n)
+func (g *generous) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	r, err := g.honest.Ask(ctx, p, key, n)
 	if g.inTx {
 		return r, err
 	}
 	return g.pass(r, p, err)
 }
 
-func (g *generous) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
-	r, err := g.honest.askInTx(ctx, p, key, n, commit, before)
+func (g *generous) AskInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
+	r, err := g.honest.AskInTx(ctx, p, key, n, commit, before)
 	if !g.inTx || !commit {
 		return r, err
 	}
@@ -124,7 +124,7 @@ func (g *generous) askInTx(ctx context.Context, p limiter.Policy, key string, n 
 // racy reads, and writes what it read: the mistake that this is all about.
 type racy struct{ honest }
 
-func (r racy) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+func (r racy) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	seen, err := r.l.Check(ctx, p, key, n)
 	if err != nil || !seen.Allowed {
 		return seen, err
@@ -140,8 +140,8 @@ type lossy struct {
 	asks atomic.Int64
 }
 
-func (l *lossy) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	r, err := l.honest.ask(ctx, p, key, n)
+func (l *lossy) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	r, err := l.honest.Ask(ctx, p, key, n)
 	if err == nil && l.asks.Add(1)%10 == 0 {
 		return limiter.Result{}, errors.New("connection lost")
 	}
@@ -152,11 +152,11 @@ func wallClock(context.Context) (time.Time, error) { return time.Now(), nil }
 
 // contend contends for a while, and then on fresh clients for longer and longer,
 // until it was enough to tell anything: a slow machine asks little in a while.
-func contend[C client](t *testing.T, fresh func() C, a limiter.Algorithm, lasts time.Duration, enough func(C, Algorithm) bool) Algorithm {
+func contend[C Client](t *testing.T, fresh func() C, a limiter.Algorithm, lasts time.Duration, enough func(C, Algorithm) bool) Algorithm {
 	t.Helper()
 	for {
 		c := fresh()
-		seen, err := newContest([]client{c, c}, c, 8, a, "test", lasts).contend(t.Context(), lasts, wallClock)
+		seen, err := New([]Client{c, c}, c, 8, a, "test", lasts).Contend(t.Context(), lasts, wallClock)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,9 +167,9 @@ func contend[C client](t *testing.T, fresh func() C, a limiter.Algorithm, lasts 
 	}
 }
 
-// TestHonest: a limiter that keeps to its definition passes, answers lost or
+// TestContestHonest: a limiter that keeps to its definition passes, answers lost or
 // not, for longer than a hot key's period.
-func TestHonest(t *testing.T) {
+func TestContestHonest(t *testing.T) {
 	t.Parallel()
 	for _, a := range limiter.Algorithms() {
 		t.Run(string(a), func(t *testing.T) {
@@ -194,9 +194,9 @@ func TestHonest(t *testing.T) {
 	}
 }
 
-// TestFindsGenerous: one ask too many, on a cold key, alone or in a
+// TestContestFindsGenerous: one ask too many, on a cold key, alone or in a
 // transaction, is found for every algorithm.
-func TestFindsGenerous(t *testing.T) {
+func TestContestFindsGenerous(t *testing.T) {
 	t.Parallel()
 	for _, a := range limiter.Algorithms() {
 		for _, inTx := range []bool{false, true} {
@@ -211,8 +211,8 @@ func TestFindsGenerous(t *testing.T) {
 	}
 }
 
-// TestFindsRacy: so is a limiter that reads before it locks.
-func TestFindsRacy(t *testing.T) {
+// TestContestFindsRacy: so is a limiter that reads before it locks.
+func TestContestFindsRacy(t *testing.T) {
 	t.Parallel()
 	for _, a := range limiter.Algorithms() {
 		seen := contend(t, func() racy { return racy{newHonest()} }, a, 200*time.Millisecond,
@@ -223,9 +223,9 @@ func TestFindsRacy(t *testing.T) {
 	}
 }
 
-// TestFindsForgetful: so is one that forgets under one plan what was spent under
+// TestContestFindsForgetful: so is one that forgets under one plan what was spent under
 // another.
-func TestFindsForgetful(t *testing.T) {
+func TestContestFindsForgetful(t *testing.T) {
 	t.Parallel()
 	for _, a := range limiter.Algorithms() {
 		seen := contend(t, func() forgetful { return forgetful{newHonest()} }, a, 200*time.Millisecond,
@@ -241,19 +241,19 @@ func TestFindsForgetful(t *testing.T) {
 	}
 }
 
-// TestFindsStalling: a limiter that answers for no other key while a row is held
+// TestContestFindsStalling: a limiter that answers for no other key while a row is held
 // stalls, and one without workers to spare does not.
-func TestFindsStalling(t *testing.T) {
+func TestContestFindsStalling(t *testing.T) {
 	t.Parallel()
 	s := stalling{newHonest(), new(sync.RWMutex)}
-	c := newContest([]client{s}, s, 4, limiter.GCRA, "test", time.Millisecond)
+	c := New([]Client{s}, s, 4, limiter.GCRA, "test", time.Millisecond)
 	c.holding.most = 10 * time.Millisecond
-	seen, err := c.contend(t.Context(), time.Millisecond, wallClock)
+	seen, err := c.Contend(t.Context(), time.Millisecond, wallClock)
 	if err != nil || seen.Held.Stalls == 0 || seen.Held.Meanwhile != 0 {
 		t.Errorf("%v: %+v", err, seen.Held)
 	}
-	c = newContest([]client{newHonest()}, newHonest(), 1, limiter.GCRA, "test", time.Millisecond)
-	seen, err = c.contend(t.Context(), time.Millisecond, wallClock)
+	c = New([]Client{newHonest()}, newHonest(), 1, limiter.GCRA, "test", time.Millisecond)
+	seen, err = c.Contend(t.Context(), time.Millisecond, wallClock)
 	if err != nil || seen.Held.Stalls != 0 || seen.Held.Rows == 0 {
 		t.Errorf("a lone worker: %v: %+v", err, seen.Held)
 	}
@@ -261,116 +261,31 @@ func TestFindsStalling(t *testing.T) {
 
 type failing struct{ err error }
 
-func (f failing) ask(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
+func (f failing) Ask(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
 	return limiter.Result{}, f.err
 }
-func (f failing) askInTx(context.Context, limiter.Policy, string, float64, bool, func()) (limiter.Result, error) {
+func (f failing) AskInTx(context.Context, limiter.Policy, string, float64, bool, func()) (limiter.Result, error) {
 	return limiter.Result{}, f.err
 }
 
-// TestGivesUp: a database in trouble ends a proof with its error.
-func TestGivesUp(t *testing.T) {
+// TestContestGivesUp: a database in trouble ends a proof with its error.
+func TestContestGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, cause := range []error{limiter.ErrUnavailable, limiter.ErrNotMigrated} {
-		c := newContest([]client{failing{cause}}, failing{cause}, 4, limiter.GCRA, "test", time.Hour)
-		if _, err := c.contend(t.Context(), time.Hour, wallClock); !errors.Is(err, cause) {
+		c := New([]Client{failing{cause}}, failing{cause}, 4, limiter.GCRA, "test", time.Hour)
+		if _, err := c.Contend(t.Context(), time.Hour, wallClock); !errors.Is(err, cause) {
 			t.Errorf("%v: got %v", cause, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	c := newContest([]client{failing{context.Canceled}}, failing{context.Canceled}, 4, limiter.GCRA, "test", time.Hour)
-	if _, err := c.contend(ctx, time.Hour, wallClock); !errors.Is(err, context.Canceled) {
+	c := New([]Client{failing{context.Canceled}}, failing{context.Canceled}, 4, limiter.GCRA, "test", time.Hour)
+	if _, err := c.Contend(ctx, time.Hour, wallClock); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: got %v", err)
 	}
-	c = newContest([]client{newHonest()}, newHonest(), 4, limiter.GCRA, "test", time.Hour)
+	c = New([]Client{newHonest()}, newHonest(), 4, limiter.GCRA, "test", time.Hour)
 	noClock := func(context.Context) (time.Time, error) { return time.Time{}, limiter.ErrUnavailable }
-	if _, err := c.contend(t.Context(), time.Hour, noClock); !errors.Is(err, limiter.ErrUnavailable) {
+	if _, err := c.Contend(t.Context(), time.Hour, noClock); !errors.Is(err, limiter.ErrUnavailable) {
 		t.Errorf("no clock: got %v", err)
-	}
-}
-
-func TestAllowed(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		algorithm limiter.Algorithm
-		burst     float64
-		elapsed   time.Duration
-		want      float64
-	}{
-		{limiter.TokenBucket, 0, 0, 10},
-		{limiter.TokenBucket, 30, 90 * time.Second, 45},
-		{limiter.LeakyBucket, 0, 2 * time.Minute, 30},
-		{limiter.LeakyBucketQueue, 20, time.Minute, 30},
-		{limiter.GCRA, 0, time.Minute, 20},
-		{limiter.FixedWindow, 0, 59 * time.Second, 10},
-		{limiter.FixedWindow, 0, time.Minute, 20},
-		{limiter.SlidingWindowLog, 0, 59 * time.Second, 10},
-		{limiter.SlidingWindowLog, 0, 2 * time.Minute, 30},
-		{limiter.SlidingWindowCounter, 0, 0, 10},
-		{limiter.SlidingWindowCounter, 0, 30 * time.Second, 15},
-		{limiter.SlidingWindowCounter, 0, 90 * time.Second, 30},
-	} {
-		p := limiter.Policy{Name: "p", Algorithm: c.algorithm, Limit: 10, Period: time.Minute, Burst: c.burst}
-		if got := allowed(p, c.elapsed); got != c.want {
-			t.Errorf("%s, burst %v, after %v: got %v, want %v", c.algorithm, c.burst, c.elapsed, got, c.want)
-		}
-	}
-	small := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Minute}
-	large := small
-	large.Limit = 30
-	tall := small
-	tall.Burst = 100
-	for _, c := range []struct {
-		plans []limiter.Policy
-		want  float64
-	}{
-		{nil, 0},
-		{[]limiter.Policy{small}, 20},
-		{[]limiter.Policy{small, large}, 60},
-		{[]limiter.Policy{large, small}, 60},
-		{[]limiter.Policy{small, large, tall}, 110},
-	} {
-		if got := allowedOf(c.plans, time.Minute); got != c.want {
-			t.Errorf("%v: got %v, want %v", c.plans, got, c.want)
-		}
-	}
-	if exceeds(30, 30) || exceeds(30, 30-1e-9) || !exceeds(31, 30) {
-		t.Error("exceeds")
-	}
-}
-
-func TestP99(t *testing.T) {
-	t.Parallel()
-	all := []time.Duration{}
-	if got := p99(all); got != 0 {
-		t.Errorf("of nothing: %v", got)
-	}
-	for i := 200; i > 0; i-- {
-		all = append(all, time.Duration(i))
-	}
-	if got := p99(all); got != 198 {
-		t.Errorf("of 1 to 200: %v", got)
-	}
-	if got := p99(all[:1]); got != 1 {
-		t.Errorf("of one: %v", got)
-	}
-}
-
-func TestConfig(t *testing.T) {
-	t.Parallel()
-	for want, c := range map[string]Config{
-		"For is 0s":        {Workers: 1},
-		"For is 25h0m0s":   {For: 25 * time.Hour, Workers: 1},
-		"Workers is 0":     {For: time.Second},
-		"Workers is 1001":  {For: time.Second, Workers: 1001},
-		"Workers is -1: t": {For: time.Second, Workers: -1},
-	} {
-		if err := c.Validate(); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: got %v, want %q in it", c, err, want)
-		}
-	}
-	if err := (Config{For: 7 * time.Millisecond, Workers: 1}).Validate(); err != nil {
-		t.Error(err)
 	}
 }

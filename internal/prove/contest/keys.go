@@ -1,4 +1,4 @@
-package prove
+package contest
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// kind is a kind of keys, which has its policies and its bound.
+// kind is a kind of keys. Each kind has its policies and its bound.
 type kind string
 
 // Cold keys are exact to the unit: their period is so much longer than the run
@@ -30,10 +30,14 @@ const (
 	coldKeys, coldLimit = 2, 30
 	hotKeys, hotLimit   = 2, 100
 	plansKeys, heldKeys = 1, 1
+	freeKeys            = coldKeys + hotKeys + plansKeys
 	smallPlan           = 10 // the larger is coldLimit
 	hotPeriod           = time.Second
 	coldPeriods         = 1000 // runs in a cold period
 )
+
+// groups are the keys of a contest.
+type groups map[kind]*group
 
 // group is the keys of one kind.
 type group struct {
@@ -44,28 +48,31 @@ type group struct {
 func (g *group) largest() limiter.Policy { return g.plans[0] }
 
 // newGroups makes the groups for an algorithm in a run.
-func newGroups(a limiter.Algorithm, run string, lasts time.Duration) map[kind]*group {
+func newGroups(a limiter.Algorithm, run string, lasts time.Duration) groups {
 	cold := limiter.Policy{Algorithm: a, Limit: coldLimit, Period: max(time.Hour, coldPeriods*lasts).Truncate(time.Microsecond)}
 	small := cold
 	small.Limit = smallPlan
-	groups := map[kind]*group{
+	all := groups{
 		coldKind:  {plans: []limiter.Policy{cold}, rounds: make([]atomic.Int64, coldKeys)},
 		hotKind:   {plans: []limiter.Policy{{Algorithm: a, Limit: hotLimit, Period: hotPeriod}}, rounds: make([]atomic.Int64, hotKeys)},
 		plansKind: {plans: []limiter.Policy{cold, small}, rounds: make([]atomic.Int64, plansKeys)},
 		heldKind:  {plans: []limiter.Policy{cold}, rounds: make([]atomic.Int64, heldKeys)},
 	}
-	for k, g := range groups {
+	for k, g := range all {
 		for i := range g.plans {
 			g.plans[i].Name = policyName(run, k)
 		}
 	}
-	return groups
+	return all
 }
 
-func policyName(run string, k kind) string { return "prove." + run + "." + string(k) }
+// Prefix returns the beginning of the names of a run's policies.
+func Prefix(run string) string { return "prove." + run }
 
-// policyNames are those of all policies of a run.
-func policyNames(run string) (names []string) {
+func policyName(run string, k kind) string { return Prefix(run) + "." + string(k) }
+
+// PolicyNames returns the names of all policies of a run.
+func PolicyNames(run string) (names []string) {
 	for _, k := range kinds {
 		names = append(names, policyName(run, k))
 	}
@@ -82,33 +89,23 @@ type subject struct {
 type ask struct {
 	subject
 	policy limiter.Policy
-	usedUp func() // says that the policy has nothing left for the key
+	usedUp func() // to be called when the policy has nothing left for the key
 }
 
-// pick chooses what a worker asks for next. The worker calls leave when it has
-// its answer.
-func (c *contest) pick() (s ask, leave func()) {
-	const others = coldKeys + hotKeys + plansKeys
-	if rand.IntN(others+heldKeys) < heldKeys {
-		if leave, ok := c.holding.enter(); ok {
-			if row := c.holding.now.Load(); row != nil {
-				return row.ask, leave
-			}
-			return c.of(heldKind), leave
-		}
-	}
-	switch i := rand.IntN(others); {
+// pick returns a key that no transaction holds, of any kind.
+func (all groups) pick() ask {
+	switch i := rand.IntN(freeKeys); {
 	case i < coldKeys:
-		return c.of(coldKind), nothing
+		return all.of(coldKind)
 	case i < coldKeys+hotKeys:
-		return c.of(hotKind), nothing
+		return all.of(hotKind)
 	}
-	return c.of(plansKind), nothing
+	return all.of(plansKind)
 }
 
-// of returns a present key of one kind, under one of its plans.
-func (c *contest) of(k kind) ask {
-	g := c.kinds[k]
+// of returns a current key of one kind, under one of its plans.
+func (all groups) of(k kind) ask {
+	g := all[k]
 	plan, place := rand.IntN(len(g.plans)), rand.IntN(len(g.rounds))
 	round := g.rounds[place].Load()
 	return ask{subject{k, fmt.Sprintf("%s-%d-%d", k, place, round)}, g.plans[plan], func() {
