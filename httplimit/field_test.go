@@ -106,8 +106,8 @@ func TestSetHeader(t *testing.T) {
 	}
 }
 
-// TestPolicyInWholeNumbers: a rate is told as it is if a small multiple of it is whole.
-func TestPolicyInWholeNumbers(t *testing.T) {
+// TestSetHeaderWholeNumbers: a rate is told as it is if a small multiple of it is whole.
+func TestSetHeaderWholeNumbers(t *testing.T) {
 	for _, c := range []struct {
 		limit  float64
 		period time.Duration
@@ -228,9 +228,9 @@ func TestSetHeaderIsWhatTheLibraryWrites(t *testing.T) {
 	})
 }
 
-// TestRemainingIsGranted: r is what would be granted, to the unit, however often
+// TestSetHeaderRemainingIsGranted: r is what would be granted, to the unit, however often
 // levels were rounded.
-func TestRemainingIsGranted(t *testing.T) {
+func TestSetHeaderRemainingIsGranted(t *testing.T) {
 	for _, algorithm := range limiter.Algorithms() {
 		now := at
 		l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
@@ -258,9 +258,9 @@ func TestRemainingIsGranted(t *testing.T) {
 	}
 }
 
-// TestRenderedOnce: a policy's part of the fields costs nothing from its second
+// TestSetHeaderRenderedOnce: a policy's part of the fields costs nothing from its second
 // request on, and no number of plans makes that grow without end.
-func TestRenderedOnce(t *testing.T) {
+func TestSetHeaderRenderedOnce(t *testing.T) {
 	a, b := advertised{name: "a", quota: 1}, advertised{name: "b", quota: 1}
 	if n := testing.AllocsPerRun(10, func() { rendered(a); rendered(b) }); n > 0 {
 		t.Errorf("%v allocations", n)

@@ -19,8 +19,8 @@ import (
 
 var three = limiter.Policy{Name: "three", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
 
-// TestManyAddressesOfOneNetwork: whoever has a /64 is one client.
-func TestManyAddressesOfOneNetwork(t *testing.T) {
+// TestAddressManyOfOneNetwork: whoever has a /64 is one client.
+func TestAddressManyOfOneNetwork(t *testing.T) {
 	keys := map[string]bool{}
 	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, ask limiter.Ask, _ limiter.Result, _ error) { keys[ask.Key] = true }})
 	next := &answering{status: 200}
@@ -40,8 +40,8 @@ func TestManyAddressesOfOneNetwork(t *testing.T) {
 	}
 }
 
-// TestForgedHeaders: on the wire, what a client forges makes it nobody else.
-func TestForgedHeaders(t *testing.T) {
+// TestAddressForgedHeaders: on the wire, what a client forges makes it nobody else.
+func TestAddressForgedHeaders(t *testing.T) {
 	key := make(chan string, 1)
 	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, ask limiter.Ask, _ limiter.Result, _ error) { key <- ask.Key }})
 	for _, a := range []Address{
@@ -80,8 +80,8 @@ func TestForgedHeaders(t *testing.T) {
 	}
 }
 
-// TestHugeHeaders: keys stay small whatever is sent, and differ.
-func TestHugeHeaders(t *testing.T) {
+// TestKeyHugeHeaders: keys stay small whatever is sent, and differ.
+func TestKeyHugeHeaders(t *testing.T) {
 	key := make(chan string, 1)
 	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, ask limiter.Ask, _ limiter.Result, _ error) { key <- ask.Key }})
 	server := httptest.NewUnstartedServer(New(l, Each(Join(Header("X-Api-Key"), User(func(r *http.Request) string { return r.Header.Get("User") })), three))(&answering{status: 200}))
@@ -113,9 +113,9 @@ func TestHugeHeaders(t *testing.T) {
 	}
 }
 
-// TestHTTP2: the fields arrive, streams of one connection are limited together, and
+// TestNewHTTP2: the fields arrive, streams of one connection are limited together, and
 // a stream that is reset gives its place in the queue back.
-func TestHTTP2(t *testing.T) {
+func TestNewHTTP2(t *testing.T) {
 	ended := make(chan struct{})
 	var leave context.CancelFunc
 	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, ask limiter.Ask, r limiter.Result, _ error) {

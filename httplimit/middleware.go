@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 
+	"github.com/pglimit/pglimit/httplimit/internal/status"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -106,16 +107,31 @@ func OnError(answer func(w http.ResponseWriter, r *http.Request, err error)) Opt
 	return func(m *middleware) { m.onError = answer }
 }
 
+// RefundIf gives back what a request was granted if the status of its answer is
+// one that counts for nothing. To count failed logins alone, where the handler
+// answers those with 401:
+//
+//	httplimit.RefundIf(func(status int) bool { return status != http.StatusUnauthorized })
+//
+// Requests count until they are answered, so that many at once do not get past the
+// limit. A handler that writes nothing answers 200, one that panics before it has
+// written 500, and 1xx are not the answer, but for 101 (Switching Protocols). The
+// refund comes when the handler has returned, also if the client is gone, and takes
+// limiter.Config.Timeout at most for each ask; an error is logged. The fields of the
+// answer are as of before.
+//
+// It is limiter.Undo that gives back, so nothing passes twice: what has leaked while
+// the handler ran is not given back, nor is anything of a window that has ended. What
+// waits in a LeakyBucketQueue is not given back, nor what was answered by an earlier
+// answer to the same limiter.Ask.IdempotencyKey.
+func RefundIf(is func(status int) bool) Option {
+	require(is != nil, "RefundIf: the function is nil")
+	return func(m *middleware) { m.refundIf = is }
+}
+
 // Logger gets the errors that New answers with 503, as warnings, and with 500, and
 // refunds that fail. nil, the default, is slog.Default().
 func Logger(l *slog.Logger) Option { return func(m *middleware) { m.givenLogger = l } }
-
-func (m *middleware) logger() *slog.Logger {
-	if m.givenLogger == nil {
-		return slog.Default()
-	}
-	return m.givenLogger
-}
 
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	asks, err := m.asks(r)
@@ -156,6 +172,37 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 }
 
+// serveRefunding serves a request whose asks were granted.
+func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next http.Handler, asks []limiter.Ask, all limiter.Results) {
+	answered := 0
+	answers := func(code int) {
+		if answered == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
+			answered = code
+		}
+	}
+	defer func() { // without recover: a panic goes on as it is
+		answers(http.StatusInternalServerError)
+		if m.refundIf(answered) {
+			m.refund(context.WithoutCancel(r.Context()), asks, all)
+		}
+	}()
+	next.ServeHTTP(status.Watch(w, answers), r)
+	answers(http.StatusOK)
+}
+
+// refund gives back what the asks were granted.
+func (m *middleware) refund(ctx context.Context, asks []limiter.Ask, all limiter.Results) {
+	for i, r := range all.Each {
+		p := asks[i].Policy
+		if p.Algorithm == limiter.LeakyBucketQueue || r.Replayed || r.Source == limiter.SourceDegraded {
+			continue
+		}
+		if _, err := m.limiter.Undo(ctx, p, asks[i].Key, r); err != nil {
+			m.logger().WarnContext(ctx, "httplimit: a refund failed", "policy", p.Name, "error", err)
+		}
+	}
+}
+
 // fail answers where there is no decision.
 func (m *middleware) fail(w http.ResponseWriter, r *http.Request, status int, err error) {
 	switch {
@@ -177,4 +224,11 @@ func (m *middleware) fail(w http.ResponseWriter, r *http.Request, status int, er
 		m.logger().ErrorContext(r.Context(), "httplimit: no decision", "error", err)
 	}
 	fail(w, status, detail)
+}
+
+func (m *middleware) logger() *slog.Logger {
+	if m.givenLogger == nil {
+		return slog.Default()
+	}
+	return m.givenLogger
 }

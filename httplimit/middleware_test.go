@@ -104,8 +104,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestSeveralAsks: all or nothing, and all are told of.
-func TestSeveralAsks(t *testing.T) {
+// TestNewSeveralAsks: all or nothing, and all are told of.
+func TestNewSeveralAsks(t *testing.T) {
 	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }})
 	user := limiter.Policy{Name: "user", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute}
 	all := limiter.Policy{Name: "all", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
@@ -165,7 +165,7 @@ func gone(t *testing.T, observe func(context.Context, limiter.Ask, limiter.Resul
 	return l
 }
 
-func TestNoDecision(t *testing.T) {
+func TestNewNoDecision(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
 	open := p
 	open.OnError = limiter.FailOpen
@@ -272,9 +272,9 @@ func aborted(f func()) (yes bool) {
 
 var slow = limiter.Policy{Name: "slow", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: time.Hour, Burst: 4}
 
-// TestCancelledInQueue: what was granted goes back, and who recovers from the abort
+// TestNewCancelledInQueue: what was granted goes back, and who recovers from the abort
 // has no success to answer.
-func TestCancelledInQueue(t *testing.T) {
+func TestNewCancelledInQueue(t *testing.T) {
 	var cancel context.CancelFunc
 	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, _ limiter.Ask, r limiter.Result, _ error) {
 		if r.Delay > 0 { // it is in the queue, and about to wait
@@ -313,9 +313,9 @@ func TestCancelledInQueue(t *testing.T) {
 	}
 }
 
-// TestQueue: requests wait for their turn, and one that could not come in time is
+// TestNewQueue: requests wait for their turn, and one that could not come in time is
 // denied at once.
-func TestQueue(t *testing.T) {
+func TestNewQueue(t *testing.T) {
 	quick := limiter.Policy{Name: "quick", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 4}
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
 	for name, asks := range map[string]asksFunc{"one": fixed(quick.Ask("k", 1)), "several": fixed(p.Ask("k", 1), quick.Ask("k", 1))} {
@@ -354,9 +354,9 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// TestAbortedAnswer: a client that is still there when its request's context is
+// TestNewAbortedAnswer: a client that is still there when its request's context is
 // cancelled, as at a shutdown, does not take an empty answer for success.
-func TestAbortedAnswer(t *testing.T) {
+func TestNewAbortedAnswer(t *testing.T) {
 	h := New(limiter.NewMemory(nil), fixed(slow.Ask("k", 1)))(&answering{status: 200})
 	for _, http2 := range []bool{false, true} {
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -374,8 +374,8 @@ func TestAbortedAnswer(t *testing.T) {
 	}
 }
 
-// TestConcurrentRequests: never more than the limit, over HTTP.
-func TestConcurrentRequests(t *testing.T) {
+// TestNewConcurrent: never more than the limit, over HTTP.
+func TestNewConcurrent(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 30, Period: 1000 * time.Hour}
 	q := limiter.Policy{Name: "q", Algorithm: limiter.SlidingWindowLog, Limit: 90, Period: 1000 * time.Hour}
 	l := limiter.NewMemory(nil)

@@ -105,9 +105,9 @@ func TestRefundIf(t *testing.T) {
 	}
 }
 
-// TestRefundsWhatWasGranted: nothing for a denial, an answer given before, or one
+// TestRefundIfGranted: nothing for a denial, an answer given before, or one
 // without a decision; and what is granted also when the client has gone.
-func TestRefundsWhatWasGranted(t *testing.T) {
+func TestRefundIfGranted(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour, OnError: limiter.FailOpen}
 	l := limiter.NewMemory(nil)
 	ctx := t.Context()
@@ -147,9 +147,9 @@ func TestRefundsWhatWasGranted(t *testing.T) {
 	}
 }
 
-// TestRefundsOfThatTime: what has leaked while the handler ran is not given back, nor
+// TestRefundIfOfThatTime: what has leaked while the handler ran is not given back, nor
 // anything to the window after the one in which the request was counted.
-func TestRefundsOfThatTime(t *testing.T) {
+func TestRefundIfOfThatTime(t *testing.T) {
 	window := limiter.Policy{Name: "window", Algorithm: limiter.FixedWindow, Limit: 10, Period: 100 * time.Millisecond}
 	bucket := limiter.Policy{Name: "bucket", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Second}
 	refunded := map[limiter.Policy]float64{}

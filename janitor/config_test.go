@@ -1,27 +1,13 @@
 package janitor
 
 import (
-	"context"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// idlePool is a pool that never connects.
-func idlePool(t *testing.T) *pgxpool.Pool {
-	t.Helper()
-	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
-}
-
-func TestDefaults(t *testing.T) {
+func TestConfigDefaults(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]*Config{"nil": nil, "zero": {}} {
 		j, err := New(idlePool(t), cfg)
@@ -39,7 +25,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-func TestValuesWithinBoundsStay(t *testing.T) {
+func TestConfigWithinBounds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []Config{
 		{Interval: time.Millisecond, BatchSize: 1, Lease: time.Second},
@@ -56,7 +42,7 @@ func TestValuesWithinBoundsStay(t *testing.T) {
 	}
 }
 
-func TestValuesOutOfBounds(t *testing.T) {
+func TestConfigOutOfBounds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		cfg         Config
@@ -85,64 +71,5 @@ func TestValuesOutOfBounds(t *testing.T) {
 	}
 	if _, err := New(nil, nil); err == nil || !strings.Contains(err.Error(), "pool is nil") {
 		t.Errorf("without a pool: %v", err)
-	}
-}
-
-func TestJitter(t *testing.T) {
-	t.Parallel()
-	const d = time.Minute
-	least, most := d, d
-	for range 10_000 {
-		got := jitter(d)
-		least, most = min(least, got), max(most, got)
-	}
-	if least < d*9/10 || most > d*11/10 {
-		t.Errorf("jitter is from %v to %v, want at most a tenth around %v", least, most, d)
-	}
-	if least > d*91/100 || most < d*109/100 {
-		t.Errorf("jitter is from %v to %v only", least, most)
-	}
-}
-
-// TestRunOnce also shows that Run outlives a database that is not there, and
-// that it returns nil.
-func TestRunOnce(t *testing.T) {
-	t.Parallel()
-	swept := make(chan Removed, 1)
-	j, err := New(idlePool(t), &Config{
-		Interval: time.Hour, Logger: slog.New(slog.DiscardHandler),
-		OnSweep: func(r Removed) { swept <- r },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- j.Run(ctx) }()
-	if r := <-swept; r.Total() != 0 || r.HeldElsewhere {
-		t.Errorf("a sweep without a database removed %+v", r)
-	}
-	if err := j.Run(ctx); err == nil || !strings.Contains(err.Error(), "running already") {
-		t.Errorf("a second Run: %v", err)
-	}
-	stop()
-	if err := <-ended; err != nil {
-		t.Errorf("Run returned %v", err)
-	}
-	if got := j.Removed(); got.Total() != 0 {
-		t.Errorf("removed %+v in all", got)
-	}
-}
-
-func TestSweepWithEndedContext(t *testing.T) {
-	t.Parallel()
-	j, err := New(idlePool(t), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	if _, err := j.Sweep(ctx); err == nil || !strings.HasPrefix(err.Error(), "pglimit: ") {
-		t.Errorf("got %v", err)
 	}
 }

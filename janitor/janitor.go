@@ -28,62 +28,31 @@ package janitor
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
+	"fmt"
 	"maps"
-	mathrand "math/rand/v2"
+	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/janitor/internal/lease"
+	"github.com/pglimit/pglimit/janitor/internal/sweep"
 )
-
-// releaseTimeout is how long Run, at its end, tries to give the lease up.
-const releaseTimeout = 5 * time.Second
 
 // A Janitor deletes rows that hold nothing. Its methods may be called from several
 // goroutines at once; it sweeps one sweep at a time.
 type Janitor struct {
-	pool    *pgxpool.Pool
-	queries *db.Queries
-	cfg     Config // complete
-	holder  string // who has the lease, if it is this janitor
+	pool *pgxpool.Pool
+	cfg  Config // complete
 
-	turn   chan struct{} // holds one token; who has it may sweep and use leased
-	leased bool          // whether this janitor may have the lease
+	turn  chan struct{} // holds one token: its holder may sweep and use lease
+	lease *lease.Lease
 
 	mu      sync.Mutex
 	running bool
-	total   map[string]int64
-	holds   int64 // given back
-	kept    int64 // rows in use that were looked at
-}
-
-// Removed is what one sweep did, or, from [Janitor.Removed], all sweeps.
-type Removed struct {
-	// ByTable counts the rows deleted, by the table's name. A table of which
-	// none were deleted is absent; the map may be nil.
-	ByTable map[string]int64
-	// Kept counts the rows that were due and are in use: they are looked at again an
-	// hour later at the soonest.
-	Kept int64
-	// HoldsExpired counts the holds that had expired and were given back. Their
-	// rows stay until they need not be remembered any longer.
-	HoldsExpired int64
-	// HeldElsewhere is true if another process has the lease: this one swept
-	// nothing, or stopped half-way because it had lost the lease.
-	HeldElsewhere bool
-}
-
-// Total is the number of rows deleted in all tables.
-func (r Removed) Total() int64 {
-	var n int64
-	for _, rows := range r.ByTable {
-		n += rows
-	}
-	return n
+	total   Removed // since New
 }
 
 // New returns a janitor for the tables that pool's connections find in their
@@ -99,8 +68,8 @@ func New(pool *pgxpool.Pool, cfg *Config) (*Janitor, error) {
 		return nil, err
 	}
 	j := &Janitor{
-		pool: pool, queries: db.New(), cfg: full, holder: rand.Text(),
-		turn: make(chan struct{}, 1), total: map[string]int64{},
+		pool: pool, cfg: full, lease: lease.New(pool, full.Lease, full.Now),
+		turn: make(chan struct{}, 1), total: Removed{ByTable: map[string]int64{}},
 	}
 	j.turn <- struct{}{}
 	return j, nil
@@ -139,18 +108,81 @@ func (j *Janitor) Run(ctx context.Context) error {
 	return nil
 }
 
-// end gives the lease up, with a context of its own.
+// end gives the lease up, though ctx has ended.
 func (j *Janitor) end(ctx context.Context) {
-	<-j.turn // until a sweep that somebody else called has ended
+	<-j.turn // until a sweep by another caller has ended
 	defer func() { j.turn <- struct{}{} }()
 	j.setRunning(false)
-	if err := j.release(ctx); err != nil {
+	if err := j.lease.Release(ctx); err != nil {
 		j.cfg.Logger.WarnContext(ctx, "pglimit: the janitor could not give its lease up; others wait until it runs out",
 			"error", err, "lease", j.cfg.Lease)
 	}
 }
 
-// setRunning says whether that was a change.
+// Sweep looks once at all rows that were due when it began, and deletes those that
+// hold nothing. It takes the lease for that, and, unless [Janitor.Run] is running,
+// gives it up again; if another process holds the lease, it does nothing and
+// says so in [Removed.HeldElsewhere]. A row that a transaction holds stays for
+// the next sweep.
+//
+// It returns what it removed, also beside an error. A table that cannot be
+// swept does not keep the others from it, unless the connection is gone or ctx
+// has ended. If the tables do not exist, the error says how to make them.
+func (j *Janitor) Sweep(ctx context.Context) (Removed, error) {
+	removed, err := j.takeTurn(ctx)
+	if j.cfg.OnSweep != nil {
+		j.cfg.OnSweep(removed)
+	}
+	return removed, err
+}
+
+// takeTurn waits until no other sweep of this janitor runs, and sweeps.
+func (j *Janitor) takeTurn(ctx context.Context) (Removed, error) {
+	select {
+	case <-j.turn:
+		defer func() { j.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return Removed{}, fmt.Errorf("pglimit: sweep: %w", ctx.Err())
+	}
+	removed := Removed{ByTable: map[string]int64{}}
+	one := sweep.Sweep{
+		Pool: j.pool, Lease: j.lease, BatchSize: j.cfg.BatchSize, Logger: j.cfg.Logger,
+		CountRows: func(table string, deleted, kept int64) {
+			removed.addRows(table, deleted, kept)
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			j.total.addRows(table, deleted, kept)
+		},
+		CountHold: func() {
+			removed.HoldsExpired++
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			j.total.HoldsExpired++
+		},
+	}
+	var err error
+	removed.HeldElsewhere, err = one.Run(ctx)
+	if !j.isRunning() {
+		if late := j.lease.Release(ctx); err == nil {
+			err = late
+		}
+	}
+	return removed, err
+}
+
+// Removed returns how many rows this janitor has deleted since it was made, by
+// table, and how many expired holds it has given back, those of a running sweep
+// included; HeldElsewhere is false. It may be called at any time, and the map is
+// the caller's.
+func (j *Janitor) Removed() Removed {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	total := j.total
+	total.ByTable = maps.Clone(total.ByTable)
+	return total
+}
+
+// setRunning reports whether that was a change.
 func (j *Janitor) setRunning(running bool) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -165,17 +197,7 @@ func (j *Janitor) isRunning() bool {
 	return j.running
 }
 
-// Removed returns how many rows this janitor has deleted since it was made, by
-// table, and how many expired holds it has given back, those of a running sweep
-// included; HeldElsewhere is false. It may be called at any time, and the map is
-// the caller's.
-func (j *Janitor) Removed() Removed {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return Removed{ByTable: maps.Clone(j.total), Kept: j.kept, HoldsExpired: j.holds}
-}
-
-// jitter spreads processes that were started at once: d give or take a tenth.
+// jitter returns d give or take a tenth, so that processes that started at once spread.
 func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.9 + 0.2*mathrand.Float64()))
+	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }

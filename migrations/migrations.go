@@ -32,17 +32,10 @@ import (
 	"database/sql"
 	"embed"
 	"errors"
-	"fmt"
 	"math"
-	"path"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
-	"github.com/pressly/goose/v3/lock"
 )
 
 // FS holds the migrations, named NNNNN_<name>.sql, in goose's format. It is
@@ -65,15 +58,6 @@ const (
 // ErrNoSuchVersion is returned by [UpTo] and [Down] when asked for a version
 // that no migration has. Nothing was done.
 var ErrNoSuchVersion = errors.New("pglimit: there is no such migration")
-
-// How long to wait for another process that is migrating: lockTries tries,
-// lockPeriod seconds apart. lockID is a number of pglimit's own, so that an
-// application may call Up while it holds goose's default lock.
-const (
-	lockPeriod = 1
-	lockTries  = 300
-	lockID     = int64(0x70676c696d6974) // "pglimit"
-)
 
 // Migration says of one migration whether it has been run.
 type Migration struct {
@@ -141,72 +125,4 @@ func Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 // reads, and takes no lock.
 func Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
 	return Tables.Status(ctx, pool)
-}
-
-// run does one thing with a goose provider over pool.
-func (s *Set) run(pool *pgxpool.Pool, do func(*goose.Provider) ([]*goose.MigrationResult, error)) ([]Step, error) {
-	db := stdlib.OpenDBFromPool(pool)
-	p, err := s.provider(db)
-	if err != nil {
-		return nil, unread(errors.Join(err, db.Close()))
-	}
-	results, err := do(p)
-	var partial *goose.PartialError
-	if errors.As(err, &partial) {
-		results = partial.Applied
-	}
-	err = errors.Join(err, p.Close()) // closes db, not pool
-	var steps []Step
-	for _, r := range results {
-		steps = append(steps, Step{Version: r.Source.Version, Name: nameOf(r.Source.Path), Took: r.Duration})
-	}
-	if err != nil {
-		return steps, s.explain(err)
-	}
-	return steps, nil
-}
-
-func unread(err error) error { return fmt.Errorf("pglimit: read the migrations: %w", err) }
-
-func (s *Set) provider(db *sql.DB) (*goose.Provider, error) {
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(lockID), lock.WithLockTimeout(lockPeriod, lockTries))
-	if err != nil {
-		return nil, err
-	}
-	return goose.NewProvider(goose.DialectPostgres, db, s.FS(),
-		goose.WithTableName(s.table),
-		goose.WithSessionLocker(locker),
-		goose.WithDisableGlobalRegistry(true), // an application's Go migrations are not ours
-		goose.WithLogger(goose.NopLogger()))
-}
-
-// explain says what to do about an error, where that is known.
-func (s *Set) explain(err error) error {
-	var answer interface{ SQLState() string } // of whatever driver
-	switch {
-	case errors.Is(err, goose.ErrVersionNotFound):
-		return fmt.Errorf("pglimit: %s names a migration that this release of pglimit does not know (last known: %d): use the release that ran it: %w",
-			s.table, slices.Max(s.versions()), err)
-	case !errors.As(err, &answer):
-		return fmt.Errorf("pglimit: migrate: %w", err)
-	}
-	next := map[string]string{
-		"3F000": "no schema of the search_path exists: run CREATE SCHEMA first, or change search_path in the connection string",
-		"42P07": "it was made by something else than " + s.table + " knows of, such as exported migrations in a goose folder or printed SQL: go on with that, not with this",
-		"2BP01": "something of yours depends on it: drop that first",
-		"25006": "this is a replica or a read-only session: connect to the primary",
-	}[answer.SQLState()]
-	if own := s.next[answer.SQLState()]; own != "" {
-		next = own
-	}
-	if next == "" {
-		return fmt.Errorf("pglimit: migrate: %w", err)
-	}
-	return fmt.Errorf("pglimit: migrate: %w: %s", err, next)
-}
-
-// nameOf makes "tables" of "00001_tables.sql".
-func nameOf(file string) string {
-	_, name, _ := strings.Cut(path.Base(file), "_")
-	return strings.TrimSuffix(name, ".sql")
 }

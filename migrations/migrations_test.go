@@ -15,7 +15,7 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-func TestNumbersAreAnUnbrokenSequence(t *testing.T) {
+func TestSetNumbersUnbroken(t *testing.T) {
 	t.Parallel()
 	for i, f := range Tables.list() {
 		if f.version != int64(i+1) || f.name == "" {
@@ -24,9 +24,9 @@ func TestNumbersAreAnUnbrokenSequence(t *testing.T) {
 	}
 }
 
-// TestGlobalGoMigrations: what an application registers with goose is run by
+// TestSetGlobalGoMigrations: what an application registers with goose is run by
 // the application's goose and not by Up.
-func TestGlobalGoMigrations(t *testing.T) {
+func TestSetGlobalGoMigrations(t *testing.T) {
 	t.Parallel()
 	goose.AddNamedMigrationContext("99999_app.go", func(context.Context, *sql.Tx) error { return nil }, nil)
 	cfg, err := pgx.ParseConfig("postgres://nobody@127.0.0.1:1/none")
@@ -51,7 +51,7 @@ func TestGlobalGoMigrations(t *testing.T) {
 	}
 }
 
-func TestNoSuchVersion(t *testing.T) {
+func TestSetNoSuchVersion(t *testing.T) {
 	t.Parallel()
 	for _, to := range []int64{-2, -1, 0, 99} {
 		if _, err := UpTo(t.Context(), nil, to); !errors.Is(err, ErrNoSuchVersion) {

@@ -10,11 +10,22 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+// How long to wait for another process that is migrating: lockTries tries,
+// lockPeriod seconds apart. lockID is a number of pglimit's own, so that an
+// application may call Up while it holds goose's default lock.
+const (
+	lockPeriod = 1
+	lockTries  = 300
+	lockID     = int64(0x70676c696d6974) // "pglimit"
 )
 
 // Set is a sequence of migrations with a record of its own. There are two,
@@ -151,6 +162,32 @@ func (s *Set) Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, erro
 	return all, nil
 }
 
+// refuse returns ErrExposed if the set is guarded, a migration until version to
+// is pending, and other roles may create objects.
+func (s *Set) refuse(ctx context.Context, db *sql.DB, to int64) error {
+	if !s.guarded {
+		return nil
+	}
+	all, err := strangers(ctx, db)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	applied, err := s.appliedAt(ctx, db)
+	if err != nil {
+		return s.explain(err)
+	}
+	for _, f := range s.list() {
+		if _, ok := applied[f.version]; !ok && f.version <= to {
+			var each []string
+			for _, e := range all {
+				each = append(each, e.String())
+			}
+			return fmt.Errorf("%w: %s", ErrExposed, strings.Join(each, "; "))
+		}
+	}
+	return nil
+}
+
 // appliedAt reads the set's record: empty if there is none.
 func (s *Set) appliedAt(ctx context.Context, db *sql.DB) (map[int64]time.Time, error) {
 	var exists bool
@@ -175,6 +212,68 @@ func (s *Set) appliedAt(ctx context.Context, db *sql.DB) (map[int64]time.Time, e
 	}
 	return applied, rows.Err()
 }
+
+// run does one thing with a goose provider over pool.
+func (s *Set) run(pool *pgxpool.Pool, do func(*goose.Provider) ([]*goose.MigrationResult, error)) ([]Step, error) {
+	db := stdlib.OpenDBFromPool(pool)
+	p, err := s.provider(db)
+	if err != nil {
+		return nil, unread(errors.Join(err, db.Close()))
+	}
+	results, err := do(p)
+	var partial *goose.PartialError
+	if errors.As(err, &partial) {
+		results = partial.Applied
+	}
+	err = errors.Join(err, p.Close()) // closes db, not pool
+	var steps []Step
+	for _, r := range results {
+		steps = append(steps, Step{Version: r.Source.Version, Name: nameOf(r.Source.Path), Took: r.Duration})
+	}
+	if err != nil {
+		return steps, s.explain(err)
+	}
+	return steps, nil
+}
+
+func (s *Set) provider(db *sql.DB) (*goose.Provider, error) {
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(lockID), lock.WithLockTimeout(lockPeriod, lockTries))
+	if err != nil {
+		return nil, err
+	}
+	return goose.NewProvider(goose.DialectPostgres, db, s.FS(),
+		goose.WithTableName(s.table),
+		goose.WithSessionLocker(locker),
+		goose.WithDisableGlobalRegistry(true), // an application's Go migrations are not ours
+		goose.WithLogger(goose.NopLogger()))
+}
+
+// explain says what to do about an error, where that is known.
+func (s *Set) explain(err error) error {
+	var answer interface{ SQLState() string } // of whatever driver
+	switch {
+	case errors.Is(err, goose.ErrVersionNotFound):
+		return fmt.Errorf("pglimit: %s names a migration that this release of pglimit does not know (last known: %d): use the release that ran it: %w",
+			s.table, slices.Max(s.versions()), err)
+	case !errors.As(err, &answer):
+		return fmt.Errorf("pglimit: migrate: %w", err)
+	}
+	next := map[string]string{
+		"3F000": "no schema of the search_path exists: run CREATE SCHEMA first, or change search_path in the connection string",
+		"42P07": "it was made by something else than " + s.table + " knows of, such as exported migrations in a goose folder or printed SQL: go on with that, not with this",
+		"2BP01": "something of yours depends on it: drop that first",
+		"25006": "this is a replica or a read-only session: connect to the primary",
+	}[answer.SQLState()]
+	if own := s.next[answer.SQLState()]; own != "" {
+		next = own
+	}
+	if next == "" {
+		return fmt.Errorf("pglimit: migrate: %w", err)
+	}
+	return fmt.Errorf("pglimit: migrate: %w: %s", err, next)
+}
+
+func unread(err error) error { return fmt.Errorf("pglimit: read the migrations: %w", err) }
 
 // file is one of a set's migrations.
 type file struct {
@@ -202,4 +301,10 @@ func (s *Set) versions() []int64 {
 		all = append(all, f.version)
 	}
 	return all
+}
+
+// nameOf makes "tables" of "00001_tables.sql".
+func nameOf(file string) string {
+	_, name, _ := strings.Cut(path.Base(file), "_")
+	return strings.TrimSuffix(name, ".sql")
 }

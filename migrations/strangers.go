@@ -113,29 +113,3 @@ func strangers(ctx context.Context, db *sql.DB) (all []Exposure, err error) {
 	}
 	return all, rows.Err()
 }
-
-// refuse returns ErrExposed if the set is guarded, a migration until version to
-// is pending, and other roles may create objects.
-func (s *Set) refuse(ctx context.Context, db *sql.DB, to int64) error {
-	if !s.guarded {
-		return nil
-	}
-	all, err := strangers(ctx, db)
-	if err != nil || len(all) == 0 {
-		return err
-	}
-	applied, err := s.appliedAt(ctx, db)
-	if err != nil {
-		return s.explain(err)
-	}
-	for _, f := range s.list() {
-		if _, ok := applied[f.version]; !ok && f.version <= to {
-			var each []string
-			for _, e := range all {
-				each = append(each, e.String())
-			}
-			return fmt.Errorf("%w: %s", ErrExposed, strings.Join(each, "; "))
-		}
-	}
-	return nil
-}

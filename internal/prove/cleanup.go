@@ -3,13 +3,13 @@ package prove
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/internal/pooler"
+	"github.com/pglimit/pglimit/internal/prove/contest"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -56,7 +56,7 @@ func cleanUp(ctx context.Context, pool *pgxpool.Pool, name, run string, behindPo
 func deleteAll(ctx context.Context, pool *pgxpool.Pool, run string) (deleted int64, err error) {
 	for _, a := range limiter.Algorithms() {
 		tag, err := pool.Exec(ctx, "DELETE FROM "+pgx.Identifier{"pglimit_" + string(a)}.Sanitize()+" WHERE policy = ANY ($1::text[])",
-			pooler.Mode(pool), policyNames(run))
+			pooler.Mode(pool), contest.PolicyNames(run))
 		if err != nil {
 			return deleted, err
 		}
@@ -67,7 +67,7 @@ func deleteAll(ctx context.Context, pool *pgxpool.Pool, run string) (deleted int
 
 // byHand says what is left to do where cleaning up failed.
 func byHand(run string) string {
-	return fmt.Sprintf("delete the rows whose policy begins with %s from pglimit's tables", strings.TrimSuffix(policyName(run, ""), "."))
+	return fmt.Sprintf("delete the rows whose policy begins with %s from pglimit's tables", contest.Prefix(run))
 }
 
 // untilFalse waits until a query about the connections called name answers no.

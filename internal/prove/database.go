@@ -82,11 +82,11 @@ func closeAll(clients []*dbClient) {
 	}
 }
 
-func (c *dbClient) ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+func (c *dbClient) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	return c.limiter.AllowN(ctx, p, key, n)
 }
 
-func (c *dbClient) askInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (r limiter.Result, err error) {
+func (c *dbClient) AskInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (r limiter.Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	tx, err := c.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})

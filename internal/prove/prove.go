@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/internal/pooler"
+	"github.com/pglimit/pglimit/internal/prove/contest"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -58,6 +59,31 @@ func (c Config) Validate() error {
 	}
 	return nil
 }
+
+// Report is what a proof saw.
+type Report struct {
+	// Holds reports whether no key was admitted more than its policy allows, and
+	// whether other keys were answered while a row was held. Through a pooler only
+	// the first counts: it may have too few connections for the second.
+	Holds bool `json:"holds"`
+	// Took is how long it took, in seconds.
+	Took float64 `json:"took_s"`
+	// Workers asked at once, over so many Pools.
+	Workers int `json:"workers"`
+	Pools   int `json:"pools"`
+	// Pooler is whether a connection pooler stood between them and the server.
+	Pooler bool `json:"pooler"`
+	// Killed is how many connections the server was told to end.
+	Killed int64 `json:"killed"`
+	// Algorithms has one entry for each.
+	Algorithms []contest.Algorithm `json:"algorithms"`
+}
+
+// Parts of a Report.
+type (
+	Part = contest.Part
+	Held = contest.Held
+)
 
 // Run runs a proof over the database of pool, with connections of its own, and
 // forgets its keys at the end, whatever happened. With an error comes what was
@@ -115,8 +141,8 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, er
 
 // proveAll takes the algorithms in turn; what was seen of the last before an
 // error is not held to anything, and left out.
-func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []*dbClient, cfg Config, run string) (all []Algorithm, err error) {
-	var asked []client
+func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []*dbClient, cfg Config, run string) (all []contest.Algorithm, err error) {
+	var asked []contest.Client
 	for _, c := range clients {
 		asked = append(asked, c)
 	}
@@ -130,8 +156,8 @@ func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []*dbClient, cfg 
 			cfg.Progress(algorithm)
 		}
 		last := len(asked) - 1
-		seen, err := newContest(asked[:last], asked[last], cfg.Workers, algorithm, run, each).contend(ctx, each, clock)
-		if hopeless(err) {
+		seen, err := contest.New(asked[:last], asked[last], cfg.Workers, algorithm, run, each).Contend(ctx, each, clock)
+		if contest.Hopeless(err) {
 			return all, err // the same for every algorithm
 		}
 		if err != nil {

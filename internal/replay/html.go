@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/replay/chart"
+	"github.com/pglimit/pglimit/internal/replay/words"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -23,14 +25,14 @@ var (
 	style = strings.ReplaceAll(styleFile, "\r\n", "\n") // as a browser hashes it, also where git wrote the former
 
 	page = template.Must(template.New("page").Funcs(template.FuncMap{
-		"grouped": func(n int) string { return grouped(int64(n)) }, "percent": percent, "shown": Shown, "cut": cut, "width": func(n, of int) string { return width(float64(n), float64(of)) },
+		"grouped": func(n int) string { return words.Grouped(int64(n)) }, "percent": words.Percent, "shown": Shown, "cut": cut,
+		"width": func(n, of int) string { return chart.Share(float64(n), float64(of)) },
 		"stamp": func(t time.Time) string { return t.Format(time.DateTime) },
 	}).Parse(source))
 
 	// StyleHash is the hash of the page's one style element, as a
-	// Content-Security-Policy names it between quotes: 'sha256-…'. A server that
-	// sends a policy of its own with the page allows that in style-src, and nothing
-	// else is needed.
+	// Content-Security-Policy names it: 'sha256-…'. A server that sends such a policy
+	// with the page has to allow it in style-src, and nothing else.
 	StyleHash = func() string {
 		sum := sha256.Sum256([]byte(style))
 		return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
@@ -45,7 +47,7 @@ type view struct {
 	Span   string // of the log
 	Part   string
 	Queues bool // whether a candidate can delay
-	Axes   axes
+	Axes   chart.Axes
 	Cards  []card
 }
 
@@ -53,25 +55,25 @@ type view struct {
 type card struct {
 	CandidateReport
 	ID, Letter, Title, Words, Longest string
-	Bars                              []bar
+	Bars                              []chart.Bar
 	Most                              int // requests of any of TopDenied
 }
 
-// WriteHTML writes r as a page for people: one file that asks nothing of any
-// other place, runs no script, and allows no more by a Content-Security-Policy of
-// its own. Keys and the log's name are shown as text, whatever is in them. The
-// error is w's.
+// WriteHTML writes r as a page for people: one file that fetches nothing and runs no
+// script. Its Content-Security-Policy forbids both. Keys and the log's name are shown
+// as text, whatever is in them. The error is w's.
 func (r *Report) WriteHTML(w io.Writer) error {
 	v := view{
 		Report: r,
 		Style:  template.CSS(style), Policy: "default-src 'none'; style-src '" + StyleHash + "'; base-uri 'none'; form-action 'none'",
-		Span: about(r.Last.UnixMicro() - r.First.UnixMicro()), Part: span(time.Duration(r.parts.length) * time.Microsecond),
+		Span: words.About(r.Last.UnixMicro() - r.First.UnixMicro()), Part: words.Span(time.Duration(r.parts.Length) * time.Microsecond),
 		Queues: slices.ContainsFunc(r.Candidates, func(c CandidateReport) bool { return c.Policy.Algorithm == limiter.LeakyBucketQueue }),
-		Axes:   axesOf(r),
+		Axes:   chart.NewAxes(r.parts, r.busiest()),
 	}
 	for i, c := range r.Candidates {
 		card := card{
-			CandidateReport: c, ID: string(rune('a' + i)), Title: titles[c.Policy.Algorithm], Words: words(c), Bars: v.Axes.bars(r.parts, c),
+			CandidateReport: c, ID: string(rune('a' + i)), Title: words.Titles[c.Policy.Algorithm], Words: words.Policy(c.Policy, c.Cost),
+			Bars: v.Axes.Bars(c.AllowedOverTime, c.DelayedOverTime, c.DeniedOverTime),
 		}
 		for _, k := range c.TopDenied {
 			card.Most = max(card.Most, k.Requests)
@@ -80,11 +82,11 @@ func (r *Report) WriteHTML(w io.Writer) error {
 			card.Letter = Letter(i)
 		}
 		if c.Delayed > 0 {
-			card.Longest = long(int64(c.LongestDelay * 1e6))
+			card.Longest = words.Long(int64(c.LongestDelay * 1e6))
 		}
 		v.Cards = append(v.Cards, card)
 	}
-	var b bytes.Buffer // so that an error of the page's own leaves nothing half-written
+	var b bytes.Buffer // so that an error of the template leaves nothing half-written
 	if err := page.Execute(&b, v); err != nil {
 		return err
 	}
@@ -92,7 +94,17 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	return err
 }
 
-// cut shortens a text to so many characters; the page has all of it in title=.
+// busiest returns the most requests of any part. Whatever a candidate decides, its
+// outcomes of a part add up to the part's requests.
+func (r *Report) busiest() (most int) {
+	c := r.Candidates[0]
+	for i := range r.parts.Count {
+		most = max(most, c.AllowedOverTime[i]+c.DelayedOverTime[i]+c.DeniedOverTime[i])
+	}
+	return most
+}
+
+// cut shortens a text to so many characters. The page has all of it in a title.
 func cut(s string, to int) string {
 	if all := []rune(s); len(all) > to {
 		return string(all[:to-1]) + "…"

@@ -138,15 +138,15 @@ func small(t *testing.T) *Log {
 	return log
 }
 
-func TestPageGolden(t *testing.T) {
+func TestWriteHTMLGolden(t *testing.T) {
 	page := html(t, run(t, small(t), three()...))
 	page = strings.NewReplacer(style, "…", strings.ReplaceAll(StyleHash, "+", "&#43;"), "…").Replace(page)
 	golden(t, "page.html", []byte(page))
 }
 
-// TestPageHarmless: nothing in it runs or is fetched, and its policy allows its
+// TestWriteHTMLHarmless: nothing in it runs or is fetched, and its policy allows its
 // own style alone.
-func TestPageHarmless(t *testing.T) {
+func TestWriteHTMLHarmless(t *testing.T) {
 	for _, candidates := range [][]Candidate{{bucket(1)}, three()} {
 		page := parsePage(t, html(t, run(t, small(t), candidates...)))
 		styles := page.all("style")
@@ -172,8 +172,8 @@ func TestPageHarmless(t *testing.T) {
 	}
 }
 
-// TestPageAccessible: what stands for the charts, and what names the rest.
-func TestPageAccessible(t *testing.T) {
+// TestWriteHTMLAccessible: what stands for the charts, and what names the rest.
+func TestWriteHTMLAccessible(t *testing.T) {
 	r := run(t, small(t), three()...)
 	page := parsePage(t, html(t, r))
 	ids := map[string]bool{}
@@ -236,30 +236,8 @@ func TestPageAccessible(t *testing.T) {
 	}
 }
 
-// TestBarsToScale: bars add up, candidates share a scale, and one request among
-// thousands is seen.
-func TestBarsToScale(t *testing.T) {
-	var seconds []int
-	for range 5000 {
-		seconds = append(seconds, 3)
-	}
-	r := run(t, read(t, at(append(seconds, 0, 1, 1, 9)...)), bucket(4999), bucket(1000))
-	a := axesOf(r)
-	if a.top != 5000 || len(a.Lines) != 6 || a.Lines[0] != (gridLine{"200", "0"}) || a.Lines[5] != (gridLine{"0", "5,000"}) {
-		t.Fatalf("%+v", a)
-	}
-	for i, want := range [][]rect{ // the busiest part is the fourth of ten
-		{{"allowed", "32%", "0.04", "6%", "199.96"}, {"denied", "32%", "-1.96", "6%", "2"}},
-		{{"allowed", "32%", "160", "6%", "40"}, {"denied", "32%", "0", "6%", "160"}},
-	} {
-		if got := a.bars(r.parts, r.Candidates[i])[3].Rects; !slices.Equal(got, want) {
-			t.Errorf("candidate %d: %+v, want %+v", i, got, want)
-		}
-	}
-}
-
-// TestPageSpans: a log of one second, of one request, and of years.
-func TestPageSpans(t *testing.T) {
+// TestWriteHTMLSpans: a log of one second, of one request, and of years.
+func TestWriteHTMLSpans(t *testing.T) {
 	for name, c := range map[string]struct {
 		log  string
 		want []string
@@ -281,8 +259,8 @@ func TestPageSpans(t *testing.T) {
 	}
 }
 
-// TestPageHostile: what a client or a file is called is text, whatever is in it.
-func TestPageHostile(t *testing.T) {
+// TestWriteHTMLHostile: what a client or a file is called is text, whatever is in it.
+func TestWriteHTMLHostile(t *testing.T) {
 	long := strings.Repeat("long", 256)
 	keys := []string{
 		`</th><script>alert(1)</script>`, `"><img/src=x/onerror=alert(1)>`, "\x1b]0;owned\a", "a\u202eb", `{{.Style}}`, `&lt;b&gt;`, `'onload='x`, long, "]]>", "日本語",
@@ -316,50 +294,7 @@ func TestPageHostile(t *testing.T) {
 	}
 }
 
-func TestWords(t *testing.T) {
-	with := func(p limiter.Policy, change func(p *limiter.Policy)) limiter.Policy { change(&p); return p }
-	for _, c := range []struct {
-		candidate Candidate
-		want      string
-	}{
-		{bucket(60), "60 per minute in the long run, up to 60 at once."},
-		{Candidate{with(policy(limiter.LeakyBucket, 1e6, 36*time.Hour), func(p *limiter.Policy) { p.Burst, p.Tick = 0.25, 500*time.Millisecond }), 1e-9},
-			"1,000,000 per 1 day 12 hours in the long run, up to 0.25 at once, freed in steps of 500ms. Each request costs 0.000000001."},
-		{Candidate{policy(limiter.LeakyBucketQueue, 1, time.Second), 1}, "Lets 1 through per second, evenly spaced; up to 1 wait for their turn."},
-		{Candidate{with(policy(limiter.FixedWindow, 5, time.Hour), func(p *limiter.Policy) { p.BlockFor = 90 * time.Second }), 1},
-			"Up to 5 in each hour, counted from a client's first request. Who is denied stays so for 1 minute 30 seconds."},
-		{Candidate{with(policy(limiter.FixedWindow, 5, 24*time.Hour), func(p *limiter.Policy) { p.Aligned = true }), 1}, "Up to 5 in each day on the clock."},
-		{Candidate{limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}, 1}, "Up to 5 in each month of the calendar in Europe/Vienna."},
-		{Candidate{limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Calendar: limiter.Week}, 1}, "Up to 5 in each week of the calendar in UTC."},
-		{Candidate{policy(limiter.SlidingWindowCounter, 5, 2500*time.Millisecond), 1}, "Up to 5 in any 2.5 seconds, by an estimate from windows on the clock."},
-		{Candidate{policy(limiter.SlidingWindowLog, 5, 2*time.Hour), 1}, "Never more than 5 in any 2 hours."},
-	} {
-		if err := c.candidate.Policy.Validate(); err != nil {
-			t.Error(err)
-		}
-		if got := words(CandidateReport{Policy: c.candidate.Policy, Cost: c.candidate.Cost}); got != c.want {
-			t.Errorf("%s: got %q, want %q", c.candidate.Policy.Algorithm, got, c.want)
-		}
-	}
-	for _, a := range limiter.Algorithms() {
-		if titles[a] == "" {
-			t.Errorf("%s has no title", a)
-		}
-	}
-}
-
-func TestPercent(t *testing.T) {
-	for _, c := range []struct {
-		n, of int
-		want  string
-	}{{0, 5, "0.0 %"}, {5, 5, "100.0 %"}, {1, 3, "33.3 %"}, {1, 100_000, "< 0.1 %"}, {99_999, 100_000, "> 99.9 %"}} {
-		if got := percent(c.n, c.of); got != c.want {
-			t.Errorf("%d of %d: %s, want %s", c.n, c.of, got, c.want)
-		}
-	}
-}
-
-func TestWriteHTMLTellsTheWriter(t *testing.T) {
+func TestWriteHTMLError(t *testing.T) {
 	full := errors.New("no space left")
 	w := writer(func([]byte) (int, error) { return 0, full })
 	if err := run(t, small(t), bucket(1)).WriteHTML(w); !errors.Is(err, full) {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -134,67 +133,5 @@ func TestReadErrors(t *testing.T) {
 	cancel()
 	if _, err := Read(ctx, strings.NewReader(good), nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
-	}
-}
-
-// TestPartsCover: however long a log is, there are not too many parts, of whole
-// seconds, and its first and last requests are in the first and the last.
-func TestPartsCover(t *testing.T) {
-	from := utc(0).AddDate(56, 4, 16).UnixMicro() + 36_303*second
-	for span := int64(0); span < 8000*365*day; span += span/7 + second {
-		if p := partsOf(second, second+span); p.start > second || p.of(second) != 0 {
-			t.Fatalf("%d s from 1970: %+v", span/second, p)
-		}
-		p := partsOf(from, from+span)
-		if p.count < 1 || p.count > maxParts || p.length%second != 0 || p.of(from) != 0 || p.of(from+span) != p.count-1 {
-			t.Fatalf("%d s: %+v", span/second, p)
-		}
-		if p.length > second && p.count < maxParts/4 {
-			t.Errorf("%d s: %d parts are few", span/second, p.count)
-		}
-	}
-	for _, c := range []struct {
-		span, length int64
-		start        string
-	}{
-		{0, second, "2026-05-17 10:05:03"},
-		{71 * second, second, "2026-05-17 10:05:03"},
-		{72 * second, 2 * second, "2026-05-17 10:05:02"},
-		{hour, minute, "2026-05-17 10:05:00"},
-		{day, 30 * minute, "2026-05-17 10:00:00"},
-		{60 * day, day, "2026-05-17 00:00:00"},
-		{365 * day, 7 * day, "2026-05-11 00:00:00"}, // a Monday
-	} {
-		if p := partsOf(from, from+c.span); p.length != c.length || utc(p.start).Format("2006-01-02 15:04:05") != c.start {
-			t.Errorf("%d s: parts of %d s from %v, want %d s from %s", c.span/second, p.length/second, utc(p.start), c.length/second, c.start)
-		}
-	}
-}
-
-func TestTicks(t *testing.T) {
-	from := utc(0).AddDate(56, 4, 16).UnixMicro() + 36_303*second
-	for span := int64(0); span < 8000*365*day; span += span/7 + second {
-		p := partsOf(from, from+span)
-		times, layout := ticksOf(p)
-		end := p.start + p.length*int64(p.count)
-		if len(times) == 0 || len(times) > axisTicks+2 || times[0] < p.start || times[len(times)-1] > end || !slices.IsSorted(times) {
-			t.Fatalf("%d s: %d ticks from %v to %v, in parts from %v to %v", span/second, len(times), utc(times[0]), utc(times[len(times)-1]), utc(p.start), utc(end))
-		}
-		labels := map[string]bool{}
-		for _, at := range times {
-			label := utc(at).Format(layout)
-			if labels[label] && layout != hourLayout { // which two days share
-				t.Fatalf("%d s: two ticks %s", span/second, label)
-			}
-			labels[label] = true
-		}
-	}
-}
-
-func TestRoundStep(t *testing.T) {
-	for n, want := range map[int]int{1: 1, 5: 1, 6: 2, 10: 2, 11: 5, 25: 5, 26: 10, 99: 20, 1234: 500, 1_000_000: 200_000} {
-		if got := roundStep(n); got != want {
-			t.Errorf("%d: %d, want %d", n, got, want)
-		}
 	}
 }

@@ -69,7 +69,7 @@ func Run(ctx context.Context, log *Log, candidates []Candidate, newLimiter func(
 		if err != nil {
 			return nil, err
 		}
-		count := newTally(report, c, log)
+		count := newTally(report, c.Policy, c.Cost, log)
 		for j, e := range log.events {
 			now = e.at
 			r, err := l.AllowN(ctx, c.Policy, log.keys[e.key], c.Cost)
@@ -85,6 +85,3 @@ func Run(ctx context.Context, log *Log, candidates []Candidate, newLimiter func(
 	}
 	return report, nil
 }
-
-// Letter is what the i-th candidate is called, from A.
-func Letter(i int) string { return string(rune('A' + i)) }

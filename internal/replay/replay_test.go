@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/replay/timeline"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -54,8 +55,8 @@ func at(seconds ...int) string {
 	return text.String()
 }
 
-// TestLongestDelay is that of all requests, not of the last.
-func TestLongestDelay(t *testing.T) {
+// TestRunLongestDelay is that of all requests, not of the last.
+func TestRunLongestDelay(t *testing.T) {
 	t.Parallel()
 	queue := policy(limiter.LeakyBucketQueue, 6, time.Minute)
 	if r := run(t, read(t, at(0, 0, 0, 45, 50)), Candidate{queue, 1}); r.Candidates[0].Delayed != 3 || r.Candidates[0].LongestDelay != 20 {
@@ -63,9 +64,9 @@ func TestLongestDelay(t *testing.T) {
 	}
 }
 
-// TestOutcomes: what each algorithm does to a few requests, as its definition
+// TestRunOutcomes: what each algorithm does to a few requests, as its definition
 // says; a: allowed, q: queued, that is delayed, -: denied.
-func TestOutcomes(t *testing.T) {
+func TestRunOutcomes(t *testing.T) {
 	tick := policy(limiter.LeakyBucket, 6, time.Minute)
 	tick.Tick = 20 * time.Second
 	burst := policy(limiter.TokenBucket, 6, time.Minute)
@@ -130,9 +131,9 @@ func TestReportNumbers(t *testing.T) {
 	golden(t, "report.json", got)
 }
 
-// TestTopDenied has those denied most first, equals by their names, and no more
+// TestReportTopDenied has those denied most first, equals by their names, and no more
 // than ten, of however many.
-func TestTopDenied(t *testing.T) {
+func TestReportTopDenied(t *testing.T) {
 	var text strings.Builder
 	for i := range 30 {
 		for range 2 + i%15 {
@@ -151,9 +152,9 @@ func TestTopDenied(t *testing.T) {
 	}
 }
 
-// TestCandidatesDecideApart: each is as if it were alone, also two of one
+// TestRunCandidatesApart: each is as if it were alone, also two of one
 // algorithm and name.
-func TestCandidatesDecideApart(t *testing.T) {
+func TestRunCandidatesApart(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	var text strings.Builder
 	for i := range 2000 {
@@ -211,14 +212,14 @@ func TestRunErrors(t *testing.T) {
 	}
 }
 
-// TestManyKeys: a hundred thousand, each denied.
-func TestManyKeys(t *testing.T) {
+// TestRunManyKeys: a hundred thousand, each denied.
+func TestRunManyKeys(t *testing.T) {
 	const keys = 100_000
 	log := &Log{}
 	for i := range keys {
 		log.keys = append(log.keys, fmt.Sprintf("2001:db8::%x", i))
 		for range 2 {
-			log.events = append(log.events, event{int64(i) * second / 100, int32(i)})
+			log.events = append(log.events, event{int64(i) * timeline.Second / 100, int32(i)})
 		}
 	}
 	r := run(t, log, bucket(1), Candidate{policy(limiter.SlidingWindowCounter, 1, time.Hour), 1})

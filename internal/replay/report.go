@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/pglimit/pglimit/internal/replay/timeline"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -33,7 +34,7 @@ type Report struct {
 	// Candidates has what each would have done, in the order of Run's.
 	Candidates []CandidateReport `json:"candidates"`
 
-	parts parts
+	parts timeline.Parts
 }
 
 // CandidateReport is what one candidate would have done. Each request is in one
@@ -68,19 +69,17 @@ type KeyReport struct {
 
 func newReport(log *Log) *Report {
 	first, last := log.events[0].at, log.events[len(log.events)-1].at
-	p := partsOf(first, last)
+	p := timeline.Divide(first, last)
 	return &Report{
 		Name: log.Name, Requests: len(log.events), Keys: len(log.keys), BadLines: log.bad,
-		First: utc(first), Last: utc(last), Start: utc(p.start), PartSeconds: float64(p.length) / 1e6, parts: p,
+		First: timeline.UTC(first), Last: timeline.UTC(last), Start: timeline.UTC(p.Start), PartSeconds: float64(p.Length) / 1e6, parts: p,
 	}
 }
-
-func utc(us int64) time.Time { return time.UnixMicro(us).UTC() }
 
 // tally counts for one candidate.
 type tally struct {
 	CandidateReport
-	parts parts
+	parts timeline.Parts
 	keys  []keyTally // by number
 }
 
@@ -88,11 +87,11 @@ type keyTally struct {
 	requests, denied, row, longest int32
 }
 
-func newTally(r *Report, c Candidate, log *Log) *tally {
-	n := r.parts.count
+func newTally(r *Report, p limiter.Policy, cost float64, log *Log) *tally {
+	n := r.parts.Count
 	return &tally{
 		CandidateReport: CandidateReport{
-			Policy: c.Policy, Cost: c.Cost, TopDenied: []KeyReport{},
+			Policy: p, Cost: cost, TopDenied: []KeyReport{},
 			AllowedOverTime: make([]int, n), DelayedOverTime: make([]int, n), DeniedOverTime: make([]int, n),
 		},
 		parts: r.parts, keys: make([]keyTally, len(log.keys)),
@@ -100,7 +99,7 @@ func newTally(r *Report, c Candidate, log *Log) *tally {
 }
 
 func (t *tally) add(e event, r limiter.Result) {
-	k, part := &t.keys[e.key], t.parts.of(e.at)
+	k, part := &t.keys[e.key], t.parts.Index(e.at)
 	k.requests++
 	switch {
 	case !r.Allowed:
@@ -121,7 +120,7 @@ func (t *tally) add(e event, r limiter.Result) {
 	k.row = 0
 }
 
-// finish finds the keys that were denied most.
+// finish adds the keys that were denied most.
 func (t *tally) finish(log *Log) CandidateReport {
 	var denied []int
 	for i, k := range t.keys {
@@ -142,9 +141,12 @@ func (t *tally) finish(log *Log) CandidateReport {
 	return t.CandidateReport
 }
 
-// Shown is a key for a person's eyes: one with characters that a terminal would
-// obey instead of showing, or that a page would not show, is quoted. Keys often
-// come from who is to be limited.
+// Letter returns the name of the i-th candidate, from A.
+func Letter(i int) string { return string(rune('A' + i)) }
+
+// Shown returns a key for people. A key is quoted if it has characters that a terminal
+// would obey instead of showing, or that a page would not show: keys often come from
+// the clients that are limited.
 func Shown(key string) string {
 	if strings.IndexFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0 {
 		return strconv.Quote(key)

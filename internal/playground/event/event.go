@@ -1,0 +1,120 @@
+// Package event has the events of the playground's streams.
+package event
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Encode writes an event as server-sent events have it.
+func Encode(name string, data any) []byte {
+	text, err := json.Marshal(data)
+	if err != nil { // plain numbers and strings
+		panic(err)
+	}
+	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, text)
+}
+
+// Millis returns a time in Unix milliseconds.
+func Millis(at time.Time) float64 { return float64(at.UnixMicro()) / 1000 }
+
+// Levels is the event "levels": the state of a key under each algorithm.
+type Levels struct {
+	Levels map[limiter.Algorithm]Level `json:"levels"`
+}
+
+// Level is the state of a key under one algorithm. At is in Unix milliseconds.
+type Level struct {
+	At        float64 `json:"at"`
+	Level     float64 `json:"level"`
+	Remaining float64 `json:"remaining"`
+}
+
+// Decision is the event "decision". At is in Unix milliseconds. The other times are in
+// seconds, and null for never.
+type Decision struct {
+	Algorithm  limiter.Algorithm `json:"algorithm"`
+	At         float64           `json:"at"`
+	Status     int               `json:"status"`
+	Outcome    string            `json:"outcome"`
+	Cost       float64           `json:"cost"`
+	Limit      float64           `json:"limit"`
+	Burst      float64           `json:"burst"`
+	Level      float64           `json:"level"`
+	Remaining  float64           `json:"remaining"`
+	RetryAfter *float64          `json:"retry_after_s"`
+	ResetAfter *float64          `json:"reset_after_s"`
+	Delay      *float64          `json:"delay_s"`
+	Reason     limiter.Reason    `json:"reason"`
+	Headers    [][2]string       `json:"headers"`
+	Body       string            `json:"body"`
+}
+
+// Decided returns the event of an ask's decision.
+func Decided(ask limiter.Ask, r limiter.Result) Decision {
+	d := Decision{
+		Algorithm: ask.Policy.Algorithm, At: Millis(r.At), Outcome: "allowed",
+		Cost: ask.Cost, Limit: r.Limit, Burst: r.Burst, Level: r.Level, Remaining: r.Remaining,
+		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(r.ResetAfter), Delay: seconds(r.Delay), Reason: r.Reason,
+	}
+	asks, all := []limiter.Ask{ask}, limiter.Results{Allowed: r.Allowed, Binding: -1, Each: []limiter.Result{r}}
+	client := &recorder{header: http.Header{}, status: http.StatusOK}
+	if r.Allowed {
+		if r.Delay > 0 {
+			d.Outcome = "delayed"
+		}
+		httplimit.SetHeader(client.header, asks, all)
+		Allowed(client, nil)
+		client.body.Reset() // it is the same for all
+	} else {
+		d.Outcome, all.Binding = "denied", 0
+		httplimit.Deny(client, asks, all)
+	}
+	d.Status, d.Headers, d.Body = client.status, Lines(client.header), client.body.String()
+	return d
+}
+
+// Allowed answers a request of /limited/ that is allowed.
+func Allowed(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte("allowed\n")) // a client that has gone needs no answer
+}
+
+func seconds(d time.Duration) *float64 {
+	if d == limiter.Never {
+		return nil
+	}
+	s := d.Seconds()
+	return &s
+}
+
+// recorder is a ResponseWriter that keeps what a client would see, except the Date
+// and Content-Length that net/http adds.
+type recorder struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (r *recorder) Header() http.Header         { return r.header }
+func (r *recorder) WriteHeader(status int)      { r.status = status }
+func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
+
+// Lines returns a header's lines in the order that net/http sends them in.
+func Lines(h http.Header) (lines [][2]string) {
+	for name, values := range h {
+		for _, value := range values {
+			lines = append(lines, [2]string{name, value})
+		}
+	}
+	slices.SortStableFunc(lines, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
+	return lines
+}

@@ -1,0 +1,317 @@
+// Package hub knows which keys of the playground are in use and hands every event of
+// a key to the streams that watch it.
+package hub
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/playground/api"
+	"github.com/pglimit/pglimit/internal/playground/event"
+	"github.com/pglimit/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+const (
+	maxKeys    = 1000 // in use at once
+	maxStreams = 64   // at once
+	maxBehind  = 4096 // events that wait for one stream's reader
+
+	// samplePeriod is the time from one look at a watched key to the next.
+	samplePeriod = 100 * time.Millisecond
+)
+
+// Hub is safe for concurrent use. Make it by New, and Close it at the end.
+type Hub struct {
+	// Limiter makes the decisions that the hub observes. Close does not close it.
+	Limiter *limiter.Limiter
+
+	ctx      context.Context // ends at Close
+	stop     context.CancelFunc
+	samplers sync.WaitGroup
+
+	mu      sync.Mutex // guards the fields below, and all that they point to
+	keys    map[string]*watched
+	streams int
+	closed  bool
+}
+
+// watched is what is known of one key.
+type watched struct {
+	used     policies
+	streams  map[*stream]struct{}
+	sampling bool // a goroutine does
+	changes  int  // decisions, resets and new streams: each makes an earlier look at the key out of date
+	resets   int
+}
+
+// stream is one reader of events.
+type stream struct {
+	events chan []byte // closed when the hub ends the stream
+	cut    func()      // ends a write that waits for the reader
+}
+
+// New returns a hub and makes its limiter: by newLimiter, with config and Observe.
+func New(newLimiter func(*limiter.Config) (*limiter.Limiter, error), config limiter.Config) (*Hub, error) {
+	h := &Hub{keys: map[string]*watched{}}
+	config.Observe = h.observe
+	var err error
+	if h.Limiter, err = newLimiter(&config); err != nil {
+		return nil, err
+	}
+	h.ctx, h.stop = context.WithCancel(context.Background())
+	return h, nil
+}
+
+// Close ends all streams and refuses new ones.
+func (h *Hub) Close() {
+	h.endStreams()
+	h.stop()
+	h.samplers.Wait()
+}
+
+func (h *Hub) endStreams() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	for _, w := range h.keys {
+		for s := range w.streams {
+			h.end(w, s)
+		}
+	}
+}
+
+// Admit returns nil if asks for the key may be sent. It bounds the keys in use, so that
+// all of them can be forgotten at the end.
+func (h *Hub) Admit(key string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.keys[key] == nil && len(h.keys) >= maxKeys {
+		return api.Unavailable(fmt.Sprintf("%d keys are in use already: reset one of them, or start the playground anew", maxKeys))
+	}
+	return nil
+}
+
+// observe is the limiter's Config.Observe: it gets every decision.
+func (h *Hub) observe(_ context.Context, ask limiter.Ask, r limiter.Result, err error) {
+	if ask.Cost == 0 || errors.Is(err, limiter.ErrInvalid) { // a look of a sampler, or no decision
+		return
+	}
+	h.mu.Lock()
+	w := h.key(ask.Key)
+	w.used[ask.Policy.Algorithm] = ask.Policy
+	watching := len(w.streams) > 0
+	h.mu.Unlock()
+	if !watching || err != nil { // the ask may have been counted, so the key is in use
+		return
+	}
+	text := event.Encode("decision", event.Decided(ask, r))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w = h.keys[ask.Key]; w != nil {
+		w.changes++
+		h.publish(w, text)
+		h.wake(ask.Key, w)
+	}
+}
+
+// publish sends an event to a key's streams. A stream whose reader is too far behind
+// ends: its browser reconnects, and knows that it has missed events. The hub is locked.
+func (h *Hub) publish(w *watched, text []byte) {
+	for s := range w.streams {
+		select {
+		case s.events <- text:
+		default:
+			h.end(w, s)
+		}
+	}
+}
+
+// join begins a stream of the key's events, which leave ends.
+func (h *Hub) join(key string, cut func()) (*stream, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, api.Unavailable("the playground is ending")
+	}
+	if h.streams >= maxStreams {
+		return nil, api.Unavailable(fmt.Sprintf("%d streams of events are open already: close another tab", maxStreams))
+	}
+	h.streams++
+	s := &stream{events: make(chan []byte, maxBehind), cut: cut}
+	w := h.key(key)
+	w.streams[s] = struct{}{}
+	w.changes++
+	h.wake(key, w)
+	return s, nil
+}
+
+func (h *Hub) leave(key string, s *stream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w := h.keys[key]; w != nil {
+		h.end(w, s)
+	}
+	h.tidy(key)
+}
+
+// end ends a stream, once. The hub is locked.
+func (h *Hub) end(w *watched, s *stream) {
+	if _, open := w.streams[s]; !open {
+		return
+	}
+	delete(w.streams, s)
+	h.streams--
+	close(s.events)
+	s.cut()
+}
+
+// wake starts a sampler of a key that is watched and in use, unless one runs. The hub
+// is locked.
+func (h *Hub) wake(key string, w *watched) {
+	if w.sampling || h.closed || len(w.streams) == 0 || len(w.used) == 0 {
+		return
+	}
+	w.sampling = true
+	h.samplers.Go(func() {
+		tick := time.NewTicker(samplePeriod)
+		defer tick.Stop()
+		for failing := false; h.sample(key, w, &failing); {
+			select {
+			case <-tick.C:
+			case <-h.ctx.Done():
+			}
+		}
+	})
+}
+
+// sample looks at a key once and tells its streams. It returns false when nothing is
+// left to look for: then wake has to be called again.
+func (h *Hub) sample(key string, w *watched, failing *bool) (more bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	defer func() { w.sampling = more }()
+	if h.closed || len(w.streams) == 0 || len(w.used) == 0 {
+		return false
+	}
+	used, changes, resets := maps.Clone(w.used), w.changes, w.resets
+	h.mu.Unlock()
+	seen, held, err := look(h.ctx, h.Limiter, key, used)
+	h.mu.Lock()
+	switch {
+	case err != nil && !*failing:
+		h.publish(w, event.Encode("problem", api.ProblemOf(err, "")))
+	case err == nil && w.resets == resets: // else it may be older than the reset
+		h.publish(w, event.Encode("levels", seen))
+	}
+	*failing = err != nil
+	return held || err != nil || w.changes != changes
+}
+
+// Reset forgets a key, and tells its streams.
+func (h *Hub) Reset(ctx context.Context, key string) error {
+	used := h.forgetting(key)
+	if err := h.forget(ctx, key, limiter.Algorithms()); err != nil {
+		h.remember(key, used)
+		return api.ProblemOf(err, "")
+	}
+	h.forgotten(key)
+	return nil
+}
+
+// ForgetAll resets all keys in use. The error names those that could not be reset.
+func (h *Hub) ForgetAll(ctx context.Context) error {
+	var errs []error
+	for key, used := range h.all() {
+		if err := h.forget(ctx, key, slices.Collect(maps.Keys(used))); err != nil {
+			errs = append(errs, fmt.Errorf("forget %q: %w", key, err))
+			if ctx.Err() != nil || errors.Is(err, limiter.ErrUnavailable) {
+				break // the others would fail too
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// forget resets a key for each of the algorithms.
+func (h *Hub) forget(ctx context.Context, key string, algorithms []limiter.Algorithm) error {
+	errs := make([]error, len(algorithms))
+	var all sync.WaitGroup
+	for i, a := range algorithms {
+		all.Go(func() { errs[i] = h.Limiter.Reset(ctx, parse.Any(a), key) })
+	}
+	all.Wait()
+	return cmp.Or(errs...)
+}
+
+// forgetting notes that a key is about to be reset, and returns what was known of its
+// use. A decision after it may outlive the reset, so it counts as a new use.
+func (h *Hub) forgetting(key string) policies {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w := h.key(key)
+	used := w.used
+	w.used = policies{}
+	h.tidy(key)
+	return used
+}
+
+// remember undoes forgetting: the key could not be reset.
+func (h *Hub) remember(key string, used policies) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(used) == 0 {
+		return
+	}
+	w := h.key(key)
+	maps.Copy(used, w.used) // these were used later
+	w.used = used
+	h.wake(key, w)
+}
+
+// forgotten notes that a key has been reset.
+func (h *Hub) forgotten(key string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w := h.keys[key]; w != nil {
+		w.changes++
+		w.resets++
+		h.publish(w, event.Encode("reset", struct{}{}))
+	}
+}
+
+// all returns the policies used of all keys. They must not be used any more.
+func (h *Hub) all() map[string]policies {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := map[string]policies{}
+	for key, w := range h.keys {
+		if len(w.used) > 0 {
+			all[key] = w.used
+		}
+	}
+	return all
+}
+
+// key returns what is known of a key. The hub is locked.
+func (h *Hub) key(key string) *watched {
+	w := h.keys[key]
+	if w == nil {
+		w = &watched{used: policies{}, streams: map[*stream]struct{}{}}
+		h.keys[key] = w
+	}
+	return w
+}
+
+// tidy drops a key that no stream watches and that is not in use. The hub is locked.
+func (h *Hub) tidy(key string) {
+	if w := h.keys[key]; w != nil && len(w.streams) == 0 && len(w.used) == 0 {
+		delete(h.keys, key)
+	}
+}

@@ -1,0 +1,369 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/playground/event"
+	"github.com/pglimit/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/internal/playground/sitetest"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// newHub makes a hub that counts in memory.
+func newHub(t *testing.T, newLimiter func(*limiter.Config) (*limiter.Limiter, error)) *Hub {
+	t.Helper()
+	h, err := New(newLimiter, limiter.Config{DenyCacheTTL: -1, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// looking makes limiters in memory whose Checks of cost 0 are counted. at is called
+// before each is answered.
+func looking(n *atomic.Int64, at func()) func(*limiter.Config) (*limiter.Limiter, error) {
+	return func(config *limiter.Config) (*limiter.Limiter, error) {
+		observe := config.Observe
+		config.Observe = func(ctx context.Context, ask limiter.Ask, r limiter.Result, err error) {
+			if ask.Cost == 0 {
+				n.Add(1)
+				if at != nil {
+					at()
+				}
+			}
+			observe(ctx, ask, r, err)
+		}
+		return limiter.NewMemory(config), nil
+	}
+}
+
+// policy is a policy of the playground.
+func policy(a limiter.Algorithm, limit float64, period time.Duration) limiter.Policy {
+	return limiter.Policy{Name: parse.PolicyName, Algorithm: a, Limit: limit, Period: period}
+}
+
+// allow asks for n units of k's.
+func allow(t *testing.T, h *Hub, p limiter.Policy, n float64) {
+	t.Helper()
+	if _, err := h.Limiter.AllowN(t.Context(), p, "k", n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newSite serves the hub's streams until the test ends.
+func newSite(t *testing.T, h *Hub) sitetest.Site {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle("GET /api/events", Handler(h))
+	s := sitetest.New(t, mux)
+	t.Cleanup(h.Close)
+	return s
+}
+
+// stage is a ResponseWriter without a network, for streams under a fake clock.
+type stage struct {
+	header http.Header
+	status int
+	text   chan string // what was flushed
+	behind bytes.Buffer
+}
+
+func newStage() *stage { return &stage{header: http.Header{}, text: make(chan string, 1000)} }
+
+func (s *stage) Header() http.Header         { return s.header }
+func (s *stage) WriteHeader(status int)      { s.status = status }
+func (s *stage) Write(p []byte) (int, error) { return s.behind.Write(p) }
+func (s *stage) Flush()                      { s.text <- s.behind.String(); s.behind.Reset() }
+
+// listenIn opens a stream without a network. What is flushed to the stage is its text.
+func listenIn(t *testing.T, h *Hub, key string) (on *stage, leave func()) {
+	t.Helper()
+	on = newStage()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		Handler(h).ServeHTTP(on, httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/api/events?key="+key, nil))
+	}()
+	return on, func() { stop(); <-ended }
+}
+
+// seen takes what the stage has of an event so far.
+func (s *stage) seen(t *testing.T, event string) (data []string) {
+	t.Helper()
+	for {
+		select {
+		case text := <-s.text:
+			for one := range strings.SplitSeq(text, "\n\n") {
+				name, rest, _ := strings.Cut(strings.TrimPrefix(one, "event: "), "\ndata: ")
+				if name == event {
+					data = append(data, rest)
+				}
+			}
+		default:
+			return data
+		}
+	}
+}
+
+// TestHubSampling: a key is looked at ten times a second while somebody watches and
+// something is held, once more then, and never else.
+func TestHubSampling(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var looks atomic.Int64
+		h := newHub(t, looking(&looks, nil))
+		p, window := policy(limiter.TokenBucket, 10, 10*time.Second), policy(limiter.FixedWindow, 1, time.Second)
+		pass := func(d time.Duration) { <-time.After(d); synctest.Wait() }
+
+		allow(t, h, p, 10)
+		pass(5 * time.Second)
+		if n := looks.Load(); n != 0 {
+			t.Errorf("%d looks while nobody watched", n)
+		}
+		on, leave := listenIn(t, h, "k")
+		allow(t, h, window, 1)
+		pass(20 * time.Second)
+		levels := on.seen(t, "levels")
+		if n := len(levels); n < 50 || n > 52 { // 5 s are left of the bucket's 10
+			t.Errorf("%d times levels in 5 s", n)
+		}
+		var first, last struct {
+			Levels map[limiter.Algorithm]event.Level
+		}
+		if err := json.Unmarshal([]byte(levels[0]), &first); err != nil || first.Levels[limiter.TokenBucket].Level != 5 {
+			t.Errorf("first %s, %v", levels[0], err)
+		}
+		if err := json.Unmarshal([]byte(levels[len(levels)-1]), &last); err != nil ||
+			last.Levels[limiter.TokenBucket] != (event.Level{At: first.Levels[limiter.TokenBucket].At + 5000, Remaining: 10}) ||
+			last.Levels[limiter.FixedWindow].Remaining != 1 || len(last.Levels) != 2 {
+			t.Errorf("last %s, %v", levels[len(levels)-1], err)
+		}
+		h.samplers.Wait() // none is left
+
+		allow(t, h, p, 10)
+		pass(150 * time.Millisecond)
+		if n := len(on.seen(t, "levels")); n < 1 {
+			t.Error("no levels after another decision")
+		}
+		leave()
+		before := looks.Load()
+		pass(5 * time.Second)
+		if n := looks.Load(); n != before {
+			t.Errorf("%d looks after the last stream had ended", n-before)
+		}
+		// Who comes when nothing is held sees it once.
+		pass(time.Minute)
+		on, leave = listenIn(t, h, "k")
+		pass(time.Minute)
+		if n := len(on.seen(t, "levels")); n != 1 {
+			t.Errorf("%d times levels of a key that holds nothing", n)
+		}
+		leave()
+		h.Close()
+	})
+}
+
+// TestHubLastPolicy: a key is looked at by the policy that was used last.
+func TestHubLastPolicy(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	w := newSite(t, h).Watch(t, "k")
+	for _, limit := range []float64{3, 30} {
+		allow(t, h, policy(limiter.GCRA, limit, 1000*time.Hour), 1)
+	}
+	for {
+		var seen event.Levels
+		w.Until(t, "levels", &seen)
+		if of := seen.Levels[limiter.GCRA]; of.Level+of.Remaining == 30 {
+			return
+		} else if of.Level+of.Remaining != 3 {
+			t.Fatalf("levels %v", seen)
+		}
+	}
+}
+
+// TestHubResetInMidLook: what was seen before a reset is not told after it.
+func TestHubResetInMidLook(t *testing.T) {
+	t.Parallel()
+	var looks atomic.Int64
+	looked, goOn := make(chan struct{}), make(chan struct{})
+	var hold atomic.Bool
+	h := newHub(t, looking(&looks, func() {
+		if hold.CompareAndSwap(true, false) {
+			close(looked)
+			<-goOn
+		}
+	}))
+	w := newSite(t, h).Watch(t, "k")
+	hold.Store(true)
+	p := policy(limiter.GCRA, 3, 1000*time.Hour)
+	allow(t, h, p, 3)
+	<-looked
+	if err := h.Reset(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	w.Until(t, "reset", &struct{}{})
+	allow(t, h, p, 1)
+	var seen event.Levels
+	w.Until(t, "levels", &seen) // before the decision or after
+	if level := seen.Levels[limiter.GCRA].Level; level > 1 {
+		t.Errorf("after the reset: level %v", level)
+	}
+}
+
+// TestHubReset: after a reset the key is new for every algorithm, and no longer in use.
+func TestHubReset(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	w := newSite(t, h).Watch(t, "k")
+	for range 2 {
+		for _, a := range limiter.Algorithms() {
+			p := policy(a, 3, 1000*time.Hour)
+			for i := range 4 {
+				if r, err := h.Limiter.Allow(t.Context(), p, "k"); err != nil || r.Allowed != (i < 3) {
+					t.Errorf("%s: ask %d: %+v, %v", a, i, r, err)
+				}
+			}
+		}
+		if err := h.Reset(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		w.Until(t, "reset", &struct{}{})
+		if left := h.all(); len(left) != 0 {
+			t.Errorf("still to be forgotten: %v", left)
+		}
+	}
+}
+
+// TestHubForgetAll: at the end nothing is left of the counts.
+func TestHubForgetAll(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	p := policy(limiter.TokenBucket, 3, 1000*time.Hour)
+	for _, key := range []string{"alice", "bob"} {
+		if r, err := h.Limiter.Allow(t.Context(), p, key); err != nil || !r.Allowed {
+			t.Fatalf("%s: %+v, %v", key, r, err)
+		}
+	}
+	if err := h.ForgetAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"alice", "bob"} {
+		if r, err := h.Limiter.Check(t.Context(), p, key, 0); err != nil || r.Level != 0 {
+			t.Errorf("%s: %+v, %v", key, r, err)
+		}
+	}
+}
+
+// TestHubAdmit: no more keys are taken than can be forgotten.
+func TestHubAdmit(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	for i := range maxKeys {
+		if err := h.Admit(fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.Limiter.Allow(t.Context(), policy(limiter.GCRA, 1, time.Hour), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := h.Admit("k"); err == nil {
+		t.Error("one key too many is admitted")
+	}
+	if err := errors.Join(h.Admit("7"), h.Reset(t.Context(), "7"), h.Admit("k")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHandlerBeat: a stream on which nothing happens is kept alive.
+func TestHandlerBeat(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t, sitetest.Memory)
+		on, leave := listenIn(t, h, "k")
+		<-time.After(time.Minute + time.Second)
+		synctest.Wait()
+		if n := len(on.seen(t, ":")); n != 4 {
+			t.Errorf("%d comments in a minute", n)
+		}
+		leave()
+		h.Close()
+	})
+}
+
+// TestHandlerErrors: a stream needs a key, and there are not more than can be served.
+func TestHandlerErrors(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	s := newSite(t, h)
+	s.ExpectProblem(t, http.MethodGet, "/api/events", "", 400, "key", "", "key is empty")
+	s.ExpectProblem(t, http.MethodGet, "/api/events?key="+strings.Repeat("k", 257), "", 400, "key", "", "257 bytes")
+	s.ExpectProblem(t, http.MethodGet, "/api/events?key=%ff", "", 400, "key", "", "not valid UTF-8")
+	var open []*stream
+	for i := range maxStreams {
+		in, err := h.join(fmt.Sprint(i), func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, in)
+	}
+	s.ExpectProblem(t, http.MethodGet, "/api/events?key=k", "", 503, "", "", "64 streams of events are open already: close another tab")
+	h.leave("0", open[0])
+	h.leave("0", open[0]) // once is enough
+	w := s.Watch(t, "k")
+	s.ExpectProblem(t, http.MethodGet, "/api/events?key=k", "", 503, "", "", "64 streams")
+	h.endStreams()
+	w.Ended()
+	s.ExpectProblem(t, http.MethodGet, "/api/events?key=k", "", 503, "", "", "the playground is ending")
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.streams != 0 {
+		t.Errorf("%d streams are left", h.streams)
+	}
+}
+
+// TestHandlerSlowReader: one who does not read loses the stream, and not events in silence;
+// others lose nothing.
+func TestHandlerSlowReader(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	server := httptest.NewUnstartedServer(Handler(h))
+	server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		_ = c.(*net.TCPConn).SetWriteBuffer(1) // the least that the system gives
+		return ctx
+	}
+	server.Start()
+	defer server.Close()
+	defer h.Close()
+	s := sitetest.Site{URL: server.URL}
+	quick := s.Watch(t, "k")
+	slow := s.Watch(t, "k")
+	sent := 0
+	for open := true; open && sent < 2*maxBehind; sent++ {
+		allow(t, h, policy(limiter.GCRA, 1, 1000*time.Hour), 1)
+		var d event.Decision
+		quick.Until(t, "decision", &d)
+		h.mu.Lock()
+		open = h.streams == 2
+		h.mu.Unlock()
+	}
+	// What waited for it is gone with the stream.
+	if n := slow.Ended(); n == 0 || n >= maxBehind || sent < maxBehind || sent == 2*maxBehind {
+		t.Errorf("the slow reader got %d events of %d", n, sent)
+	}
+}

@@ -1,0 +1,78 @@
+package hub
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/playground/api"
+	"github.com/pglimit/pglimit/internal/playground/event"
+	"github.com/pglimit/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+const (
+	beat = 15 * time.Second // between two comments that keep a stream alive
+	// maxWrite bounds one write to a reader that does not read.
+	maxWrite = 30 * time.Second
+)
+
+// Handler answers GET /api/events: a stream of server-sent events about one key.
+func Handler(h *Hub) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key := r.URL.Query().Get("key")
+		out := http.NewResponseController(w)
+		err := parse.Key(key)
+		var in *stream
+		if err == nil {
+			in, err = h.join(key, func() { _ = out.SetWriteDeadline(time.Now()) })
+		}
+		if err != nil {
+			api.Send(w, nil, err)
+			return
+		}
+		defer h.leave(key, in)
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.Header().Set("Cache-Control", "no-store")
+		pulse := time.NewTicker(beat)
+		defer pulse.Stop()
+		for text := hello(r, h.Limiter, key); ; {
+			_ = out.SetWriteDeadline(time.Now().Add(maxWrite)) // if the connection has deadlines
+			if _, err := w.Write(text); err != nil {
+				return
+			}
+			for range len(in.events) { // all that is there goes out in one piece
+				if _, err := w.Write(<-in.events); err != nil {
+					return
+				}
+			}
+			if out.Flush() != nil {
+				return
+			}
+			var open bool
+			select {
+			case text, open = <-in.events:
+				if !open {
+					return
+				}
+			case <-pulse.C:
+				text = []byte(":\n\n")
+			case <-r.Context().Done():
+				return
+			}
+		}
+	})
+}
+
+// hello returns the beginning of a stream: the time of the clock that decides, and how
+// soon to reconnect when the stream has ended.
+func hello(r *http.Request, l *limiter.Limiter, key string) []byte {
+	now, err := l.Check(r.Context(), parse.Any(limiter.GCRA), key, 0)
+	if err != nil {
+		now.At = time.Now()
+	}
+	text := append([]byte("retry: 1000\n"), event.Encode("hello", map[string]float64{"at": event.Millis(now.At)})...)
+	if err != nil {
+		text = append(text, event.Encode("problem", api.ProblemOf(err, ""))...)
+	}
+	return text
+}

@@ -1,0 +1,178 @@
+// Package replays replays access logs that are uploaded, and keeps the reports for a
+// while.
+package replays
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/accesslog"
+	"github.com/pglimit/pglimit/internal/playground/api"
+	"github.com/pglimit/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/internal/replay"
+)
+
+// MaxUpload is the longest log in bytes, as it is sent.
+const MaxUpload = 256 << 20
+
+const (
+	maxUnpacked = 1 << 30   // bytes
+	maxClients  = 1_000_000 // each takes some 800 bytes while it is replayed
+	maxReplays  = 2         // at once
+	// maxWait is how long a replay waits until another ends: one whose client has gone
+	// needs a moment to end.
+	maxWait = 10 * time.Second
+)
+
+// Server replays logs and serves the reports. Make it by New.
+type Server struct {
+	reports          reports
+	turns            chan struct{} // one token for each running replay
+	upload, unpacked int64         // bounds of a log in bytes: as it is sent, and as it is read
+	clients          int           // bound of a log
+	wait             time.Duration // bound of a replay's wait for its turn
+}
+
+// New returns a Server.
+func New() *Server {
+	return &Server{turns: make(chan struct{}, maxReplays), upload: MaxUpload, unpacked: maxUnpacked, clients: maxClients, wait: maxWait}
+}
+
+// Add adds the handlers of POST /api/replay and of the reports.
+func (s *Server) Add(mux *http.ServeMux) {
+	mux.Handle("POST /api/replay", api.Answer(s.replay))
+	mux.Handle("GET /reports/{id}", &s.reports)
+}
+
+// replayed is the answer of POST /api/replay.
+type replayed struct {
+	URL      string `json:"url"`
+	Requests int    `json:"requests"`
+	BadLines int    `json:"bad_lines"`
+}
+
+// HTTPStatus says that a report was made.
+func (replayed) HTTPStatus() int { return http.StatusCreated }
+
+// replay replays the access log in the body under up to three policies, and keeps the
+// report.
+func (s *Server) replay(w http.ResponseWriter, r *http.Request) (any, error) {
+	candidates, err := readCandidates(r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	waiting, enough := context.WithTimeout(r.Context(), s.wait)
+	defer enough()
+	select {
+	case s.turns <- struct{}{}:
+		defer func() { <-s.turns }()
+	case <-waiting.Done():
+		return nil, api.Unavailable(fmt.Sprintf("%d replays are running already: try again when one has ended", maxReplays))
+	}
+	// A client that sends slowly, or nothing more, does not delay the end of the server.
+	defer context.AfterFunc(r.Context(), func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now()) })()
+	// The body's own error says more than the context's, so reading ends with the body.
+	log, err := s.readLog(context.WithoutCancel(r.Context()), http.MaxBytesReader(w, r.Body, s.upload))
+	if err != nil {
+		return nil, err
+	}
+	log.Name = r.URL.Query().Get("name")
+	report, err := replay.Run(r.Context(), log, candidates, replay.InMemory, nil)
+	if err != nil {
+		return nil, err
+	}
+	var page bytes.Buffer
+	if err := report.WriteHTML(&page); err != nil {
+		return nil, err
+	}
+	return replayed{"/reports/" + s.reports.add(page.Bytes()), report.Requests, report.BadLines}, nil
+}
+
+// readCandidates reads the parameters "policies", a JSON array of up to three, and
+// "costs", an array with one cost for each. Without it, every cost is 1.
+func readCandidates(query url.Values) ([]replay.Candidate, error) {
+	var list []json.RawMessage
+	if err := json.Unmarshal([]byte(query.Get("policies")), &list); err != nil {
+		return nil, api.BadField("policies", "is not a JSON array of policies: %s", api.Sentence(err))
+	}
+	var costs []float64
+	if text := query.Get("costs"); text != "" {
+		if err := json.Unmarshal([]byte(text), &costs); err != nil {
+			return nil, api.BadField("costs", "is not a JSON array of numbers: %s", api.Sentence(err))
+		}
+	}
+	if len(list) < 1 || len(list) > replay.MaxCandidates {
+		return nil, api.BadField("policies", "are %d: must be from 1 to %d", len(list), replay.MaxCandidates)
+	}
+	costs, err := parse.Costs(costs, len(list))
+	if err != nil {
+		return nil, err
+	}
+	candidates := make([]replay.Candidate, len(list))
+	for i, text := range list {
+		ask, err := parse.Ask(text, "any", costs[i])
+		if err != nil {
+			return nil, err
+		}
+		candidates[i] = replay.Candidate{Policy: ask.Policy, Cost: ask.Cost}
+	}
+	return candidates, nil
+}
+
+// readLog reads an access log, packed or not, within the bounds that keep it in memory.
+func (s *Server) readLog(ctx context.Context, body io.Reader) (*replay.Log, error) {
+	unreadable := func(err error) *api.Problem {
+		var tooLong *http.MaxBytesError
+		p := &api.Problem{Status: http.StatusUnprocessableEntity, Message: "the file cannot be read: " + api.Sentence(err)}
+		switch {
+		case errors.As(err, &p):
+		case errors.As(err, &tooLong):
+			p.Status, p.Message = http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d MiB: send a part of it, or take pglimit replay", s.upload>>20)
+		case errors.Is(err, errUnpacked):
+			p.Status, p.Message = http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d MiB when unpacked: send a part of it, or take pglimit replay", s.unpacked>>20)
+		}
+		return p
+	}
+	text, err := accesslog.Open(body)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	// An empty line first, so that a log that was packed twice is not unpacked twice.
+	log, err := replay.Read(ctx, io.MultiReader(strings.NewReader("\n"), &bounded{text, s.unpacked}), nil)
+	var other *replay.NotALogError
+	if errors.As(err, &other) {
+		return nil, &api.Problem{Status: http.StatusUnprocessableEntity, Message: other.Error()}
+	}
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	if n := log.Clients(); n > s.clients {
+		return nil, &api.Problem{Status: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf(
+			"the file has %d clients, more than %d: send a part of it, or take pglimit replay", n, s.clients)}
+	}
+	return log, nil
+}
+
+var errUnpacked = errors.New("too large when unpacked")
+
+// bounded reads r, and fails when that is more than left bytes.
+type bounded struct {
+	r    io.Reader
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, errUnpacked
+	}
+	return n, err
+}

@@ -1,0 +1,215 @@
+// Package sitetest sends requests to the playground's handlers in tests, and checks
+// the answers.
+package sitetest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/playground/api"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Hang is how long a test waits for an answer or an event at most.
+const Hang = 30 * time.Second
+
+// Site is a handler that answers on the network.
+type Site struct{ URL string }
+
+// New serves a handler until the test ends. Streams have to end before: call t.Cleanup
+// with what ends them after New.
+func New(t *testing.T, h http.Handler) Site {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	return Site{server.URL}
+}
+
+// Call sends a request and returns the answer with its body read.
+func (s Site) Call(t *testing.T, method, path, body string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), Hang)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, s.URL+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if r.Header.Set(headers[i], headers[i+1]); headers[i] == "Host" {
+			r.Host = headers[i+1]
+		}
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer, string(text)
+}
+
+// Post sends JSON and reads the answer into a value, which has to know its fields.
+func (s Site) Post(t *testing.T, path, body string, into any) {
+	t.Helper()
+	answer, text := s.Call(t, http.MethodPost, path, body)
+	if answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != "application/json" {
+		t.Fatalf("%s %s: %s %s", path, body, answer.Status, text)
+	}
+	Strict(t, text, into)
+}
+
+// Strict decodes JSON into a value that has to know all fields.
+func Strict(t *testing.T, text string, into any) {
+	t.Helper()
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+}
+
+// Counts is the answer of /api/send.
+type Counts struct{ Allowed, Delayed, Denied int }
+
+// Watcher reads a stream of events.
+type Watcher struct {
+	lines *bufio.Scanner
+	// Stop ends the stream.
+	Stop context.CancelFunc
+}
+
+// Watch opens a stream and reads its hello.
+func (s Site) Watch(t *testing.T, key string) *Watcher {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), Hang)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/api/events?key="+key, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(); _ = answer.Body.Close() })
+	if answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != "text/event-stream" {
+		t.Fatalf("%s, %v", answer.Status, answer.Header)
+	}
+	w := &Watcher{bufio.NewScanner(answer.Body), stop}
+	var hello struct{ At float64 }
+	if name, data := w.Next(t); name != "hello" {
+		t.Fatalf("%s %s, want hello first", name, data)
+	} else if Strict(t, data, &hello); hello.At < 1e12 {
+		t.Errorf("hello at %v", hello.At)
+	}
+	return w
+}
+
+// Next reads an event. The test's deadline bounds the wait.
+func (w *Watcher) Next(t *testing.T) (name, data string) {
+	t.Helper()
+	for w.lines.Scan() {
+		switch field, value, _ := strings.Cut(w.lines.Text(), ": "); field {
+		case "event":
+			name = value
+		case "data":
+			data = value
+		case "":
+			if name != "" {
+				return name, data
+			}
+		}
+	}
+	t.Fatalf("the stream ended: %v", w.lines.Err())
+	return "", ""
+}
+
+// Until reads events until one has the name, and reads that.
+func (w *Watcher) Until(t *testing.T, name string, into any) {
+	t.Helper()
+	for {
+		got, data := w.Next(t)
+		if got == name {
+			Strict(t, data, into)
+			return
+		}
+	}
+}
+
+// Ended reads to the end of the stream and returns how many events there were.
+func (w *Watcher) Ended() (events int) {
+	for w.lines.Scan() {
+		if strings.HasPrefix(w.lines.Text(), "event: ") {
+			events++
+		}
+	}
+	return events
+}
+
+// ExpectProblem sends a request and expects a problem as the answer.
+func (s Site) ExpectProblem(t *testing.T, method, at, body string, status int, field, algorithm, want string) {
+	t.Helper()
+	answer, text := s.Call(t, method, at, body)
+	var p api.Problem
+	Strict(t, text, &p)
+	if answer.StatusCode != status || p.Field != field || string(p.Algorithm) != algorithm || !strings.Contains(p.Message, want) {
+		t.Errorf("%s %.100s: %s %s\nwant %d, field %q, algorithm %q, %q", at, body, answer.Status, text, status, field, algorithm, want)
+	}
+	if strings.Contains(p.Message, "pglimit: ") || len([]rune(p.Message)) > api.MaxSentence || strings.Contains(p.Message, "\n") {
+		t.Errorf("%s %s: %q", at, body, p.Message)
+	}
+}
+
+// Memory makes a limiter without a database.
+func Memory(config *limiter.Config) (*limiter.Limiter, error) { return limiter.NewMemory(config), nil }
+
+// AccessLog returns a log of ten requests by one client within a minute, and one line
+// that cannot be read.
+func AccessLog() string {
+	var log strings.Builder
+	for i := range 10 {
+		fmt.Fprintf(&log, "192.0.2.7 - - [17/May/2026:10:05:%02d +0000] \"GET / HTTP/1.1\" 200 5120\n", i)
+	}
+	return log.String() + "what is this\n"
+}
+
+// FourAMinute is a policy.
+const FourAMinute = `{"algorithm":"fixed_window","limit":4,"period":"1m"}`
+
+// ReplayPath returns the path and query that replay a log under policies.
+func ReplayPath(policies ...string) string {
+	return "/api/replay?policies=" + url.QueryEscape("["+strings.Join(policies, ",")+"]")
+}
+
+// Telling is an empty reader that sends to the channel when it is read.
+type Telling chan<- struct{}
+
+// Read tells that it is called, and returns io.EOF.
+func (c Telling) Read([]byte) (int, error) { c <- struct{}{}; return 0, io.EOF }
+
+// Handler returns next, with the body of a replay told of when next begins to read it.
+func (c Telling) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body := r.Body; r.URL.Path == "/api/replay" {
+			r.Body = struct {
+				io.Reader
+				io.Closer
+			}{io.MultiReader(c, body), body}
+		}
+		next.ServeHTTP(w, r)
+	})
+}

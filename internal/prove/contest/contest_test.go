@@ -1,0 +1,291 @@
+package contest
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// honest asks a memory limiter, which cannot roll back: there it only looks. What
+// one plan admitted counts against the other by honest's own arithmetic.
+type honest struct {
+	l     *limiter.Limiter
+	plans *sync.Mutex
+}
+
+func newHonest() honest { return honest{limiter.NewMemory(nil), new(sync.Mutex)} }
+
+func (h honest) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	return h.as(ctx, p, key, n, h.l.AllowN)
+}
+
+func (h honest) AskInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
+	defer before()
+	if commit {
+		return h.as(ctx, p, key, n, h.l.AllowN)
+	}
+	return h.as(ctx, p, key, n, h.l.Check)
+}
+
+func (h honest) as(ctx context.Context, p limiter.Policy, key string, n float64, do func(context.Context, limiter.Policy, string, float64) (limiter.Result, error)) (limiter.Result, error) {
+	if !strings.HasSuffix(p.Name, string(plansKind)) {
+		return do(ctx, p, key, n)
+	}
+	h.plans.Lock()
+	defer h.plans.Unlock()
+	large := p
+	large.Limit = coldLimit
+	seen, err := h.l.Check(ctx, large, key, 0)
+	if err != nil || seen.Level+n > p.Limit {
+		return limiter.Result{}, err
+	}
+	return do(ctx, large, key, n)
+}
+
+// forgetful forgets what a key has used above the limit that is asked under.
+type forgetful struct{ honest }
+
+func (f forgetful) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	large := p
+	large.Limit = max(p.Limit, coldLimit)
+	seen, err := f.l.Check(ctx, large, key, 0)
+	if err == nil && p.Limit == smallPlan && seen.Level > p.Limit {
+		if err = f.l.Reset(ctx, large, key); err == nil {
+			_, err = f.l.Fill(ctx, large, key, p.Limit)
+		}
+	}
+	if err != nil {
+		return seen, err
+	}
+	return f.honest.Ask(ctx, p, key, n)
+}
+
+// stalling answers nobody while a row is held.
+type stalling struct {
+	honest
+	held *sync.RWMutex
+}
+
+func (s stalling) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	s.held.RLock()
+	defer s.held.RUnlock()
+	return s.honest.Ask(ctx, p, key, n)
+}
+
+func (s stalling) AskInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
+	if strings.HasSuffix(p.Name, string(heldKind)) {
+		s.held.Lock()
+		defer s.held.Unlock()
+	} else {
+		s.held.RLock()
+		defer s.held.RUnlock()
+	}
+	return s.honest.AskInTx(ctx, p, key, n, commit, before)
+}
+
+// generous lets one denied ask pass, on one kind of key.
+type generous struct {
+	honest
+	kind  string
+	inTx  bool
+	spent atomic.Bool
+}
+
+func (g *generous) pass(r limiter.Result, p limiter.Policy, err error) (limiter.Result, error) {
+	if err == nil && !r.Allowed && strings.HasSuffix(p.Name, g.kind) && g.spent.CompareAndSwap(false, true) {
+		r.Allowed = true
+	}
+	return r, err
+}
+
+func (g *generous) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	r, err := g.honest.Ask(ctx, p, key, n)
+	if g.inTx {
+		return r, err
+	}
+	return g.pass(r, p, err)
+}
+
+func (g *generous) AskInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
+	r, err := g.honest.AskInTx(ctx, p, key, n, commit, before)
+	if !g.inTx || !commit {
+		return r, err
+	}
+	return g.pass(r, p, err)
+}
+
+// racy reads, and writes what it read: the mistake that this is all about.
+type racy struct{ honest }
+
+func (r racy) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	seen, err := r.l.Check(ctx, p, key, n)
+	if err != nil || !seen.Allowed {
+		return seen, err
+	}
+	runtime.Gosched() // another reads meanwhile
+	_, err = r.l.Fill(ctx, p, key, n)
+	return seen, err
+}
+
+// lossy counts, and loses every tenth answer.
+type lossy struct {
+	honest
+	asks atomic.Int64
+}
+
+func (l *lossy) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	r, err := l.honest.Ask(ctx, p, key, n)
+	if err == nil && l.asks.Add(1)%10 == 0 {
+		return limiter.Result{}, errors.New("connection lost")
+	}
+	return r, err
+}
+
+func wallClock(context.Context) (time.Time, error) { return time.Now(), nil }
+
+// contend contends for a while, and then on fresh clients for longer and longer,
+// until it was enough to tell anything: a slow machine asks little in a while.
+func contend[C Client](t *testing.T, fresh func() C, a limiter.Algorithm, lasts time.Duration, enough func(C, Algorithm) bool) Algorithm {
+	t.Helper()
+	for {
+		c := fresh()
+		seen, err := New([]Client{c, c}, c, 8, a, "test", lasts).Contend(t.Context(), lasts, wallClock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if enough(c, seen) || lasts > 10*time.Second {
+			return seen
+		}
+		lasts *= 2
+	}
+}
+
+// TestContestHonest: a limiter that keeps to its definition passes, answers lost or
+// not, for longer than a hot key's period.
+func TestContestHonest(t *testing.T) {
+	t.Parallel()
+	for _, a := range limiter.Algorithms() {
+		t.Run(string(a), func(t *testing.T) {
+			t.Parallel()
+			seen := contend(t, newHonest, a, 1200*time.Millisecond, func(_ honest, seen Algorithm) bool { return seen.Asks >= 2000 })
+			if len(seen.Exceeded) > 0 || seen.Admitted == 0 || seen.RolledBack == 0 || float64(seen.Admitted) > seen.Allowed || seen.Asked <= seen.Admitted {
+				t.Errorf("honest: %+v", seen)
+			}
+			if seen.PerSecond == 0 || seen.P99 == 0 || seen.Keys < coldKeys+hotKeys {
+				t.Errorf("measured nothing: %+v", seen)
+			}
+			if seen.Plans.Admitted == 0 || float64(seen.Plans.Admitted) > seen.Plans.Allowed || seen.Held.Rows == 0 || seen.Held.Meanwhile < holdAnswers ||
+				seen.Held.Admitted == 0 || float64(seen.Held.Admitted) > seen.Held.Allowed || seen.Held.Stalls != 0 {
+				t.Errorf("plans and held rows: %+v, %+v", seen.Plans, seen.Held)
+			}
+			seen = contend(t, func() *lossy { return &lossy{honest: newHonest()} }, a, 50*time.Millisecond,
+				func(l *lossy, _ Algorithm) bool { return l.asks.Load() >= 10 })
+			if len(seen.Exceeded) > 0 || seen.Unknown == 0 {
+				t.Errorf("lossy: %+v", seen)
+			}
+		})
+	}
+}
+
+// TestContestFindsGenerous: one ask too many, on a cold key, alone or in a
+// transaction, is found for every algorithm.
+func TestContestFindsGenerous(t *testing.T) {
+	t.Parallel()
+	for _, a := range limiter.Algorithms() {
+		for _, inTx := range []bool{false, true} {
+			// A key that is left for the next one is full, but for the units of
+			// asks above 1 that it denied: so full to the last unit.
+			seen := contend(t, func() *generous { return &generous{honest: newHonest(), kind: "cold", inTx: inTx} }, a, 100*time.Millisecond,
+				func(g *generous, _ Algorithm) bool { return g.spent.Load() })
+			if len(seen.Exceeded) != 1 || seen.Exceeded[0].Admitted <= coldLimit || seen.Exceeded[0].Allowed != coldLimit {
+				t.Errorf("%s, in a transaction %v: %+v", a, inTx, seen)
+			}
+		}
+	}
+}
+
+// TestContestFindsRacy: so is a limiter that reads before it locks.
+func TestContestFindsRacy(t *testing.T) {
+	t.Parallel()
+	for _, a := range limiter.Algorithms() {
+		seen := contend(t, func() racy { return racy{newHonest()} }, a, 200*time.Millisecond,
+			func(_ racy, seen Algorithm) bool { return len(seen.Exceeded) > 0 })
+		if len(seen.Exceeded) == 0 {
+			t.Errorf("%s: %+v", a, seen)
+		}
+	}
+}
+
+// TestContestFindsForgetful: so is one that forgets under one plan what was spent under
+// another.
+func TestContestFindsForgetful(t *testing.T) {
+	t.Parallel()
+	for _, a := range limiter.Algorithms() {
+		seen := contend(t, func() forgetful { return forgetful{newHonest()} }, a, 200*time.Millisecond,
+			func(_ forgetful, seen Algorithm) bool { return len(seen.Exceeded) > 0 })
+		if len(seen.Exceeded) == 0 || float64(seen.Plans.Admitted) <= seen.Plans.Allowed {
+			t.Fatalf("%s: %+v", a, seen)
+		}
+		for _, e := range seen.Exceeded {
+			if !strings.HasPrefix(e.Key, "plans-") || e.Allowed != coldLimit || e.Policy.Limit != coldLimit {
+				t.Errorf("%s: %+v", a, e)
+			}
+		}
+	}
+}
+
+// TestContestFindsStalling: a limiter that answers for no other key while a row is held
+// stalls, and one without workers to spare does not.
+func TestContestFindsStalling(t *testing.T) {
+	t.Parallel()
+	s := stalling{newHonest(), new(sync.RWMutex)}
+	c := New([]Client{s}, s, 4, limiter.GCRA, "test", time.Millisecond)
+	c.holding.most = 10 * time.Millisecond
+	seen, err := c.Contend(t.Context(), time.Millisecond, wallClock)
+	if err != nil || seen.Held.Stalls == 0 || seen.Held.Meanwhile != 0 {
+		t.Errorf("%v: %+v", err, seen.Held)
+	}
+	c = New([]Client{newHonest()}, newHonest(), 1, limiter.GCRA, "test", time.Millisecond)
+	seen, err = c.Contend(t.Context(), time.Millisecond, wallClock)
+	if err != nil || seen.Held.Stalls != 0 || seen.Held.Rows == 0 {
+		t.Errorf("a lone worker: %v: %+v", err, seen.Held)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Ask(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
+	return limiter.Result{}, f.err
+}
+func (f failing) AskInTx(context.Context, limiter.Policy, string, float64, bool, func()) (limiter.Result, error) {
+	return limiter.Result{}, f.err
+}
+
+// TestContestGivesUp: a database in trouble ends a proof with its error.
+func TestContestGivesUp(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{limiter.ErrUnavailable, limiter.ErrNotMigrated} {
+		c := New([]Client{failing{cause}}, failing{cause}, 4, limiter.GCRA, "test", time.Hour)
+		if _, err := c.Contend(t.Context(), time.Hour, wallClock); !errors.Is(err, cause) {
+			t.Errorf("%v: got %v", cause, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := New([]Client{failing{context.Canceled}}, failing{context.Canceled}, 4, limiter.GCRA, "test", time.Hour)
+	if _, err := c.Contend(ctx, time.Hour, wallClock); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: got %v", err)
+	}
+	c = New([]Client{newHonest()}, newHonest(), 4, limiter.GCRA, "test", time.Hour)
+	noClock := func(context.Context) (time.Time, error) { return time.Time{}, limiter.ErrUnavailable }
+	if _, err := c.Contend(t.Context(), time.Hour, noClock); !errors.Is(err, limiter.ErrUnavailable) {
+		t.Errorf("no clock: got %v", err)
+	}
+}

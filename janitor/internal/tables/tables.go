@@ -1,0 +1,79 @@
+// Package tables has the statements of a sweep, one for each algorithm, in one form.
+package tables
+
+import (
+	"context"
+
+	"github.com/pglimit/pglimit/db"
+)
+
+// Table is a table to sweep.
+type Table struct {
+	Name string
+	// Sweep looks at up to max rows that were due at cutoff, in one statement. It
+	// deletes those that hold nothing and sets a later time for the others. It returns
+	// the number of both.
+	Sweep func(ctx context.Context, conn db.DBTX, cutoff, max int64) (deleted, kept int64, err error)
+}
+
+// All are the tables to sweep, in this order.
+var All = []Table{
+	{"pglimit_leaky_bucket", limits[db.LeakyBucketSweepParams]((*db.Queries).LeakyBucketSweep)},
+	{"pglimit_leaky_bucket_queue", limits[db.LeakyBucketQueueSweepParams]((*db.Queries).LeakyBucketQueueSweep)},
+	{"pglimit_token_bucket", limits[db.TokenBucketSweepParams]((*db.Queries).TokenBucketSweep)},
+	{"pglimit_gcra", limits[db.GCRASweepParams]((*db.Queries).GCRASweep)},
+	{"pglimit_fixed_window", limits[db.FixedWindowSweepParams]((*db.Queries).FixedWindowSweep)},
+	{"pglimit_sliding_window_counter", limits[db.SlidingWindowCounterSweepParams]((*db.Queries).SlidingWindowCounterSweep)},
+	{"pglimit_sliding_window_log", limits[db.SlidingWindowLogSweepParams]((*db.Queries).SlidingWindowLogSweep)},
+	{"pglimit_hold", forgotten},
+}
+
+// limits gives one form to the statements of the algorithms' tables: their parameters
+// and rows differ only in the names of the types.
+func limits[P ~struct {
+	CutoffUs int64
+	MaxRows  int64
+}, R ~struct {
+	Deleted int64
+	Kept    int64
+}](statement func(*db.Queries, context.Context, db.DBTX, P) (R, error)) func(context.Context, db.DBTX, int64, int64) (int64, int64, error) {
+	q := db.New()
+	return func(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
+		row, err := statement(q, ctx, conn, P{CutoffUs: cutoff, MaxRows: max})
+		swept := struct{ Deleted, Kept int64 }(row)
+		return swept.Deleted, swept.Kept, err
+	}
+}
+
+// forgotten deletes holds that are past the time for which they are remembered.
+func forgotten(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
+	deleted, err := db.New().HoldExpire(ctx, conn, db.HoldExpireParams{CutoffUs: cutoff, MaxRows: max})
+	return deleted, 0, err
+}
+
+// Settle maps each algorithm to the statement that ends one of its holds.
+var Settle = map[string]func(context.Context, db.DBTX, db.TokenBucketSettleParams) error{
+	"leaky_bucket":           ender[db.LeakyBucketSettleParams]((*db.Queries).LeakyBucketSettle),
+	"token_bucket":           ender[db.TokenBucketSettleParams]((*db.Queries).TokenBucketSettle),
+	"gcra":                   ender[db.GCRASettleParams]((*db.Queries).GCRASettle),
+	"fixed_window":           ender[db.FixedWindowSettleParams]((*db.Queries).FixedWindowSettle),
+	"sliding_window_counter": ender[db.SlidingWindowCounterSettleParams]((*db.Queries).SlidingWindowCounterSettle),
+	"sliding_window_log":     ender[db.SlidingWindowLogSettleParams]((*db.Queries).SlidingWindowLogSettle),
+}
+
+// ender gives one form to the statements that end holds: their parameters differ only
+// in the names of the types.
+func ender[P ~struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	State       string
+	ID          string
+}, R any](statement func(*db.Queries, context.Context, db.DBTX, P) (R, error)) func(context.Context, db.DBTX, db.TokenBucketSettleParams) error {
+	q := db.New()
+	return func(ctx context.Context, conn db.DBTX, p db.TokenBucketSettleParams) error {
+		_, err := statement(q, ctx, conn, P(p))
+		return err
+	}
+}

@@ -1,0 +1,81 @@
+package janitor
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// idlePool is a pool that never connects.
+func idlePool(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// TestJanitorRunOnce: Run may be called once at a time. It also shows that Run goes on
+// without a database, and that it returns nil.
+func TestJanitorRunOnce(t *testing.T) {
+	t.Parallel()
+	swept := make(chan Removed, 1)
+	j, err := New(idlePool(t), &Config{
+		Interval: time.Hour, Logger: slog.New(slog.DiscardHandler),
+		OnSweep: func(r Removed) { swept <- r },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- j.Run(ctx) }()
+	if r := <-swept; r.Total() != 0 || r.HeldElsewhere {
+		t.Errorf("a sweep without a database removed %+v", r)
+	}
+	if err := j.Run(ctx); err == nil || !strings.Contains(err.Error(), "running already") {
+		t.Errorf("a second Run: %v", err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+	if got := j.Removed(); got.Total() != 0 {
+		t.Errorf("removed %+v in all", got)
+	}
+}
+
+func TestJanitorSweepEndedContext(t *testing.T) {
+	t.Parallel()
+	j, err := New(idlePool(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := j.Sweep(ctx); err == nil || !strings.HasPrefix(err.Error(), "pglimit: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestJitter(t *testing.T) {
+	t.Parallel()
+	const d = time.Minute
+	least, most := d, d
+	for range 10_000 {
+		got := jitter(d)
+		least, most = min(least, got), max(most, got)
+	}
+	if least < d*9/10 || most > d*11/10 {
+		t.Errorf("jitter is from %v to %v, want at most a tenth around %v", least, most, d)
+	}
+	if least > d*91/100 || most < d*109/100 {
+		t.Errorf("jitter is from %v to %v only", least, most)
+	}
+}
