@@ -226,6 +226,35 @@ func TestHubResetInMidLook(t *testing.T) {
 	}
 }
 
+// TestHubDecisionInMidLook: a decision while a key is looked at makes the hub look again,
+// even if the look found nothing held.
+func TestHubDecisionInMidLook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var looks atomic.Int64
+		looked, goOn := make(chan struct{}, 1000), make(chan struct{})
+		h := newHub(t, looking(&looks, func() { looked <- struct{}{}; <-goOn }))
+		allow(t, h, policy(limiter.FixedWindow, 1, time.Millisecond), 1)
+		<-time.After(time.Second) // nothing is held any more
+		s, err := h.join("k", func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-looked
+		allow(t, h, policy(limiter.GCRA, 3, 1000*time.Hour), 1)
+		close(goOn)
+		<-time.After(time.Second)
+		var seen []string
+		for range len(s.events) {
+			seen = append(seen, string(<-s.events))
+		}
+		if last := seen[len(seen)-1]; !strings.HasPrefix(last, "event: levels\n") || !strings.Contains(last, `"gcra"`) {
+			t.Errorf("after the decision: %s", seen)
+		}
+		h.Close()
+	})
+}
+
 // TestHubReset: after a reset the key is new for every algorithm, and no longer in use.
 func TestHubReset(t *testing.T) {
 	t.Parallel()
