@@ -354,9 +354,6 @@ func (r *row) share(o store.Outcome, i int) store.Outcome {
 // answer gives all callers their outcomes. The first comes last: the row may be part
 // of it.
 func (r *row) answer(err error) {
-	if r.Outcome.Decided {
-		err = nil
-	}
 	first := r.first
 	first.outcome, first.err = r.share(r.Outcome, 0), err
 	i := 1
