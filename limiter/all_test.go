@@ -5,18 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/store/memory"
 )
 
 // TestMemoryAllowAllIsAtomic: what is granted at once over keys in random order
@@ -77,17 +72,15 @@ func TestMemoryAllowAllIsAtomic(t *testing.T) {
 // TestMemoryAllowAllKeepsNoDeniedKeys: an attacker who is denied leaves nothing.
 func TestMemoryAllowAllKeepsNoDeniedKeys(t *testing.T) {
 	t.Parallel()
-	l := NewMemory(nil)
+	m := memory.New()
+	l := newInMemory(m, nil)
 	p := Policy{Name: "p", Algorithm: TokenBucket, Limit: 1, Period: time.Hour}
 	all, err := l.AllowAll(context.Background(), p.Ask("a", 1), p.Ask("b", 2))
 	if err != nil || all.Allowed {
 		t.Fatalf("got %+v, %v", all, err)
 	}
-	m := l.engine.store.(*memory)
-	for i := range m.shards {
-		if n := len(m.shards[i].entries); n != 0 {
-			t.Errorf("%d keys are kept", n)
-		}
+	if n := m.Len(); n != 0 {
+		t.Errorf("%d keys are kept", n)
 	}
 }
 
@@ -103,91 +96,6 @@ func TestResultsJSON(t *testing.T) {
 	} {
 		if got, err := json.Marshal(c.all); err != nil || !strings.HasPrefix(string(got), c.want) {
 			t.Errorf("got %s, %v, want %s", got, err, c.want)
-		}
-	}
-}
-
-// script is a runner over a connection that can send one statement at a time.
-// It notes the statements by their names, those apart that look for expired holds,
-// and answers Takes with granted.
-type script struct {
-	granted map[string]float64 // by key
-	sent    []string
-}
-
-func (s *script) do(_ context.Context, f func(db.DBTX) error) error { return f(s) }
-
-func (s *script) within(_ context.Context, f func(db.DBTX) error) error {
-	s.sent = append(s.sent, "begin")
-	err := f(s)
-	if err == nil {
-		s.sent = append(s.sent, "commit")
-	} else {
-		s.sent = append(s.sent, "rollback")
-	}
-	return err
-}
-
-func (s *script) note(sql string, args []any) string {
-	name, _, _ := strings.Cut(strings.TrimPrefix(sql, "-- name: "), " ")
-	if strings.HasPrefix(name, "Holds") {
-		return ""
-	}
-	s.sent = append(s.sent, name)
-	i := slices.IndexFunc(args, func(arg any) bool { _, ok := s.granted[fmt.Sprint(arg)]; return ok })
-	if i < 0 {
-		return ""
-	}
-	s.sent[len(s.sent)-1] += " " + args[i].(string)
-	return args[i].(string)
-}
-
-func (s *script) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	s.note(sql, args)
-	return pgconn.CommandTag{}, nil
-}
-
-func (s *script) Query(context.Context, string, ...any) (pgx.Rows, error) { return nil, errRecorded }
-
-func (s *script) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
-	return scriptRow(s.granted[s.note(sql, args)])
-}
-
-// scriptRow has granted in its first column and zeros in all others.
-type scriptRow float64
-
-func (r scriptRow) Scan(into ...any) error {
-	if granted, ok := into[0].(*float64); ok {
-		*granted = float64(r)
-	}
-	return nil
-}
-
-// TestAllowAllOneByOne: over a connection without pipelining the statements are
-// the same, in the same order, and blocks come in a transaction after the other.
-func TestAllowAllOneByOne(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	p := Policy{Name: "p", Algorithm: GCRA, Limit: 10, Period: time.Hour, BlockFor: time.Hour}
-	first := Policy{Name: "q", Algorithm: TokenBucket, Limit: 10, Period: time.Hour}
-	logs := Policy{Name: "p", Algorithm: SlidingWindowLog, Limit: 10, Period: time.Hour}
-	for _, c := range []struct {
-		tx      bool
-		granted map[string]float64
-		want    string
-	}{
-		{false, map[string]float64{"a": 1, "b": 1, "c": 1}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c commit"},
-		{false, map[string]float64{"a": 1, "b": 0, "c": 1}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c rollback begin GCRABlock b commit TokenBucketGet a SlidingWindowLogGet c"},
-		{false, map[string]float64{"a": 1, "b": -1, "c": 0}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c rollback TokenBucketGet a"},
-		{true, map[string]float64{"a": -1, "b": 0, "c": 0}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c commit"},
-	} {
-		s := &script{granted: c.granted}
-		l := newLimiter(nil, postgres{runner: s, tx: c.tx})
-		l.engine.inTx = c.tx
-		l.engine.holds.until.Store(math.MaxInt64) // no hold has expired
-		all, err := l.AllowAll(ctx, logs.Ask("c", 1), p.Ask("b", 1), first.Ask("a", 1))
-		if got := strings.Join(s.sent, " "); got != c.want || err != nil {
-			t.Errorf("%+v, %v: sent\n%s, want\n%s", all, err, got, c.want)
 		}
 	}
 }

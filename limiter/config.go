@@ -3,9 +3,11 @@ package limiter
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
+	"strconv"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/store"
 )
 
 // Defaults of Config's fields, where they are 0.
@@ -15,6 +17,10 @@ const (
 	DefaultBatchStatements = 2
 	DefaultBatchWaiting    = 16_384
 	DefaultIdempotencyTTL  = 24 * time.Hour
+	DefaultBreakAfter      = 10
+	DefaultBreakFor        = time.Second
+	DefaultDenyCacheTTL    = time.Second
+	DefaultDenyCacheKeys   = 65_536
 )
 
 // Config sets up a Limiter. The zero value, and a nil *Config, are the
@@ -116,41 +122,28 @@ func orDefault[T comparable](field *T, value T) {
 	}
 }
 
-// bounded runs f within Timeout and tells the caller's own end from it.
-func (c *Config) bounded(ctx context.Context, f func(context.Context) (outcome, error)) (outcome, error) {
-	if ctx.Err() != nil {
-		return outcome{}, fmt.Errorf("pglimit: %w", ctx.Err())
+// validate returns an error for a number that has no meaning.
+func (c *Config) validate() error {
+	if c.BreakFor < 0 {
+		return store.Invalid("Config.BreakFor", c.BreakFor.String(), "must not be negative; a negative BreakAfter is off")
 	}
-	inner := ctx
-	if c.Timeout > 0 {
-		var cancel context.CancelFunc
-		inner, cancel = context.WithTimeoutCause(ctx, c.Timeout, errTimeout)
-		defer cancel()
+	if c.DenyCacheKeys < 0 {
+		return store.Invalid("Config.DenyCacheKeys", strconv.Itoa(c.DenyCacheKeys), "must not be negative; a negative DenyCacheTTL is off")
 	}
-	o, err := f(inner)
-	awaitEnd(inner, err)
-	switch {
-	case err == nil:
-		return o, nil
-	case ctx.Err() != nil:
-		return o, fmt.Errorf("pglimit: %w", ctx.Err())
-	case inner.Err() != nil:
-		return o, c.timedOut(err)
-	}
-	return o, err
-}
-
-// awaitEnd waits for the end of a context whose deadline is over: a connection's
-// own timer for it may be the first, and its error is none of the database's.
-func awaitEnd(ctx context.Context, err error) {
-	if deadline, ok := ctx.Deadline(); ok && err != nil && !time.Now().Before(deadline) {
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second): // a context of the caller's make, that does not keep it
+	for name, n := range map[string]int{"BatchStatements": c.BatchStatements, "BatchWaiting": c.BatchWaiting} {
+		if n < 0 {
+			return store.Invalid("Config."+name, strconv.Itoa(n), "must not be negative; a negative BatchRows is off")
 		}
 	}
+	return nil
 }
 
-func (c *Config) timedOut(err error) error {
-	return fmt.Errorf("%w (Config.Timeout is %v)", err, c.Timeout)
+// clock returns this process's clock in microseconds: Config.Now, else one that
+// no setting of the machine's time moves.
+func (c *Config) clock() func() int64 {
+	if now := c.Now; now != nil {
+		return func() int64 { return now().UnixMicro() }
+	}
+	start := time.Now()
+	return func() int64 { return time.Since(start).Microseconds() }
 }

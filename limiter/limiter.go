@@ -1,24 +1,29 @@
 package limiter
 
 import (
-	"context"
+	"database/sql"
 	"fmt"
-	"sync"
-	"sync/atomic"
-	"time"
+	"math"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/coalesce"
+	"github.com/pglimit/pglimit/internal/store/memory"
+	"github.com/pglimit/pglimit/internal/store/postgres"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+	"github.com/pglimit/pglimit/internal/store/reap"
 )
 
 // Limiter decides. It is safe for concurrent use, has no goroutine while nobody
 // asks, and one is enough for a program: callers that share it share statements.
 // Make one with New, NewSQL or NewMemory.
 type Limiter struct {
-	engine engine
+	*engine
+	coalesced *coalesce.Store              // nil: no request shares a statement
+	inTx      func(tx db.DBTX) store.Store // the store of the caller's transaction
 }
 
 // New returns a Limiter that keeps its state in the database of pool, whose
@@ -27,42 +32,93 @@ type Limiter struct {
 // meaning, is an ErrInvalid; nothing is asked of the database yet.
 func New(pgPool *pgxpool.Pool, config *Config) (*Limiter, error) {
 	if pgPool == nil {
-		return nil, invalid("pool", "nil", "open one with pgxpool.New")
+		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	return newPooled(pgxConnections{pgPool}, int(pgPool.Stat().MaxConns()), config)
+	return newPooled(exec.PGX(pgPool), int(pgPool.Stat().MaxConns()), config)
 }
 
+// NewSQL is New for users of database/sql, be it themselves or through GORM, ent
+// or bun: the same Limiter over any PostgreSQL driver. pgx's stdlib and lib/pq
+// are tested. migrations.UpSQL makes the tables. db stays the caller's to close.
+// A nil db, or a number in config that has no meaning, is an ErrInvalid; nothing
+// is asked of the database yet.
+//
+// db.SetMaxOpenConns comes before NewSQL, which reads it: a quarter of that many
+// may wait for keys whose rows other transactions hold, and four if it is
+// unlimited. Config.Timeout holds even where the driver waits for longer; until
+// the driver is done, its connection and a goroutine are not. A statement
+// whose answer was lost is not sent again. After a second without an answer a
+// connection is pinged before it is used.
+//
+// lib/pq prepares each statement anew, which is a second round trip and the
+// server's time for planning; its binary_parameters=yes saves the round trip.
+// pgx's stdlib prepares a statement once for each connection. Either way
+// db.SetMaxIdleConns is worth raising: it is 2, and what is above is closed
+// after each use.
+func NewSQL(db *sql.DB, config *Config) (*Limiter, error) {
+	if db == nil {
+		return nil, store.Invalid("db", "nil", "open one with sql.Open")
+	}
+	most := db.Stats().MaxOpenConnections
+	if most == 0 {
+		most = unlimitedConns
+	}
+	return newPooled(exec.SQL(db), most, config)
+}
+
+// unlimitedConns is how many connections a pool without a limit counts for: the
+// server has a limit.
+const unlimitedConns = 16
+
 // newPooled returns a Limiter over a pool with that many connections.
-func newPooled(c connections, most int, config *Config) (*Limiter, error) {
-	l := newLimiter(config, nil)
-	runner, err := newBreaker(&l.engine.config, &pool{connections: c})
-	if err != nil {
+func newPooled(connections exec.Connections, most int, config *Config) (*Limiter, error) {
+	c := config.withDefaults()
+	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	l.engine.store = postgres{runner: runner}
-	if l.engine.denied, err = newDenyCache(&l.engine.config); err != nil {
-		return nil, err
+	breakAfter := int64(c.BreakAfter)
+	if c.BreakAfter < 0 {
+		breakAfter = math.MaxInt64
 	}
-	if l.engine.batches, err = newBatches(runner, &l.engine.config, most); err != nil {
-		return nil, err
+	database := postgres.New(connections, breakAfter, c.BreakFor, c.clock())
+	inner := store.Bound(database, c.Timeout)
+	e := newEngine(&c, SourceDatabase)
+	l := &Limiter{engine: e}
+	if c.BatchRows > 0 {
+		l.coalesced = coalesce.New(inner, database, coalesce.Options{
+			Rows: c.BatchRows, Statements: c.BatchStatements, Waiting: c.BatchWaiting,
+			Timeout: c.Timeout, Patient: most / 4, Now: e.now,
+		})
+		inner = l.coalesced
 	}
-	return l, nil
+	reaping := reap.New(inner, reap.NewWatch(), c.Timeout, e.freed)
+	e.store = reaping
+	l.inTx = func(tx db.DBTX) store.Store { return reaping.InTx(store.Bound(database.InTx(tx), 0)) }
+	var err error
+	e.denied, err = newDenials(c.DenyCacheKeys, c.DenyCacheTTL, c.clock())
+	return l, err
+}
+
+// newEngine returns an engine without a store.
+func newEngine(c *Config, source Source) *engine {
+	return &engine{shared: &shared{
+		source: source, timeout: c.Timeout, remember: c.IdempotencyTTL, keySecret: c.KeySecret,
+		clock: c.Now, observe: c.Observe, logger: c.Logger,
+	}}
 }
 
 // NewMemory returns a Limiter that keeps its state in this process and forgets
 // it with it: for programs of one process, and for tests, with Config.Now as
 // their clock. Verbs, results and errors are the same but for InTx and InSQLTx,
 // whose verbs give ErrUnsupported. Idle keys are forgotten.
-func NewMemory(config *Config) *Limiter {
-	return newLimiter(config, newMemory())
-}
+func NewMemory(config *Config) *Limiter { return newInMemory(memory.New(), config) }
 
-func newLimiter(config *Config, s store) *Limiter {
-	return &Limiter{engine{
-		config: config.withDefaults(), store: s,
-		holds: newHoldWatch(), closed: new(atomic.Bool), degraded: new(degradedLog), ahead: new(atomic.Int64),
-		leaving: new(sync.RWMutex), askers: new(askerPool),
-	}}
+func newInMemory(m *memory.Store, config *Config) *Limiter {
+	c := config.withDefaults()
+	e := newEngine(&c, SourceMemory)
+	e.store = reap.New(store.Bound(m, c.Timeout), reap.NewWatch(), c.Timeout, e.freed)
+	refusal := fmt.Errorf("%w: a transaction on a memory limiter: what it counts could not be rolled back", store.ErrUnsupported)
+	return &Limiter{engine: e, inTx: func(db.DBTX) store.Store { return store.Refuse(refusal) }}
 }
 
 // Close makes every later call return ErrClosed and waits until the decisions
@@ -70,176 +126,79 @@ func newLimiter(config *Config, s store) *Limiter {
 // Waits have gone back. It does not wait for those that sleep: cancel them first.
 // It returns nil, may be called again, and leaks nothing when it is not called.
 func (l *Limiter) Close() error {
-	l.engine.closed.Store(true)
-	if l.engine.batches != nil {
-		l.engine.batches.close()
+	l.closed.Store(true)
+	if l.coalesced != nil {
+		l.coalesced.Close()
 	}
-	l.engine.leaving.Lock()
-	defer l.engine.leaving.Unlock()
+	l.leaving.Lock()
+	defer l.leaving.Unlock()
 	return nil
 }
 
 // Waiting is how many callers wait for a statement with others at this moment,
 // of Config.BatchWaiting at most: a gauge for metrics. It is 0 without batching.
 func (l *Limiter) Waiting() int {
-	if l.engine.batches == nil {
+	if l.coalesced == nil {
 		return 0
 	}
-	return int(l.engine.batches.waiting.Load())
-}
-
-// Do asks for ask.Cost units, all or nothing. A denial consumes nothing; it is
-// a Result, not an error. A cost above the burst is denied with RetryAfter
-// Never, and starts no block.
-//
-// An ask with an IdempotencyKey that was admitted before is answered as it was
-// then, with Result.Replayed, and counted no second time.
-func (l *Limiter) Do(ctx context.Context, ask Ask) (Result, error) {
-	return l.engine.do(ctx, ask)
-}
-
-// Allow asks for one unit. It is Do at cost 1.
-func (l *Limiter) Allow(ctx context.Context, p Policy, key string) (Result, error) {
-	return l.Do(ctx, p.Ask(key, 1))
-}
-
-// AllowN asks for n units, all or nothing. It is Do at cost n.
-func (l *Limiter) AllowN(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return l.Do(ctx, p.Ask(key, n))
-}
-
-// AllowUpTo asks for up to n units and is granted what fits: whole units of a
-// whole n; of a fractional n all, or steps of a millionth of the burst.
-// Result.Allowed is true when something was granted, Result.Granted is how
-// much, and Result.RetryAfter is until one unit more, or the rest if less.
-func (l *Limiter) AllowUpTo(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return l.engine.one(ctx, verbUpTo, p.Ask(key, n))
-}
-
-// Check tells what AllowN would answer and consumes nothing. At n = 0 it reads
-// how the key stands, and is allowed unless the key is blocked.
-func (l *Limiter) Check(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return l.engine.one(ctx, verbCheck, p.Ask(key, n))
-}
-
-// Fill records n units that were spent whatever the limit says. The key is
-// filled up to the burst at most; Result.Granted is what went in and
-// Result.Full whether that left no room. It is never denied, blocked or not.
-func (l *Limiter) Fill(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return l.engine.one(ctx, verbFill, p.Ask(key, n))
-}
-
-// Refund gives n units back, at most what is there; Result.Granted is how
-// many. The SlidingWindowLog takes back its newest entries first, the
-// SlidingWindowCounter its current window first. A refund into a bucket that
-// has leaked meanwhile frees room that the leak would have freed later, and one
-// into a window counts for the window that runs: Undo gives back what is left of an
-// earlier answer. A LeakyBucketQueue gives ErrUnsupported.
-func (l *Limiter) Refund(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return l.engine.one(ctx, verbRefund, p.Ask(key, n))
-}
-
-// Reset forgets the key: what it has used, and its block. Holds stay open, but
-// have nothing to give back; what is settled is counted in full. What was admitted
-// under an idempotency key stays remembered.
-func (l *Limiter) Reset(ctx context.Context, p Policy, key string) error {
-	return l.engine.reset(ctx, p, key)
-}
-
-// Block denies the key for d from now on whatever it has used, or until the
-// end of an earlier block if that is later. d is whole microseconds, more than
-// 0 and at most a hundred years.
-func (l *Limiter) Block(ctx context.Context, p Policy, key string, d time.Duration) error {
-	return l.engine.block(ctx, p, key, d)
-}
-
-// Unblock lifts the key's block, whether by Block or by Policy.BlockFor, and
-// leaves what it has used. A key without a block is no error.
-func (l *Limiter) Unblock(ctx context.Context, p Policy, key string) error {
-	return l.engine.unblock(ctx, p, key)
+	return l.coalesced.Waiting()
 }
 
 // InTx returns the same verbs, but for Wait, DoWait, WaitAll and Close, inside the caller's
 // transaction: what they do commits or rolls back with it. See Tx.
-func (l *Limiter) InTx(tx pgx.Tx) *Tx { return l.inTx(tx) }
+func (l *Limiter) InTx(tx pgx.Tx) *Tx { return l.newTx(tx) }
 
-func (l *Limiter) inTx(tx db.DBTX) *Tx {
-	e := l.engine
-	e.inTx = true
-	e.batches = nil
-	e.config.Timeout = -1
-	e.store = postgres{runner: inTx{tx}, tx: true}
-	if _, ok := l.engine.store.(*memory); ok {
-		e.store = noTx{}
-	}
-	return &Tx{e}
+// InSQLTx is InTx for a transaction of database/sql. It takes the transactions
+// of any *sql.DB on the limiter's database, and so it does for a Limiter that
+// New made; one that NewSQL made has InTx too.
+func (l *Limiter) InSQLTx(tx *sql.Tx) *Tx { return l.newTx(exec.SQLTx(tx)) }
+
+func (l *Limiter) newTx(tx db.DBTX) *Tx {
+	return &Tx{&engine{shared: l.shared, store: l.inTx(tx), tx: true}}
 }
 
-// one is decide for the verbs that need no more than the Result.
-func (e *engine) one(ctx context.Context, v verb, ask Ask) (Result, error) {
-	r, _, err := e.decide(ctx, v, ask, 0, nil)
-	return r, err
+// Tx decides inside one transaction of the caller. Make it with Limiter.InTx
+// or, over database/sql, Limiter.InSQLTx; use it as the transaction itself is
+// used: by one goroutine at a time, until the transaction ends.
+//
+// What a Tx does is rolled back with the transaction, a block that a denial
+// started too. The key's row stays locked until the transaction ends: take
+// limits last, and several of them by one AllowAll, or in one order everywhere, else
+// transactions deadlock each other.
+//
+// Each verb is one statement on the transaction's own connection, or a few: for
+// AllowAll, for an ask with an IdempotencyKey, and after a denial now and then, to
+// look for holds that have expired. It changes
+// neither synchronous_commit nor any time-out, and is neither batched nor
+// answered from what was remembered. Policies fail closed here, whatever their
+// OnError, and Config.Timeout does not apply: how long a lock may be waited for
+// is the transaction's lock_timeout or the context's deadline.
+//
+// What is left of the transaction:
+//
+//   - After a denial, all of it, with the key's row locked: go on, or roll back.
+//   - After an ErrInvalid, ErrUnsupported, ErrClosed, ErrNoHold or ErrHoldEnded,
+//     all of it: nothing was changed. The exception is a key that the database's
+//     encoding cannot hold, of which the database says so.
+//   - After any other error, nothing but the duty to roll back: PostgreSQL
+//     refuses further statements, and a commit rolls back. ErrRetryTx says that
+//     running the whole transaction again may help, as below.
+//   - After the context ended while a statement was under way, nothing as well.
+//     pgx closes the connection, and so it does under database/sql; lib/pq asks
+//     the server to end the statement, returns when it has, and does not use the
+//     connection again. When the context that BeginTx was given ends,
+//     database/sql rolls back by itself.
+//
+// A transaction that meets a conflict is run again as a whole, its own
+// statements included; what these and the commit say, of the same SQLSTATEs, is
+// the driver's error and not an ErrRetryTx:
+//
+//	for range 5 {
+//		err = inTransaction(work) // begin, work, and commit or roll back
+//		if !errors.Is(err, limiter.ErrRetryTx) {
+//			break
+//		}
+//	}
+type Tx struct {
+	*engine
 }
-
-func (e *engine) do(ctx context.Context, ask Ask) (Result, error) {
-	if ask.IdempotencyKey == "" {
-		return e.one(ctx, verbTake, ask)
-	}
-	h, err := e.holding(ask, stateSpent)
-	if err != nil {
-		return Result{}, err
-	}
-	r, _, err := e.decide(ctx, verbTake, ask, 0, h)
-	return r, err
-}
-
-func (e *engine) reset(ctx context.Context, p Policy, key string) error {
-	return e.command(ctx, p, key, e.store.reset)
-}
-
-func (e *engine) block(ctx context.Context, p Policy, key string, d time.Duration) error {
-	if reason := badDuration(d); reason != "" || d == 0 {
-		return invalid("duration", d.String(), "must be positive whole microseconds, at most a hundred years")
-	}
-	return e.command(ctx, p, key, func(ctx context.Context, q *question) error {
-		return e.store.block(ctx, q, d.Microseconds())
-	})
-}
-
-func (e *engine) unblock(ctx context.Context, p Policy, key string) error {
-	return e.command(ctx, p, key, func(ctx context.Context, q *question) error { return e.store.unblock(ctx, q, 0) })
-}
-
-// command runs a verb that has no Result.
-func (e *engine) command(ctx context.Context, p Policy, key string, f func(context.Context, *question) error) error {
-	var q question
-	if err := e.subject(&p, key, &q); err != nil {
-		return err
-	}
-	_, err := e.config.bounded(ctx, func(ctx context.Context) (outcome, error) { return outcome{}, f(ctx, &q) })
-	e.denied.lift(p, key)
-	return err
-}
-
-// noTx is the store of a memory limiter's Tx: memory cannot roll back.
-type noTx struct{ store }
-
-func (noTx) deny() error {
-	return fmt.Errorf("%w: a transaction on a memory limiter: what it counts could not be rolled back", ErrUnsupported)
-}
-func (n noTx) take(context.Context, *question) (outcome, error)   { return outcome{}, n.deny() }
-func (n noTx) fill(context.Context, *question) (outcome, error)   { return outcome{}, n.deny() }
-func (n noTx) refund(context.Context, *question) (outcome, error) { return outcome{}, n.deny() }
-func (n noTx) undo(context.Context, *question, algorithm.Grant) (outcome, error) {
-	return outcome{}, n.deny()
-}
-func (n noTx) statement(context.Context, *question) (standing, error) { return standing{}, n.deny() }
-func (n noTx) get(context.Context, *question) (outcome, error)        { return outcome{}, n.deny() }
-func (n noTx) block(context.Context, *question, int64) error          { return n.deny() }
-func (n noTx) unblock(context.Context, *question, int64) error        { return n.deny() }
-func (n noTx) reset(context.Context, *question) error                 { return n.deny() }
-func (n noTx) due(context.Context, *question) ([]string, error)       { return nil, n.deny() }
-func (n noTx) reserve(context.Context, *question, *holding) (outcome, error) {
-	return outcome{}, n.deny()
-}
-func (n noTx) settle(context.Context, *settlement) (settled, error) { return settled{}, n.deny() }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store/memory"
 )
 
 func manualClock() (now func() time.Time, advance func(time.Duration)) {
@@ -23,7 +24,8 @@ func manualClock() (now func() time.Time, advance func(time.Duration)) {
 // blocked or used one does.
 func TestMemoryForgetsIdleKeys(t *testing.T) {
 	now, advance := manualClock()
-	l := NewMemory(&Config{Now: now})
+	m := memory.New()
+	l := newInMemory(m, &Config{Now: now})
 	ctx := context.Background()
 	for _, algorithm := range Algorithms() {
 		p := Policy{Name: "p", Algorithm: algorithm, Limit: 10, Period: time.Second}
@@ -47,13 +49,9 @@ func TestMemoryForgetsIdleKeys(t *testing.T) {
 			t.Errorf("%s: what was used was forgotten: %+v", algorithm, r)
 		}
 	}
-	m := l.engine.store.(*memory)
-	total := 0
-	for i := range m.shards {
-		total += len(m.shards[i].entries)
-	}
-	// Two seconds hold 2,000 live keys; a shard looks when it has doubled.
-	if total > 4*len(m.shards)*minSweep {
+	// Two seconds hold 2,000 live keys; a shard of 64 looks when it has doubled, at 64
+	// keys or more.
+	if total := m.Len(); total > 4*64*64 {
 		t.Errorf("%d keys are kept", total)
 	}
 }
@@ -120,7 +118,7 @@ func TestIdleIsEmpty(t *testing.T) {
 					t.Fatal(err)
 				}
 				r := newRules(&p)
-				s := algorithm.New(a.family(), 0)
+				s := algorithm.New(algorithm.Name(a).Family(), 0)
 				s.Advance(&r, 0, 0)
 				s.Put(0, r.Capacity)
 				idle := s.IdleAt(&r)

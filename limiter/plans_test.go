@@ -47,8 +47,8 @@ func TestPlansAdmitNoMoreThanTheLargest(t *testing.T) {
 			t.Parallel()
 			rapid.Check(t, func(rt *rapid.T) {
 				clock := new(conformance.Clock)
-				l := limiter.NewMemory(&limiter.Config{Now: clock.Now})
-				conformance.SwitchPlans(rt, base, l, clock, 60, func() { limiter.ForgetIdle(l) })
+				l, forget := limiter.NewForgetting(&limiter.Config{Now: clock.Now})
+				conformance.SwitchPlans(rt, base, l, clock, 60, forget)
 			})
 		})
 	}

@@ -2,18 +2,11 @@ package limiter
 
 import (
 	"fmt"
-	"math"
+	"strings"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
-)
-
-// Bounds of a policy's numbers.
-const (
-	maxUnits    = algorithm.MaxUnits
-	minUnits    = 1e-9 // of Limit and Burst
-	maxDuration = time.Duration(algorithm.MaxLifetime) * time.Microsecond
-	nameHelp    = `^[a-z0-9][a-z0-9_.-]{0,63}$` // what a policy's name looks like
+	"github.com/pglimit/pglimit/internal/store"
 )
 
 // FailMode tells what a decision is when the database cannot be asked.
@@ -126,108 +119,151 @@ func (p Policy) Ask(key string, cost float64) Ask {
 	return Ask{Policy: p, Key: key, Cost: cost}
 }
 
-// Validate returns nil if decisions can be made by p, else a *PolicyError for
-// the first field that is wrong. Every verb validates by itself.
-func (p Policy) Validate() error {
-	switch {
-	case !validName(p.Name):
-		return p.bad("Name", p.Name, "must match "+nameHelp)
-	case !p.Algorithm.known():
-		return p.bad("Algorithm", string(p.Algorithm), fmt.Sprintf("must be one of %v", algorithms))
-	case !validUnits(p.Limit):
-		return p.bad("Limit", p.Limit, "must be from 1e-9 to 2^53")
-	case p.Burst != 0 && !validUnits(p.Burst):
-		return p.bad("Burst", p.Burst, "must be from 1e-9 to 2^53, or 0 for Limit")
-	case p.Burst != 0 && p.Burst != p.Limit && !p.Algorithm.bucket():
-		return p.bad("Burst", p.Burst, fmt.Sprintf("%s has no burst apart from Limit: leave it 0", p.Algorithm))
-	case p.OnError != FailClosed && p.OnError != FailOpen:
-		return p.bad("OnError", int(p.OnError), "must be FailClosed or FailOpen")
-	case p.Durability != Durable && p.Durability != Relaxed:
-		return p.bad("Durability", int(p.Durability), "must be Durable or Relaxed")
-	}
-	if err := p.validateCalendar(); err != nil {
-		return err
-	}
-	if p.Period <= 0 && p.Calendar == "" {
-		return p.bad("Period", p.Period, "must be positive")
-	}
-	for _, d := range [...]struct {
-		field string
-		value time.Duration
-	}{{"Period", p.Period}, {"Tick", p.Tick}, {"BlockFor", p.BlockFor}} {
-		if reason := badDuration(d.value); reason != "" {
-			return p.bad(d.field, d.value, reason)
-		}
-	}
-	switch {
-	case p.Tick != 0 && p.Algorithm != LeakyBucket:
-		return p.bad("Tick", p.Tick, "is for leaky_bucket only")
-	case p.Aligned && p.Algorithm != FixedWindow:
-		return p.bad("Aligned", p.Aligned, "is for fixed_window only")
-	}
-	return nil
-}
-
-func (p Policy) validateCalendar() error {
-	switch {
-	case p.Calendar == "" && p.TimeZone != "":
-		return p.bad("TimeZone", p.TimeZone, "is for Calendar, and that is empty")
-	case p.Calendar == "":
-		return nil
-	case !p.Calendar.known():
-		return p.bad("Calendar", string(p.Calendar), "must be hour, day, week or month, or empty for none")
-	case p.Algorithm != FixedWindow:
-		return p.bad("Calendar", string(p.Calendar), "is for fixed_window only")
-	case p.Period != 0:
-		return p.bad("Period", p.Period, "must be 0 with Calendar")
-	case p.Aligned:
-		return p.bad("Aligned", p.Aligned, "must be false with Calendar")
-	}
-	if reason := badTimeZone(p.Calendar, p.TimeZone); reason != "" {
-		return p.bad("TimeZone", p.TimeZone, reason)
-	}
-	return nil
-}
-
-func (p Policy) bad(field string, value any, reason string) error {
-	return &PolicyError{Field: field, Value: value, Reason: reason}
-}
-
-func badDuration(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "must not be negative"
-	case d > maxDuration:
-		return "must be at most a hundred years"
-	case d%time.Microsecond != 0:
-		return "must be whole microseconds"
-	}
-	return ""
-}
-
-// validUnits is false for NaN too.
-func validUnits(v float64) bool { return v >= minUnits && v <= maxUnits && !math.IsInf(v, 0) }
-
-func validName(s string) bool {
-	if len(s) == 0 || len(s) > 64 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
-		case i > 0 && (c == '_' || c == '.' || c == '-'):
-		default:
-			return false
-		}
-	}
-	return true
-}
-
 // burst is Burst with its default.
 func (p Policy) burst() float64 {
 	if p.Burst == 0 {
 		return p.Limit
 	}
 	return p.Burst
+}
+
+// Algorithm names how a [Policy] decides. Its value is the name used in SQL,
+// JSON, YAML, flags and docs.
+type Algorithm string
+
+const (
+	// LeakyBucket is the leaky bucket as a meter (policing): a bucket of Burst
+	// units that leaks Limit units per Period; an ask that would overflow it is
+	// denied. With Policy.Tick it leaks in whole steps.
+	LeakyBucket = Algorithm(algorithm.LeakyBucket)
+	// LeakyBucketQueue is the leaky bucket as a queue (shaping): up to Burst
+	// units wait in it and leave at the even pace of Limit per Period;
+	// Result.Delay is the wait for one's turn, and Wait sleeps it.
+	LeakyBucketQueue = Algorithm(algorithm.LeakyBucketQueue)
+	// TokenBucket holds up to Burst tokens; Limit tokens per Period come back.
+	TokenBucket = Algorithm(algorithm.TokenBucket)
+	// GCRA is the generic cell rate algorithm of ITU-T I.371. It decides as
+	// TokenBucket does and is known from networks and from Redis.
+	GCRA = Algorithm(algorithm.GCRA)
+	// FixedWindow counts up to Limit units in a window of one Period, which
+	// starts at the first hit or, with Policy.Aligned, on the clock. Twice the
+	// limit can pass around the edge of two windows.
+	FixedWindow = Algorithm(algorithm.FixedWindow)
+	// SlidingWindowCounter counts in windows of one Period on the clock and
+	// weighs the one before by how much of it the last Period still covers:
+	// nearly the sliding log at the price of two numbers.
+	SlidingWindowCounter = Algorithm(algorithm.SlidingWindowCounter)
+	// SlidingWindowLog keeps each decision of the last Period: at most Limit
+	// units in any window of one Period, exactly. Its row grows with the
+	// number of decisions in a period; above about 1,000 prefer
+	// SlidingWindowCounter.
+	SlidingWindowLog = Algorithm(algorithm.SlidingWindowLog)
+)
+
+// Algorithms returns every algorithm, in a fixed order.
+func Algorithms() []Algorithm {
+	all := make([]Algorithm, len(algorithm.Names))
+	for i, n := range algorithm.Names {
+		all[i] = Algorithm(n)
+	}
+	return all
+}
+
+func (a Algorithm) known() bool { return algorithm.Name(a).Index() >= 0 }
+
+// bucket reports whether the algorithm leaks; the others count in windows.
+func (a Algorithm) bucket() bool { return algorithm.Name(a).Family() == algorithm.Buckets }
+
+// Calendar makes a FixedWindow's windows the periods of a calendar, in
+// Policy.TimeZone. Its value is the name used in JSON, YAML, flags and docs; the
+// empty string is no calendar.
+//
+// Every moment is in exactly one period. One ends where the next begins: at the
+// first moment whose local date is the first day of the next period, or later.
+// So a day is 23 or 25 hours long where clocks are set, a midnight that does not
+// occur is the moment when it would have, and one that occurs twice ends the day
+// once.
+type Calendar string
+
+const (
+	// Hour ends at each whole hour of the local clock and where that clock is
+	// set: an hour that occurs twice is two periods, and one of which half is
+	// left out is short.
+	Hour = Calendar(algorithm.Hour)
+	// Day is a local date.
+	Day = Calendar(algorithm.Day)
+	// Week is seven local dates, from Monday.
+	Week = Calendar(algorithm.Week)
+	// Month is a month of the local dates.
+	Month = Calendar(algorithm.Month)
+)
+
+// Calendars returns every calendar, in a fixed order.
+func Calendars() []Calendar { return []Calendar{Hour, Day, Week, Month} }
+
+func (c Calendar) known() bool { return algorithm.Unit(c).Longest() != 0 }
+
+// Key joins parts into one key so that different parts never give the same
+// key: Key("a:b", "c") differs from Key("a", "b:c"). Parts are separated by
+// colons; a colon or backslash inside a part is escaped by a backslash. One
+// part without either is its own key.
+func Key(parts ...string) string {
+	escape := strings.NewReplacer(`\`, `\\`, `:`, `\:`)
+	escaped := make([]string, len(parts))
+	for i, p := range parts {
+		escaped[i] = escape.Replace(p)
+	}
+	return strings.Join(escaped, ":")
+}
+
+// PolicyError names the field of a Policy that is wrong. It is an ErrInvalid.
+type PolicyError struct {
+	Field  string // the field's name in Go
+	Value  any    // what it holds
+	Reason string // what it should hold
+}
+
+// Error names field, value and what is expected.
+func (e *PolicyError) Error() string {
+	if s, ok := e.Value.(string); ok {
+		return fmt.Sprintf("pglimit: invalid policy: %s %s: %s", e.Field, store.Quote(s), e.Reason)
+	}
+	return fmt.Sprintf("pglimit: invalid policy: %s %v: %s", e.Field, e.Value, e.Reason)
+}
+
+// Is makes errors.Is(err, ErrInvalid) true.
+func (e *PolicyError) Is(target error) bool { return target == store.ErrInvalid }
+
+func (p Policy) bad(field string, value any, reason string) error {
+	return &PolicyError{Field: field, Value: value, Reason: reason}
+}
+
+// newRules compiles a valid policy.
+func newRules(p *Policy) algorithm.Rules {
+	r := algorithm.Rules{
+		Burst:    p.burst(),
+		Tick:     1,
+		Period:   p.Period.Microseconds(),
+		Aligned:  p.Aligned,
+		BlockFor: p.BlockFor.Microseconds(),
+	}
+	// The slack is too small to ever let one whole unit more pass.
+	r.Capacity = r.Burst + min(1e-6, 1e-9*r.Burst)
+	if p.Tick > 0 {
+		r.Tick = p.Tick.Microseconds()
+	}
+	switch {
+	case p.Algorithm.bucket():
+		r.Leak = float64(p.Limit*float64(r.Tick)) / float64(r.Period)
+		r.Lifetime = r.Drain(r.Capacity)
+	case p.Algorithm == SlidingWindowCounter:
+		r.Lifetime = 2 * r.Period
+	case p.Calendar != "":
+		r.Calendar, _ = algorithm.CalendarOf(algorithm.Unit(p.Calendar), p.TimeZone)
+		r.Lifetime = algorithm.Unit(p.Calendar).Longest()
+	default:
+		r.Lifetime = r.Period
+	}
+	r.Lifetime = min(max(r.Lifetime, r.BlockFor), algorithm.MaxLifetime)
+	return r
 }

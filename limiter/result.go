@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"time"
 
@@ -138,4 +139,119 @@ func duration(us int64) time.Duration {
 		return Never
 	}
 	return time.Duration(us) * time.Microsecond
+}
+
+// Results is the answer to the asks of one AllowAll.
+type Results struct {
+	// Allowed is true when every ask was granted; else none was.
+	Allowed bool
+	// Each has the answer to each ask, in the order of the asks. If the whole
+	// was denied, Each[i].Allowed tells whether that ask would have fitted, and
+	// Granted and Delay are 0. Level, Remaining, RetryAfter and ResetAfter are
+	// as they stand after the answer.
+	Each []Result
+	// Binding is the index of the ask that denied the whole; if several did,
+	// that of the longest RetryAfter, and of equals the first. It is -1 if the
+	// whole was allowed.
+	Binding int
+}
+
+// resultsJSON is Results in JSON.
+type resultsJSON struct {
+	Allowed bool     `json:"allowed"`
+	Binding *int     `json:"binding"`
+	Each    []Result `json:"each"`
+}
+
+// MarshalJSON writes binding as null where it is -1, and each as Result does.
+func (r Results) MarshalJSON() ([]byte, error) {
+	t := resultsJSON{Allowed: r.Allowed, Each: r.Each}
+	if r.Binding >= 0 {
+		t.Binding = &r.Binding
+	}
+	if t.Each == nil {
+		t.Each = []Result{}
+	}
+	return json.Marshal(t)
+}
+
+// Hold is what Reserve set aside. It is a value: keep the ID, and any process may
+// settle or cancel it.
+type Hold struct {
+	// Result is the answer to the ask. If it is not Allowed there is no hold, and
+	// the other fields are zero.
+	Result Result
+	// ID names the hold for Settle and Cancel. It is safe in logs and in a
+	// database: the algorithm's name, a colon and 26 random characters.
+	ID string
+	// Expires is from when the hold, if it is still open, is given back.
+	Expires time.Time
+}
+
+// holdJSON is a Hold in JSON.
+type holdJSON struct {
+	ID      *string    `json:"id"`
+	Expires *time.Time `json:"expires"`
+	Result  Result     `json:"result"`
+}
+
+// MarshalJSON writes id and expires as null where there is no hold.
+func (h Hold) MarshalJSON() ([]byte, error) {
+	t := holdJSON{Result: h.Result}
+	if h.ID != "" {
+		t.ID, t.Expires = &h.ID, &h.Expires
+	}
+	return json.Marshal(t)
+}
+
+// Statement is how a key stands: what was spent, what is held and what is left.
+type Statement struct {
+	// Result is what Check at cost 0 answers: Level is Spent plus Held.
+	Result Result
+	// Spent is how many units are counted for good: of a window, in the present
+	// one; of a bucket, what has not leaked yet.
+	Spent float64
+	// Held is how many units open holds have set aside. Of a bucket it is what they
+	// were, at most Level: which units have leaked is not told apart.
+	Held float64
+	// Holds is how many open holds that is, those that have expired and were not
+	// given back yet among them.
+	Holds int
+	// Left is how many units could be granted now: Result.Remaining.
+	Left float64
+	// Ends is when the present window ends, for FixedWindow; zero if the key has
+	// none and for the other algorithms.
+	Ends time.Time
+}
+
+// statementJSON is a Statement in JSON.
+type statementJSON struct {
+	Spent float64    `json:"spent"`
+	Held  float64    `json:"held"`
+	Holds int        `json:"holds"`
+	Left  float64    `json:"left"`
+	Limit float64    `json:"limit"`
+	Burst float64    `json:"burst"`
+	Ends  *time.Time `json:"ends"`
+}
+
+// MarshalJSON writes the names that the command shows too; ends is null where
+// there is no window.
+func (s Statement) MarshalJSON() ([]byte, error) {
+	t := statementJSON{Spent: s.Spent, Held: s.Held, Holds: s.Holds, Left: s.Left, Limit: s.Result.Limit, Burst: s.Result.Burst}
+	if !s.Ends.IsZero() {
+		t.Ends = &s.Ends
+	}
+	return json.Marshal(t)
+}
+
+// DeniedError is how Wait, which returns nothing else, says no.
+type DeniedError struct{ Result Result }
+
+// Error tells the reason and when to try again.
+func (e *DeniedError) Error() string {
+	if e.Result.RetryAfter == Never {
+		return "pglimit: denied: the cost is above the burst"
+	}
+	return fmt.Sprintf("pglimit: denied (%s): retry after %v", e.Result.Reason, e.Result.RetryAfter)
 }

@@ -115,17 +115,6 @@ type Held struct {
 	EndsAt    int64 // of the window it was counted in
 }
 
-// Family is what algorithms have in common that keep the same state.
-type Family int
-
-// The families.
-const (
-	Buckets Family = iota
-	Windows
-	Counters
-	Logs
-)
-
 // New returns the state of a key that was never used.
 func New(f Family, now int64) State {
 	switch f {

@@ -1,0 +1,51 @@
+package algorithm
+
+import "slices"
+
+// Name names an algorithm, as SQL, JSON, flags and docs do.
+type Name string
+
+// The algorithms.
+const (
+	LeakyBucket          Name = "leaky_bucket"
+	LeakyBucketQueue     Name = "leaky_bucket_queue"
+	TokenBucket          Name = "token_bucket"
+	GCRA                 Name = "gcra"
+	FixedWindow          Name = "fixed_window"
+	SlidingWindowCounter Name = "sliding_window_counter"
+	SlidingWindowLog     Name = "sliding_window_log"
+)
+
+// Names lists the algorithms in the order in which statements on several tables
+// lock their rows.
+var Names = [...]Name{
+	LeakyBucket, LeakyBucketQueue, TokenBucket, GCRA,
+	FixedWindow, SlidingWindowCounter, SlidingWindowLog,
+}
+
+// Index returns n's place in Names, or -1 for a name that is not there.
+func (n Name) Index() int { return slices.Index(Names[:], n) }
+
+// Family groups the algorithms that keep the same state.
+type Family int
+
+// The families.
+const (
+	Buckets Family = iota
+	Windows
+	Counters
+	Logs
+)
+
+// Family returns the family of n.
+func (n Name) Family() Family {
+	switch n {
+	case FixedWindow:
+		return Windows
+	case SlidingWindowCounter:
+		return Counters
+	case SlidingWindowLog:
+		return Logs
+	}
+	return Buckets
+}

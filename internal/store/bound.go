@@ -1,0 +1,132 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+)
+
+// ErrTimeout is the cause of a context that Bound's timeout ended, and not the
+// caller.
+var ErrTimeout = fmt.Errorf("pglimit: Config.Timeout: %w", context.DeadlineExceeded)
+
+// Bound returns s with each method bounded by timeout, none if that is not positive.
+// A method whose context has ended sends nothing. When the context ends, the error
+// says whether the caller ended it or the timeout.
+func Bound(s Store, timeout time.Duration) Store { return bound{s, timeout} }
+
+// TimedOut returns err with the timeout that ended the wait.
+func TimedOut(err error, timeout time.Duration) error {
+	return fmt.Errorf("%w (Config.Timeout is %v)", err, timeout)
+}
+
+// EndedContext returns ctx's error as the limiter returns it.
+func EndedContext(ctx context.Context) error { return fmt.Errorf("pglimit: %w", ctx.Err()) }
+
+// AwaitEnd waits for the end of a context whose deadline is over: a connection's own
+// timer may fire first, and its error is not the database's.
+func AwaitEnd(ctx context.Context, err error) {
+	if deadline, ok := ctx.Deadline(); ok && err != nil && !time.Now().Before(deadline) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second): // a custom context that ignores its deadline
+		}
+	}
+}
+
+type bound struct {
+	inner   Store
+	timeout time.Duration
+}
+
+// Within runs f bounded by timeout, as Bound does each method.
+func Within[T any](ctx context.Context, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
+	if ctx.Err() != nil {
+		var none T
+		return none, EndedContext(ctx)
+	}
+	inner := ctx
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		inner, cancel = context.WithTimeoutCause(ctx, timeout, ErrTimeout)
+		defer cancel()
+	}
+	v, err := f(inner)
+	AwaitEnd(inner, err)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		err = EndedContext(ctx)
+	case inner.Err() != nil:
+		err = TimedOut(err, timeout)
+	}
+	return v, err
+}
+
+// do is Within for a method that returns an error alone.
+func do(ctx context.Context, timeout time.Duration, f func(context.Context) error) error {
+	_, err := Within(ctx, timeout, func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
+	return err
+}
+
+func (b bound) Take(ctx context.Context, q *Query) (Outcome, error) {
+	return Within(ctx, b.timeout, func(ctx context.Context) (Outcome, error) { return b.inner.Take(ctx, q) })
+}
+
+func (b bound) TakeAll(ctx context.Context, joints []*Joint, possible bool) (bool, error) {
+	return Within(ctx, b.timeout, func(ctx context.Context) (bool, error) { return b.inner.TakeAll(ctx, joints, possible) })
+}
+
+func (b bound) Fill(ctx context.Context, q *Query) (Outcome, error) {
+	return Within(ctx, b.timeout, func(ctx context.Context) (Outcome, error) { return b.inner.Fill(ctx, q) })
+}
+
+func (b bound) Refund(ctx context.Context, q *Query) (Outcome, error) {
+	return Within(ctx, b.timeout, func(ctx context.Context) (Outcome, error) { return b.inner.Refund(ctx, q) })
+}
+
+func (b bound) Undo(ctx context.Context, q *Query, g algorithm.Grant) (Outcome, error) {
+	return Within(ctx, b.timeout, func(ctx context.Context) (Outcome, error) { return b.inner.Undo(ctx, q, g) })
+}
+
+func (b bound) Get(ctx context.Context, q *Query) (Outcome, error) {
+	return Within(ctx, b.timeout, func(ctx context.Context) (Outcome, error) { return b.inner.Get(ctx, q) })
+}
+
+func (b bound) Usage(ctx context.Context, q *Query) (Usage, error) {
+	return Within(ctx, b.timeout, func(ctx context.Context) (Usage, error) { return b.inner.Usage(ctx, q) })
+}
+
+func (b bound) Block(ctx context.Context, q *Query, forUs int64) error {
+	return do(ctx, b.timeout, func(ctx context.Context) error { return b.inner.Block(ctx, q, forUs) })
+}
+
+func (b bound) Unblock(ctx context.Context, q *Query, until int64) error {
+	return do(ctx, b.timeout, func(ctx context.Context) error { return b.inner.Unblock(ctx, q, until) })
+}
+
+func (b bound) Reset(ctx context.Context, q *Query) error {
+	return do(ctx, b.timeout, func(ctx context.Context) error { return b.inner.Reset(ctx, q) })
+}
+
+func (b bound) Leave(ctx context.Context, q *Query, ticket int64) error {
+	return do(ctx, b.timeout, func(ctx context.Context) error { return b.inner.Leave(ctx, q, ticket) })
+}
+
+func (b bound) Reserve(ctx context.Context, q *Query, a *Admission) (Outcome, error) {
+	return Within(ctx, b.timeout, func(ctx context.Context) (Outcome, error) { return b.inner.Reserve(ctx, q, a) })
+}
+
+func (b bound) Settle(ctx context.Context, e *Ending) (Ended, error) {
+	return Within(ctx, b.timeout, func(ctx context.Context) (Ended, error) { return b.inner.Settle(ctx, e) })
+}
+
+func (b bound) Due(ctx context.Context, q *Query) ([]string, error) {
+	return Within(ctx, b.timeout, func(ctx context.Context) ([]string, error) { return b.inner.Due(ctx, q) })
+}
+
+func (b bound) NextDue(ctx context.Context) (int64, error) {
+	return Within(ctx, b.timeout, b.inner.NextDue)
+}

@@ -1,0 +1,71 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// tardy is a context whose deadline is over before it has ended, which it does when
+// somebody waits for that.
+type tardy struct {
+	context.Context
+	deadline time.Time
+	end      context.CancelFunc
+}
+
+func (t tardy) Deadline() (time.Time, bool) { return t.deadline, true }
+
+func (t tardy) Done() <-chan struct{} {
+	t.end()
+	return t.Context.Done()
+}
+
+// TestBoundByTheCaller: if the connection meets the caller's deadline first, the error is
+// the caller's all the same, not one for which a policy could fail open.
+func TestBoundByTheCaller(t *testing.T) {
+	t.Parallel()
+	ctx, end := context.WithCancel(t.Context())
+	_, err := Within(tardy{ctx, time.Now(), end}, -1, func(context.Context) (Outcome, error) {
+		return Outcome{}, fmt.Errorf("%w: i/o timeout", ErrUnavailable)
+	})
+	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestBoundTimeout: the timeout's error names it, and is no error of the caller's.
+func TestBoundTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		_, err := Within(t.Context(), 3*time.Second, func(ctx context.Context) (Outcome, error) {
+			<-ctx.Done()
+			if context.Cause(ctx) != ErrTimeout {
+				t.Errorf("the cause is %v", context.Cause(ctx))
+			}
+			return Outcome{}, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+		})
+		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "Config.Timeout is 3s") || time.Since(start) != 3*time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+	})
+}
+
+// TestBoundSendsNothingLate: a method whose context has ended is not called.
+func TestBoundSendsNothingLate(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := Bound(nil, time.Second) // would panic
+	if _, err := s.Take(ctx, new(Query)); !errors.Is(err, context.Canceled) {
+		t.Errorf("Take: %v", err)
+	}
+	if err := s.Reset(ctx, new(Query)); !errors.Is(err, context.Canceled) {
+		t.Errorf("Reset: %v", err)
+	}
+}

@@ -1,0 +1,124 @@
+package coalesce
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// splitRows is for how many waiting keys another statement is worth its price while
+// one is in flight. Fewer keys wait for that one: on a single hot key two statements
+// would only wait for each other.
+const splitRows = 8
+
+// batch is the rows that a goroutine sends, kept for its next statements.
+type batch struct {
+	rows []*row
+	sent []*store.Row
+}
+
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+// drain sends batches until no request waits, or so few that the other statements in
+// flight will do.
+func (l *line) drain() {
+	defer l.running.Done()
+	b := batches.Get().(*batch)
+	defer batches.Put(b)
+	for {
+		l.mu.Lock()
+		if len(l.queue) == 0 || l.inFlight > 1 && len(l.queue) < splitRows {
+			l.inFlight--
+			l.mu.Unlock()
+			return
+		}
+		b.rows = l.next(b.rows[:0])
+		l.mu.Unlock()
+		l.run(b, b.rows)
+		clear(b.rows) // they are their callers' again
+		clear(b.sent[:cap(b.sent)])
+		// Callers with an answer often ask again: let them, so that the next
+		// statement carries more.
+		runtime.Gosched()
+	}
+}
+
+// run decides rows, whatever becomes of their statement.
+func (l *line) run(b *batch, rows []*row) {
+	if len(rows) == 0 {
+		return
+	}
+	slices.SortFunc(rows, func(a, b *row) int {
+		return cmp.Or(strings.Compare(a.Query.Policy, b.Query.Policy), strings.Compare(a.Query.Key, b.Query.Key))
+	})
+	ctx, cancel := detached(l.options.Timeout)
+	defer cancel()
+	err := l.send(ctx, b, rows, patience)
+	if err != nil {
+		rows = answerDecided(rows)
+	}
+	switch {
+	case len(rows) == 0:
+	case err == store.ErrLocked:
+		l.sortOut(ctx, b, rows)
+	case errors.As(err, new(*store.RowError)) && len(rows) > 1:
+		l.runPieces(b, rows)
+	default:
+		answerAll(rows, err)
+	}
+}
+
+// pieces is into how many statements a batch is cut to find the row that fails or
+// delays it; the pieces with such a row are cut again. So a bad key costs its
+// neighbours few statements, however many they are.
+const pieces = 16
+
+func (l *line) runPieces(b *batch, rows []*row) {
+	for piece := range slices.Chunk(rows, (len(rows)+pieces-1)/pieces) {
+		l.run(b, piece)
+	}
+}
+
+// answerDecided answers the rows that a failed TakeMany has decided, and returns the
+// others.
+func answerDecided(rows []*row) []*row {
+	return slices.DeleteFunc(rows, func(r *row) bool {
+		if r.Outcome.Decided {
+			r.answer(nil)
+			return true
+		}
+		return false
+	})
+}
+
+func answerAll(rows []*row, err error) {
+	for _, r := range rows {
+		r.answer(err)
+	}
+}
+
+// detached returns a context for many callers: none of them can cancel it.
+func detached(timeout time.Duration) (context.Context, context.CancelFunc) {
+	if timeout <= 0 {
+		return context.Background(), func() {}
+	}
+	return context.WithTimeoutCause(context.Background(), timeout, store.ErrTimeout)
+}
+
+// send sends one statement for rows, which are in lock order, and leaves the outcomes
+// in them. A row that is locked for longer than wait is an ErrLocked.
+func (l *line) send(ctx context.Context, b *batch, rows []*row, wait time.Duration) error {
+	b.sent = b.sent[:0]
+	for _, r := range rows {
+		r.Query.LockWait = wait
+		b.sent = append(b.sent, &r.Row)
+	}
+	return l.many.TakeMany(ctx, b.sent, l.options.Now())
+}

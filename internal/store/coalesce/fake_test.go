@@ -1,0 +1,182 @@
+package coalesce
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/memory"
+)
+
+// fake is a store of many keys over the one in memory. A test lets each statement go by
+// step, has keys locked, and fails statements that a key is in.
+type fake struct {
+	*memory.Store
+	gate chan struct{} // a statement takes one; nil: none waits
+
+	mu      sync.Mutex
+	sent    []string // each statement: its keys and counts
+	waits   []time.Duration
+	locked  map[string]bool
+	bad     map[string]bool
+	refusal error
+	now     int64
+}
+
+func newFake() *fake {
+	return &fake{Store: memory.New(), locked: map[string]bool{}, bad: map[string]bool{}, now: 1e15}
+}
+
+// note notes a statement, waits for the gate and for locks as PostgreSQL does.
+func (f *fake) note(ctx context.Context, text string, rows []*store.Row) error {
+	f.mu.Lock()
+	f.sent = append(f.sent, text)
+	f.waits = append(f.waits, rows[0].Query.LockWait)
+	gate := f.gate
+	f.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range rows {
+		if f.bad[r.Query.Key] {
+			return &store.RowError{Err: fmt.Errorf("%w: a bad row", store.ErrInvalid)}
+		}
+	}
+	for _, r := range rows {
+		if f.locked[r.Query.Key] {
+			f.mu.Unlock()
+			time.Sleep(r.Query.LockWait)
+			f.mu.Lock()
+			if f.locked[r.Query.Key] {
+				return store.ErrLocked
+			}
+		}
+	}
+	return nil
+}
+
+func (f *fake) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	if err := f.note(ctx, "alone "+q.Key, []*store.Row{{Query: q, Count: 1}}); err != nil {
+		return store.Outcome{}, err
+	}
+	at := *q
+	at.Now = &f.now
+	return f.Store.Take(ctx, &at)
+}
+
+func (f *fake) TakeMany(ctx context.Context, rows []*store.Row, now *int64) error {
+	text := ""
+	counts := make([]int, len(rows)) // as they are when the statement is sent
+	for i, r := range rows {
+		counts[i] = r.Count
+		text += fmt.Sprintf("%s×%d ", r.Query.Key, r.Count)
+	}
+	if err := f.note(ctx, text, rows); err != nil {
+		return err
+	}
+	for i, r := range rows {
+		q := *r.Query
+		q.Count, q.Now = float64(counts[i]), now
+		r.Outcome, _ = f.Store.Take(ctx, &q)
+	}
+	return nil
+}
+
+func (f *fake) Locked(_ context.Context, rows []*store.Row) ([]bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	locked := make([]bool, len(rows))
+	for i, r := range rows {
+		locked[i] = f.locked[r.Query.Key]
+	}
+	return locked, nil
+}
+
+func (f *fake) Refuses() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.refusal
+}
+
+// set changes what the fake does from now on.
+func (f *fake) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// statements returns what was sent since the last call.
+func (f *fake) statements() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer func() { f.sent, f.waits = nil, nil }()
+	return f.sent
+}
+
+func (f *fake) options() Options {
+	return Options{Rows: 100, Statements: 2, Waiting: 1000, Timeout: 5 * time.Second, Patient: 1,
+		Now: func() *int64 { now := f.now; return &now }}
+}
+
+// query is a request of a token bucket of capacity 3.
+func query(key string, cost float64) *store.Query {
+	return &store.Query{
+		Algorithm: algorithm.TokenBucket, Policy: "p", Key: key, Shared: true,
+		Units: cost, Cost: cost, Count: 1, Unit: cost, Room: 3,
+		Rules:  algorithm.Rules{Burst: 3, Capacity: 3, Leak: 1e-9, Tick: 1, Period: 3600e6, Lifetime: 3600e6},
+		Commit: store.Durable,
+	}
+}
+
+// reply is what a Take returned.
+type reply struct {
+	store.Outcome
+	err error
+}
+
+// take takes in the background, in the order of its calls.
+func take(ctx context.Context, s *Store, q *store.Query) <-chan reply {
+	answer := make(chan reply, 1)
+	go func() {
+		o, err := s.Take(ctx, q)
+		answer <- reply{o, err}
+	}()
+	synctest.Wait() // until it is sent or waits
+	return answer
+}
+
+// bed is a Store over a fake whose first statement, for the key "first", waits at the
+// gate, so that all requests queue.
+func bed(t *testing.T, change func(*Options)) (*Store, *fake, <-chan reply) {
+	t.Helper()
+	f := newFake()
+	f.gate = make(chan struct{})
+	o := f.options()
+	if change != nil {
+		change(&o)
+	}
+	s := New(f, f, o)
+	first := take(t.Context(), s, query("first", 1))
+	if got := f.statements(); !slices.Equal(got, []string{"alone first"}) {
+		t.Fatalf("sent %q", got)
+	}
+	return s, f, first
+}
+
+// open lets one statement go.
+func (f *fake) open() {
+	f.gate <- struct{}{}
+	synctest.Wait()
+}

@@ -1,0 +1,163 @@
+package coalesce
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// TestLockedRowIsSetAside: a row that another transaction has locked delays its neighbours
+// by no more than the short wait, and is decided, in order of arrival, once it is free.
+func TestLockedRowIsSetAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.locked["held"] = true
+		s := New(f, f, f.options())
+		start := time.Now()
+		held := []<-chan reply{take(t.Context(), s, query("held", 1))}
+		time.Sleep(patience) // its lone statement finds it locked
+		synctest.Wait()
+		for range 4 {
+			held = append(held, take(t.Context(), s, query("held", 1)))
+		}
+		for i := range 20 {
+			if r := <-take(t.Context(), s, query(fmt.Sprint(i), 1)); r.err != nil || r.Granted != 1 {
+				t.Errorf("a neighbour: %+v", r)
+			}
+		}
+		if waited := time.Since(start); waited > 2*patience {
+			t.Errorf("the neighbours waited for %v", waited)
+		}
+		f.set(func() { delete(f.locked, "held") })
+		for i, c := range held {
+			if r := <-c; r.err != nil || (r.Granted == 1) != (i < 3) {
+				t.Errorf("request %d for the locked key: %+v", i, r)
+			}
+		}
+		s.Close()
+	})
+}
+
+// TestLockedRowTakesNoMore: a request that comes while the lane's statement for its key is
+// in flight is in the next one.
+func TestLockedRowTakesNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.locked["held"] = true
+		s := New(f, f, f.options())
+		first := take(t.Context(), s, query("held", 1))
+		time.Sleep(patience + patience/2) // the lane's statement is in flight
+		synctest.Wait()
+		second := take(t.Context(), s, query("held", 1))
+		f.set(func() { delete(f.locked, "held") })
+		if a, b := <-first, <-second; a.Granted != 1 || b.Granted != 1 {
+			t.Errorf("%+v, %+v", a, b)
+		}
+		s.Close()
+	})
+}
+
+// TestLockedRowKeepsItsOrder: a request for the key that queued while the batch was in
+// flight comes after those of the batch.
+func TestLockedRowKeepsItsOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
+		f.set(func() { f.locked["b"] = true })
+		take(t.Context(), s, query("a", 1))
+		first := take(t.Context(), s, query("b", 3))
+		f.open() // the batch of both is at the gate
+		later := take(t.Context(), s, query("b", 2))
+		f.statements()
+		f.open()
+		time.Sleep(patience)
+		synctest.Wait()
+		close(f.gate)
+		f.set(func() { delete(f.locked, "b") })
+		if a, b := <-first, <-later; a.Granted != 1 || b.Granted != 0 || b.err != nil {
+			t.Errorf("%+v, %+v", a, b)
+		}
+		s.Close()
+		if got := f.statements(); slices.Contains(got, "a×1 b×1 ") || strings.Count(fmt.Sprint(got), "b×1") != 2 {
+			t.Errorf("sent %q", got)
+		}
+	})
+}
+
+// TestLockedRowInABatch: the others of its batch are sent again without it, at once.
+func TestLockedRowInABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, _ := bed(t, nil)
+		f.set(func() { f.locked["b"] = true })
+		var all []<-chan reply
+		for _, key := range []string{"a", "b", "c"} {
+			all = append(all, take(t.Context(), s, query(key, 1)))
+		}
+		close(f.gate)
+		if a, c := <-all[0], <-all[2]; a.Granted != 1 || c.Granted != 1 {
+			t.Errorf("%+v, %+v", a, c)
+		}
+		if got := f.statements(); !slices.Contains(got, "a×1 b×1 c×1 ") || !slices.Contains(got, "a×1 c×1 ") {
+			t.Errorf("sent %q", got)
+		}
+		f.set(func() { delete(f.locked, "b") })
+		if b := <-all[1]; b.Granted != 1 || b.err != nil {
+			t.Errorf("%+v", b)
+		}
+		s.Close()
+	})
+}
+
+// TestLockedRowWaitsLonger: each turn of a key waits for twice as long, up to the timeout,
+// so that a row which stays locked costs few statements; its callers time out.
+func TestLockedRowWaitsLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.locked["held"] = true
+		s := New(f, f, f.options())
+		start := time.Now()
+		r := <-take(t.Context(), s, query("held", 1))
+		if !errors.Is(r.err, store.ErrUnavailable) || time.Since(start) != 5*time.Second {
+			t.Errorf("after %v: %+v", time.Since(start), r)
+		}
+		s.Close()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if len(f.sent) > 12 || len(f.sent) < 8 {
+			t.Errorf("%d statements: %v", len(f.sent), f.waits)
+		}
+		for i := 2; i < len(f.waits); i++ {
+			if f.waits[i] != min(2*f.waits[i-1], 5*time.Second) {
+				t.Errorf("the waits were %v", f.waits)
+			}
+		}
+	})
+}
+
+// TestLockedKeysTakeTurns: one that is free again does not wait for one that is not.
+func TestLockedKeysTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.locked["stays"], f.locked["goes"] = true, true
+		s := New(f, f, f.options())
+		stays, goes := take(t.Context(), s, query("stays", 1)), take(t.Context(), s, query("goes", 1))
+		time.Sleep(200 * time.Millisecond)
+		f.set(func() { delete(f.locked, "goes") })
+		start := time.Now()
+		if r := <-goes; r.err != nil || r.Granted != 1 || time.Since(start) > time.Second {
+			t.Errorf("after %v: %+v", time.Since(start), r)
+		}
+		if r := <-stays; !errors.Is(r.err, store.ErrUnavailable) {
+			t.Errorf("%+v", r)
+		}
+		s.Close()
+		if got := strings.Join(f.statements(), " "); !strings.Contains(got, "goes") {
+			t.Error(got)
+		}
+	})
+}

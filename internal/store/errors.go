@@ -1,0 +1,48 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// The errors that stores return. The limiter's errors of these names are these.
+var (
+	ErrInvalid     = errors.New("pglimit: invalid")
+	ErrUnsupported = errors.New("pglimit: unsupported")
+	ErrUnavailable = errors.New("pglimit: database unavailable")
+	ErrOverloaded  = errors.New("pglimit: overloaded")
+	ErrNoHold      = errors.New("pglimit: no such hold")
+	ErrHoldEnded   = errors.New("pglimit: the hold has ended")
+	ErrClosed      = errors.New("pglimit: limiter is closed")
+	ErrNotMigrated = errors.New("pglimit: the database has no pglimit tables of this version in its search_path: run `pglimit migrate up` or call migrations.Up")
+	ErrRetryTx     = errors.New("pglimit: transaction conflict: roll back and run the transaction again")
+)
+
+// ErrLocked says that another transaction has locked a row for longer than
+// Query.LockWait. It reaches a caller only if the caller's time ends just then.
+var ErrLocked = fmt.Errorf("%w: %w: another transaction holds the key's row", ErrUnavailable, context.DeadlineExceeded)
+
+// RowError is the error of a TakeMany that failed because of a value in one of its
+// rows.
+type RowError struct{ Err error }
+
+// Error returns Err's text.
+func (e *RowError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *RowError) Unwrap() error { return e.Err }
+
+// Invalid returns an ErrInvalid that names an argument, its value and what it should
+// be.
+func Invalid(field, value, reason string) error {
+	return fmt.Errorf("%w: %s %s: %s", ErrInvalid, field, value, reason)
+}
+
+// Quote returns a caller's text in quotes, cut to a length that a log can bear.
+func Quote(s string) string {
+	if len(s) > 40 {
+		return fmt.Sprintf("%.40q… (%d bytes)", s, len(s))
+	}
+	return fmt.Sprintf("%q", s)
+}

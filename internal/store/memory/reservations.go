@@ -1,0 +1,222 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// reservations holds the reservations of one process. Its lock is taken before those
+// of the shards.
+type reservations struct {
+	mu           sync.Mutex
+	byID         map[string]*record
+	byIdempotent map[idempotent]*record
+	open         map[entryKey]map[*record]bool
+	sweepAt      int
+}
+
+// idempotent is what an admission is remembered under.
+type idempotent struct {
+	entryKey
+	key string
+}
+
+// record is a reservation and what only this store keeps of it.
+type record struct {
+	store.Reservation
+	idempotency string // as stored; empty for none
+	forgetAt    int64
+}
+
+func newReservations() reservations {
+	return reservations{
+		byID: map[string]*record{}, byIdempotent: map[idempotent]*record{}, open: map[entryKey]map[*record]bool{}, sweepAt: minSweep,
+	}
+}
+
+func (h *record) entryKey() entryKey { return entryKey{h.Algorithm, h.Policy, h.Key} }
+
+// Reserve takes one step and notes it, unless it was admitted before.
+func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
+	m.reservations.mu.Lock()
+	defer m.reservations.mu.Unlock()
+	now := clock(q.Now)
+	m.forget(now)
+	_, k := m.shard(q)
+	var before *record
+	if a.Idempotency != "" {
+		before = m.reservations.byIdempotent[idempotent{k, a.Idempotency}]
+	}
+	switch {
+	case before != nil && before.forgetAt > now && !before.Overdue(now):
+		c := before.Reservation
+		return store.Outcome{Before: &c}, nil
+	case !q.Possible():
+		return m.Get(ctx, q)
+	case before != nil && before.forgetAt <= now:
+		m.drop(before, now)
+	case before != nil:
+		m.end(before, store.Expired, 0, now)
+	}
+	o, err := m.Take(ctx, q)
+	if err != nil || o.Granted <= 0 {
+		return o, err
+	}
+	n := &record{
+		Reservation: store.Reservation{
+			Rules: q.Rules, Algorithm: q.Algorithm, Limit: a.Limit, ID: a.ID, State: a.State, Policy: q.Policy, Key: q.Key,
+			Reserved: q.Units, Units: q.Units, Level: o.View.Level(&q.Rules, o.UpdatedAt),
+			CountedAt: o.UpdatedAt, CreatedAt: o.UpdatedAt, ExpiresAt: o.UpdatedAt + a.TTL,
+		},
+		idempotency: a.Idempotency, forgetAt: o.UpdatedAt + a.TTL + a.Remember,
+	}
+	if g := o.View.Counted(o.UpdatedAt); g.At != 0 {
+		n.CountedAt = g.At
+	} else {
+		n.EndsAt = g.EndsAt
+	}
+	m.reservations.byID[n.ID] = n
+	if n.State == store.Held {
+		if m.reservations.open[k] == nil {
+			m.reservations.open[k] = map[*record]bool{}
+		}
+		m.reservations.open[k][n] = true
+	}
+	if n.idempotency != "" {
+		m.reservations.byIdempotent[idempotent{k, n.idempotency}] = n
+	}
+	return o, nil
+}
+
+// Settle ends a reservation.
+func (m *Store) Settle(_ context.Context, c *store.Ending) (store.Ended, error) {
+	m.reservations.mu.Lock()
+	defer m.reservations.mu.Unlock()
+	h, now := m.reservations.byID[c.ID], clock(c.Now)
+	if h == nil || h.State == store.Spent || h.forgetAt <= now && c.State != store.Expired {
+		return store.Ended{}, fmt.Errorf("%w: %s", store.ErrNoHold, store.Quote(c.ID))
+	}
+	return m.end(h, c.State, c.Units, now), nil
+}
+
+// end brings a reservation to a state, and the key to what is counted of it then. The
+// lock of the reservations is held.
+func (m *Store) end(h *record, state store.State, units float64, now int64) store.Ended {
+	s := store.Ended{Reservation: h.Reservation, Now: now}
+	s.Changed = h.State == store.Held && (state != store.Expired || h.ExpiresAt <= now) || h.State == store.Expired && state == store.Settled
+	back := 0.0
+	moves := s.Changed && units != h.Units && (h.Algorithm != algorithm.FixedWindow || h.EndsAt > now)
+	q := store.Query{Rules: h.Rules, Algorithm: h.Algorithm, Policy: h.Policy, Key: h.Key, Now: &now}
+	_, _ = m.with(&q, moves, func(e *entry, now, at int64) float64 {
+		if moves {
+			fresh := e.rules.Capacity == 0 // or only a block made it
+			if fresh {
+				e.rules = h.Rules
+			}
+			back = e.state.Settle(&e.rules, now, at, algorithm.Held{Rules: h.Rules, Units: h.Units, CountedAt: h.CountedAt, EndsAt: h.EndsAt}, units, fresh)
+			e.updatedAt = at
+		}
+		s.Outcome = e.standing(&q, now, at, 0)
+		return 0
+	})
+	if !s.Changed {
+		return s
+	}
+	s.Freed = back > 0
+	h.State = state
+	delete(m.reservations.open[h.entryKey()], h)
+	if len(m.reservations.open[h.entryKey()]) == 0 {
+		delete(m.reservations.open, h.entryKey())
+	}
+	if state == store.Settled {
+		h.Units = units
+		return s
+	}
+	h.Units -= back
+	if h.idempotency != "" { // what came to nothing may be requested again
+		delete(m.reservations.byIdempotent, idempotent{h.entryKey(), h.idempotency})
+		h.idempotency = ""
+	}
+	return s
+}
+
+// Due lists the key's open reservations that have expired, the first to expire first.
+func (m *Store) Due(_ context.Context, q *store.Query) ([]string, error) {
+	m.reservations.mu.Lock()
+	defer m.reservations.mu.Unlock()
+	now := clock(q.Now)
+	var due []*record
+	for h := range m.reservations.open[entryKey{q.Algorithm, q.Policy, q.Key}] {
+		if h.ExpiresAt <= now {
+			due = append(due, h)
+		}
+	}
+	slices.SortFunc(due, func(a, b *record) int {
+		return cmp.Or(cmp.Compare(a.ExpiresAt, b.ExpiresAt), cmp.Compare(a.Units, b.Units))
+	})
+	due = due[:min(len(due), store.MaxDue)]
+	ids := make([]string, len(due))
+	for i, h := range due {
+		ids[i] = h.ID
+	}
+	return ids, nil
+}
+
+// NextDue returns the time until the next open reservation expires.
+func (m *Store) NextDue(context.Context) (int64, error) {
+	m.reservations.mu.Lock()
+	defer m.reservations.mu.Unlock()
+	now, wait := clock(nil), int64(store.NoneDue)
+	for _, open := range m.reservations.open {
+		for h := range open {
+			wait = min(wait, h.ExpiresAt-now)
+		}
+	}
+	return wait, nil
+}
+
+// forget drops what is not remembered any longer whenever the reservations have
+// doubled. The lock of the reservations is held.
+func (m *Store) forget(now int64) {
+	if len(m.reservations.byID) < m.reservations.sweepAt {
+		return
+	}
+	for _, h := range m.reservations.byID {
+		if h.forgetAt <= now {
+			m.drop(h, now)
+		}
+	}
+	m.reservations.sweepAt = max(minSweep, 2*len(m.reservations.byID))
+}
+
+// drop forgets one reservation and gives back what it still counts.
+func (m *Store) drop(h *record, now int64) {
+	m.end(h, store.Expired, 0, now)
+	delete(m.reservations.byID, h.ID)
+	if h.idempotency != "" {
+		delete(m.reservations.byIdempotent, idempotent{h.entryKey(), h.idempotency})
+	}
+}
+
+// Usage returns how the key stands with its open reservations.
+func (m *Store) Usage(ctx context.Context, q *store.Query) (u store.Usage, err error) {
+	m.reservations.mu.Lock()
+	defer m.reservations.mu.Unlock()
+	if u.Outcome, err = m.Get(ctx, q); err != nil {
+		return u, err
+	}
+	w, windowed := u.Outcome.View.(*algorithm.Window)
+	for h := range m.reservations.open[entryKey{q.Algorithm, q.Policy, q.Key}] {
+		if !windowed || h.EndsAt == w.EndsAt && h.EndsAt > u.Outcome.Now {
+			u.Reservations++
+			u.Reserved += h.Units
+		}
+	}
+	return u, nil
+}

@@ -1,0 +1,272 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+	"github.com/pglimit/pglimit/internal/store/postgres/statement"
+)
+
+// TakeAll takes all joints, which are in lock order, or none.
+func (p Store) TakeAll(ctx context.Context, joints []*store.Joint, possible bool) (allowed bool, err error) {
+	for try := 1; ; try++ {
+		allowed, err = p.takeAllOnce(ctx, joints, possible)
+		if err != exec.ErrOtherPeriod {
+			return allowed, exec.Translate(err, p.tx)
+		}
+		if err := p.compare(ctx, try); err != nil {
+			return false, err
+		}
+	}
+}
+
+func (p Store) takeAllOnce(ctx context.Context, joints []*store.Joint, possible bool) (allowed bool, err error) {
+	switch {
+	case !possible:
+		err = p.runner.Do(ctx, func(tx db.DBTX) error { return readAll(ctx, tx, joints) })
+	case p.tx:
+		err = p.runner.Within(ctx, func(tx db.DBTX) (err error) {
+			allowed, err = p.lockThenTake(ctx, tx, joints)
+			return err
+		})
+	default:
+		allowed, err = p.takeOrRollBack(ctx, joints)
+	}
+	return allowed, err
+}
+
+// takeOrRollBack takes all in a transaction of its own, which is rolled back
+// unless all were granted. What a denial starts and tells comes after that.
+func (p Store) takeOrRollBack(ctx context.Context, joints []*store.Joint) (allowed bool, err error) {
+	var blocks, reads []exec.Call
+	err = p.runner.Within(ctx, func(tx db.DBTX) error {
+		if err := exec.Together(ctx, tx, p.takes(ctx, joints, 1, false)); err != nil {
+			return err
+		}
+		if allowed = store.AllFit(joints); allowed {
+			return nil
+		}
+		blocks, reads = begunBlocks(ctx, joints), leftBehind(ctx, joints)
+		if u, ok := tx.(exec.Unwinder); ok {
+			err := u.Unwind(ctx, blocks, reads)
+			blocks, reads = nil, nil
+			return err
+		}
+		return exec.ErrRolledBack
+	})
+	if err != exec.ErrRolledBack {
+		return allowed, err
+	}
+	if len(blocks) > 0 {
+		err := p.runner.Within(ctx, func(tx db.DBTX) error { return exec.Together(ctx, tx, blocks) })
+		if err != nil {
+			return false, err
+		}
+	}
+	if len(reads) > 0 {
+		return false, p.runner.Do(ctx, func(tx db.DBTX) error { return exec.Together(ctx, tx, reads) })
+	}
+	return false, nil
+}
+
+// leftBehind are the calls that find how what was rolled back stands: of a
+// level that was added to and given back the last digit could be another.
+func leftBehind(ctx context.Context, joints []*store.Joint) (reads []exec.Call) {
+	for _, j := range joints {
+		j.Show(func(float64) algorithm.View { return j.Outcome.View })
+		q, at := j.Query, j.Outcome.UpdatedAt
+		if q.Now == nil {
+			q.Now = &at
+		}
+		switch {
+		case j.Fits():
+			reads = append(reads, get(ctx, j, q, func(o store.Outcome) {
+				o.Granted = j.Outcome.Granted
+				j.Outcome = o
+				j.Show(func(float64) algorithm.View { return o.View })
+			}))
+		case j.Algorithm == algorithm.SlidingWindowLog: // the Take told of the sum
+			reads = append(reads, frees(ctx, j, q, len(j.Needs)-1)...)
+		}
+	}
+	return reads
+}
+
+// begunBlocks are the calls that start the blocks that a denial starts.
+func begunBlocks(ctx context.Context, joints []*store.Joint) (blocks []exec.Call) {
+	for _, j := range joints {
+		if !j.Fits() && !j.Outcome.Blocked && j.BlockFor > 0 {
+			at := j.Outcome.UpdatedAt
+			j.Outcome.BlockedUntil = at + j.BlockFor
+			blocks = append(blocks, func(tx db.DBTX) error {
+				return statement.Of(j.Algorithm).Block(ctx, tx, db.TokenBucketBlockParams{
+					Policy: j.Policy, Key: j.Key, ForUs: j.BlockFor, NowUs: &at, Commit: string(j.Commit),
+				})
+			})
+		}
+	}
+	return blocks
+}
+
+// lockThenTake takes all in the caller's transaction, without having to undo
+// anything there: asks for a count of 0 lock the rows and tell how they stand.
+// If all fit, all are asked for again as of that moment.
+func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, joints []*store.Joint) (allowed bool, err error) {
+	if err := exec.Together(ctx, tx, p.takes(ctx, joints, 0, false)); err != nil {
+		return false, err
+	}
+	for _, j := range joints {
+		j.Judge(j.Outcome.Blocked)
+	}
+	if store.AllFit(joints) {
+		if err := exec.Together(ctx, tx, p.takes(ctx, joints, 1, true)); err != nil {
+			return false, err
+		}
+		if !store.AllFit(joints) {
+			return false, fmt.Errorf("%w: a row changed while it was locked", store.ErrRetryTx)
+		}
+		return true, nil
+	}
+	calls := begunBlocks(ctx, joints)
+	for _, j := range joints {
+		j.Show(func(float64) algorithm.View { return j.Outcome.View })
+		if j.Algorithm == algorithm.SlidingWindowLog && !j.Fits() { // it was asked about no units
+			q := j.Query
+			q.Now = &j.Outcome.UpdatedAt
+			calls = append(calls, frees(ctx, j, q, len(j.Needs))...)
+		}
+	}
+	if len(calls) == 0 {
+		return false, nil
+	}
+	return false, exec.Together(ctx, tx, calls)
+}
+
+// takes are the calls that ask for count times all joints, one call for each
+// table; again is as of when the rows were asked for before.
+func (p Store) takes(ctx context.Context, joints []*store.Joint, count int, again bool) (calls []exec.Call) {
+	for len(joints) > 0 {
+		n := 1
+		// A TakeMany knows no room but the capacity.
+		for n < len(joints) && joints[n].Algorithm == joints[0].Algorithm && !joints[0].Hurried() && !joints[n].Hurried() {
+			n++
+		}
+		now := joints[0].Now
+		if again && now == nil {
+			// No later than when any of them was: each row's clock is at that.
+			earliest := joints[0].Outcome.UpdatedAt
+			for _, j := range joints[:n] {
+				earliest = min(earliest, j.Outcome.UpdatedAt)
+			}
+			now = &earliest
+		}
+		if n == 1 {
+			calls = append(calls, p.takeOne(ctx, joints[0], count, now))
+		} else {
+			calls = append(calls, p.takeMany(ctx, joints[:n], count, now))
+		}
+		joints = joints[n:]
+	}
+	return calls
+}
+
+// takeMany is the call of a TakeMany, whose outcomes are then the joints'.
+func (p Store) takeMany(ctx context.Context, joints []*store.Joint, count int, now *int64) exec.Call {
+	rows := make([]*store.Row, len(joints))
+	for i, j := range joints {
+		p.setEdges(&j.Query, now)
+		rows[i] = &store.Row{Query: &j.Query, Count: count}
+	}
+	take := statement.Of(joints[0].Algorithm).TakeManyLater(rows, now)
+	return func(tx db.DBTX) error {
+		if err := take(ctx, tx); err != nil {
+			return named(err, joints)
+		}
+		for i, j := range joints {
+			j.Outcome = rows[i].Outcome
+		}
+		return nil
+	}
+}
+
+// readAll only reads how the keys stand: one of the joints never fits.
+func readAll(ctx context.Context, tx db.DBTX, joints []*store.Joint) error {
+	var reads []exec.Call
+	for _, j := range joints {
+		reads = append(reads, get(ctx, j, j.Query, func(o store.Outcome) {
+			j.Outcome = o
+			j.Show(func(float64) algorithm.View { return o.View })
+		}))
+		if j.Algorithm == algorithm.SlidingWindowLog {
+			reads = append(reads, frees(ctx, j, j.Query, len(j.Needs)-1)...)
+		}
+	}
+	if err := exec.Together(ctx, tx, reads); err != nil {
+		return err
+	}
+	for _, j := range joints {
+		j.Judge(j.Outcome.BlockedUntil > j.Outcome.UpdatedAt)
+	}
+	return nil
+}
+
+// take is the call of a Take, whose outcome is then the joint's.
+func (p Store) takeOne(ctx context.Context, j *store.Joint, count int, now *int64) exec.Call {
+	q := j.Query
+	q.Count, q.Now = float64(count), now
+	p.setEdges(&q, now)
+	return func(tx db.DBTX) error {
+		o, err := statement.Of(q.Algorithm).Take(ctx, tx, &q)
+		if err != nil {
+			return named(err, []*store.Joint{j})
+		}
+		if q.Now != nil {
+			o.Now = *q.Now
+		}
+		j.Outcome = o
+		return nil
+	}
+}
+
+// get is the call of a Get.
+func get(ctx context.Context, j *store.Joint, q store.Query, then func(store.Outcome)) exec.Call {
+	return func(tx db.DBTX) error {
+		o, err := statement.Of(q.Algorithm).Get(ctx, tx, &q)
+		if err != nil {
+			return named(err, []*store.Joint{j})
+		}
+		if q.Now != nil {
+			o.Now = *q.Now
+		}
+		then(o)
+		return nil
+	}
+}
+
+// named adds the asks to an error that their values caused.
+func named(err error, joints []*store.Joint) error {
+	if !exec.IsDataError(err) {
+		return err
+	}
+	indexes := make([]string, len(joints))
+	for i, j := range joints {
+		indexes[i] = fmt.Sprintf("asks[%d]", j.Index)
+	}
+	return fmt.Errorf("%s: %w", strings.Join(indexes, " or "), err)
+}
+
+// frees are the calls that find, for each of the first n parts of a log's joint,
+// the entry that has to leave before it fits.
+func frees(ctx context.Context, j *store.Joint, q store.Query, n int) []exec.Call {
+	calls := make([]exec.Call, n)
+	for i, need := range j.Needs[:n] {
+		q.Units, q.Unit = need, need
+		calls[i] = get(ctx, j, q, func(o store.Outcome) { j.Views[i] = o.View })
+	}
+	return calls
+}

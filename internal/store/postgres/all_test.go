@@ -1,0 +1,109 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// script is a runner over a connection that can send one statement at a time.
+// It notes the statements by their names, and answers Takes with granted.
+type script struct {
+	granted map[string]float64 // by key
+	sent    []string
+}
+
+func (s *script) Do(_ context.Context, f func(db.DBTX) error) error { return f(s) }
+
+func (s *script) Within(_ context.Context, f func(db.DBTX) error) error {
+	s.sent = append(s.sent, "begin")
+	err := f(s)
+	if err == nil {
+		s.sent = append(s.sent, "commit")
+	} else {
+		s.sent = append(s.sent, "rollback")
+	}
+	return err
+}
+
+func (s *script) note(sql string, args []any) string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(sql, "-- name: "), " ")
+	if strings.HasPrefix(name, "Holds") {
+		return ""
+	}
+	s.sent = append(s.sent, name)
+	i := slices.IndexFunc(args, func(arg any) bool { _, ok := s.granted[fmt.Sprint(arg)]; return ok })
+	if i < 0 {
+		return ""
+	}
+	s.sent[len(s.sent)-1] += " " + args[i].(string)
+	return args[i].(string)
+}
+
+func (s *script) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	s.note(sql, args)
+	return pgconn.CommandTag{}, nil
+}
+
+func (s *script) Query(context.Context, string, ...any) (pgx.Rows, error) {
+	return nil, errors.New("one statement at a time")
+}
+
+func (s *script) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
+	return scriptRow(s.granted[s.note(sql, args)])
+}
+
+// scriptRow has granted in its first column and zeros in all others.
+type scriptRow float64
+
+func (r scriptRow) Scan(into ...any) error {
+	if granted, ok := into[0].(*float64); ok {
+		*granted = float64(r)
+	}
+	return nil
+}
+
+// TestTakeAllOneByOne: over a connection without pipelining the statements are
+// the same, in the same order, and blocks come in a transaction after the other.
+func TestTakeAllOneByOne(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	joint := func(a algorithm.Name, key string, blockFor int64) *store.Joint {
+		j := &store.Joint{Query: store.Query{
+			Algorithm: a, Policy: "p", Key: key, Units: 1, Cost: 1, Count: 1, Unit: 1, Room: 10,
+			Rules: algorithm.Rules{Burst: 10, Capacity: 10, Leak: 1e-9, Tick: 1, Period: 3600e6, BlockFor: blockFor, Lifetime: 3600e6},
+		}}
+		j.Needs = []float64{1}
+		return j
+	}
+	for _, c := range []struct {
+		tx      bool
+		granted map[string]float64
+		want    string
+	}{
+		{false, map[string]float64{"a": 1, "b": 1, "c": 1}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c commit"},
+		{false, map[string]float64{"a": 1, "b": 0, "c": 1}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c rollback begin GCRABlock b commit TokenBucketGet a SlidingWindowLogGet c"},
+		{false, map[string]float64{"a": 1, "b": -1, "c": 0}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c rollback TokenBucketGet a"},
+		{true, map[string]float64{"a": -1, "b": 0, "c": 0}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c commit"},
+	} {
+		s := &script{granted: c.granted}
+		p := Store{runner: s, tx: c.tx, ahead: new(atomic.Int64)}
+		allowed, err := p.TakeAll(ctx, []*store.Joint{
+			joint(algorithm.TokenBucket, "a", 0), joint(algorithm.GCRA, "b", 3600e6), joint(algorithm.SlidingWindowLog, "c", 0),
+		}, true)
+		if got := strings.Join(s.sent, " "); got != c.want || err != nil {
+			t.Errorf("%v, %v: sent\n%s, want\n%s", allowed, err, got, c.want)
+		}
+	}
+}

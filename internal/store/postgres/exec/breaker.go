@@ -1,0 +1,104 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// Breaker runs statements until the server has not answered several times in a
+// row: then it fails them at once, but for one every rest, which probes.
+type Breaker struct {
+	inner Runner
+	after int64 // failures in a row
+	rest  int64 // microseconds
+	clock func() int64
+
+	failures atomic.Int64
+	until    atomic.Int64 // while open: nobody asks before, and then one; closed: 0
+	last     atomic.Pointer[error]
+}
+
+// NewBreaker returns a Breaker over inner that opens after so many failures in a row,
+// for rest; clock returns microseconds.
+func NewBreaker(inner Runner, after int64, rest time.Duration, clock func() int64) *Breaker {
+	return &Breaker{inner: inner, after: after, rest: rest.Microseconds(), clock: clock}
+}
+
+// Do is Runner.Do, unless the breaker is open.
+func (b *Breaker) Do(ctx context.Context, f func(db.DBTX) error) error {
+	return b.watch(ctx, f, b.inner.Do)
+}
+
+// Within is Runner.Within, unless the breaker is open.
+func (b *Breaker) Within(ctx context.Context, f func(db.DBTX) error) error {
+	return b.watch(ctx, f, b.inner.Within)
+}
+
+// watch runs f by run if it may, and notes what came of it.
+func (b *Breaker) watch(ctx context.Context, f func(db.DBTX) error, run func(context.Context, func(db.DBTX) error) error) error {
+	if err := b.admit(); err != nil {
+		return err
+	}
+	err := run(ctx, f)
+	store.AwaitEnd(ctx, err)
+	switch {
+	case answered(err):
+		if b.failures.Load() != 0 || b.until.Load() != 0 {
+			b.failures.Store(0)
+			b.until.Store(0)
+		}
+	case ctx.Err() == nil || context.Cause(ctx) == store.ErrTimeout:
+		if b.failures.Add(1) >= b.after {
+			b.last.Store(&err)
+			b.until.Store(b.clock() + b.rest)
+		}
+	}
+	return err
+}
+
+// admit lets all pass while closed. While open one passes every rest: who moves
+// until on.
+func (b *Breaker) admit() error {
+	until := b.until.Load()
+	if until == 0 {
+		return nil
+	}
+	now := b.clock()
+	wait := until - now
+	if wait <= 0 || wait > b.rest { // the latter if the clock was set back
+		if b.until.CompareAndSwap(until, now+b.rest) {
+			return nil
+		}
+		wait = b.rest
+	}
+	return b.refusal(wait)
+}
+
+// Refuses returns an error while the breaker is open, so that callers need not wait
+// for the statement that probes.
+func (b *Breaker) Refuses() error {
+	if until := b.until.Load(); until != 0 {
+		return b.refusal(max(0, until-b.clock()))
+	}
+	return nil
+}
+
+func (b *Breaker) refusal(wait int64) error {
+	return fmt.Errorf("not asked: the circuit breaker is open (Config.BreakAfter) and tries again in %v; the last failure: %w", time.Duration(wait)*time.Microsecond, *b.last.Load())
+}
+
+// answered reports whether the server answered: with a result, with an error of its
+// own, or with what the errors of this package and ErrLocked say.
+func answered(err error) bool {
+	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod || err == ErrRolledBack {
+		return true
+	}
+	code := sqlState(err)
+	return code != "" && code != tooManyConnections && !strings.HasPrefix(code, serverGoes)
+}

@@ -1,0 +1,78 @@
+// Package exec runs statements: on connections of a pool of pgx or database/sql, or
+// in a caller's transaction; again after a conflict, many in one round trip, and
+// not while the server has stopped answering.
+package exec
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// The SQLSTATEs that mean something here, or how they begin.
+const (
+	serializationFailure = "40001"
+	deadlockDetected     = "40P01"
+	lockNotAvailable     = "55P03"
+	undefinedTable       = "42P01"
+	undefinedColumn      = "42703"
+	undefinedFunction    = "42883"
+	uniqueViolation      = "23505"
+	tooManyConnections   = "53300"
+	dataException        = "22"  // a class: the value does not suit this database
+	constraintViolation  = "23"  // a class
+	serverGoes           = "57P" // the server or the connection shuts down, or is not ready yet
+)
+
+// ErrOtherPeriod says that a statement wrote nothing, because the database's clock is
+// in a calendar period that the statement was not given.
+var ErrOtherPeriod = fmt.Errorf("%w: its clock is in another period than this machine's", store.ErrUnavailable)
+
+// sqlState returns the SQLSTATE if the server sent the error, else "". pgx's and
+// lib/pq's errors have this method.
+func sqlState(err error) string {
+	var answer interface{ SQLState() string }
+	if errors.As(err, &answer) {
+		return answer.SQLState()
+	}
+	return ""
+}
+
+// conflict reports whether running the same statement again may help.
+func conflict(err error) bool {
+	switch sqlState(err) {
+	case serializationFailure, deadlockDetected, lockNotAvailable:
+		return true
+	}
+	return false
+}
+
+// IsLockTimeout reports whether a row was locked for longer than lock_timeout.
+func IsLockTimeout(err error) bool { return sqlState(err) == lockNotAvailable }
+
+// IsDuplicate reports whether a unique index refused a row.
+func IsDuplicate(err error) bool { return sqlState(err) == uniqueViolation }
+
+// IsDataError reports whether the statement failed because of a value in it.
+func IsDataError(err error) bool {
+	code := sqlState(err)
+	return len(code) == 5 && (code[:2] == dataException || code[:2] == constraintViolation)
+}
+
+// Translate returns what the driver returned as one of the store's errors.
+func Translate(err error, inTx bool) error {
+	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod {
+		return err
+	}
+	code := sqlState(err)
+	switch {
+	case inTx && conflict(err):
+		return fmt.Errorf("%w: %w", store.ErrRetryTx, err)
+	case code == undefinedTable, code == undefinedColumn, code == undefinedFunction:
+		return fmt.Errorf("%w: %w", store.ErrNotMigrated, err)
+	case len(code) == 5 && code[:2] == dataException:
+		return fmt.Errorf("%w: %w", store.ErrInvalid, err)
+	}
+	return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+}

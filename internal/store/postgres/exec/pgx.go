@@ -1,0 +1,201 @@
+package exec
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
+)
+
+// PGX returns the connections of a pgx pool.
+func PGX(pool *pgxpool.Pool) Connections { return pgxConnections{pool} }
+
+type pgxConnections struct{ *pgxpool.Pool }
+
+// beginning begins a transaction whatever the database's default isolation is.
+const beginning = "begin isolation level read committed"
+
+// poolTx is a transaction on a connection of the pool. Its BEGIN travels with
+// the first statements, if they are sent together.
+type poolTx struct {
+	*pgxpool.Conn
+}
+
+// once commits if f returns nil and rolls back if not, unless f has rolled back
+// itself.
+func (p pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
+	conn, err := p.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release() // closes it if it is still in a transaction
+	tx := poolTx{conn}
+	err = f(tx)
+	switch {
+	case tx.idle():
+		return err
+	case err != nil:
+		_, _ = conn.Exec(ctx, "rollback") // the first error is the one to report
+		return err
+	}
+	tag, err := conn.Exec(ctx, "commit")
+	if err == nil && tag.String() != "COMMIT" {
+		err = pgx.ErrTxCommitRollback
+	}
+	return err
+}
+
+// idle tells that the transaction has not begun, or has ended.
+func (t poolTx) idle() bool { return t.Conn.Conn().PgConn().TxStatus() == 'I' }
+
+func (t poolTx) begin(ctx context.Context) error {
+	if !t.idle() {
+		return nil
+	}
+	_, err := t.Conn.Exec(ctx, beginning)
+	return err
+}
+
+func (t poolTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if err := t.begin(ctx); err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return t.Conn.Exec(ctx, sql, args...)
+}
+
+func (t poolTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	return t.Conn.Query(ctx, sql, args...)
+}
+
+func (t poolTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if err := t.begin(ctx); err != nil {
+		return noRow{err}
+	}
+	return t.Conn.QueryRow(ctx, sql, args...)
+}
+
+func (t poolTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if !t.idle() {
+		return t.Conn.SendBatch(ctx, b)
+	}
+	var whole pgx.Batch
+	whole.Queue(beginning)
+	for _, q := range b.QueuedQueries {
+		whole.Queue(q.SQL, q.Arguments...)
+	}
+	results := t.Conn.SendBatch(ctx, &whole)
+	_, _ = results.Exec() // its error is also that of all others
+	return results
+}
+
+// Unwinder is a transaction whose end can travel with other statements.
+type Unwinder interface {
+	// Unwind rolls back, makes the writes in a transaction of their own and then
+	// the reads, all in one round trip. Then it returns ErrRolledBack.
+	Unwind(ctx context.Context, writes, reads []Call) error
+}
+
+func (t poolTx) Unwind(ctx context.Context, writes, reads []Call) error {
+	calls := []Call{command(ctx, "rollback")}
+	if len(writes) > 0 {
+		calls = append(append(append(calls, command(ctx, beginning)), writes...), command(ctx, "commit"))
+	}
+	calls = append(calls, reads...)
+	if err := Together(ctx, t.Conn, calls); err != nil {
+		return err
+	}
+	return ErrRolledBack
+}
+
+// Call sends one statement and reads its answer.
+type Call func(db.DBTX) error
+
+// batcher is a DBTX that sends many statements at once.
+type batcher interface {
+	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
+}
+
+// Together makes the calls in their order, up to the first that fails: in one
+// round trip where tx can. Each call runs twice then, once to be recorded and
+// once with its answer, and must do nothing else before it has that.
+func Together(ctx context.Context, tx db.DBTX, calls []Call) error {
+	many, ok := tx.(batcher)
+	if !ok {
+		for _, c := range calls {
+			if err := c(tx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var batch pgx.Batch
+	for _, c := range calls {
+		if err := c(recorder{&batch}); err != errRecorded {
+			return err
+		}
+	}
+	results := many.SendBatch(ctx, &batch)
+	for _, c := range calls {
+		if err := c(player{results}); err != nil {
+			_ = results.Close() // the first error is the one to report
+			return err
+		}
+	}
+	return results.Close()
+}
+
+// errRecorded is what a call gets instead of an answer while it is recorded.
+var errRecorded = errors.New("pglimit: recorded")
+
+// recorder is a DBTX that only notes what is to be sent.
+type recorder struct{ *pgx.Batch }
+
+func (r recorder) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	r.Queue(sql, args...)
+	return pgconn.CommandTag{}, errRecorded
+}
+
+func (r recorder) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
+	r.Queue(sql, args...)
+	return nil, errRecorded
+}
+
+func (r recorder) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
+	r.Queue(sql, args...)
+	return noRow{errRecorded}
+}
+
+// noRow is a row that is an error.
+type noRow struct{ error }
+
+func (n noRow) Scan(...any) error { return n.error }
+
+// player is a DBTX that has the answers to what was recorded, in that order.
+type player struct{ pgx.BatchResults }
+
+func (p player) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
+	return p.BatchResults.Exec()
+}
+
+func (p player) Query(context.Context, string, ...any) (pgx.Rows, error) {
+	return p.BatchResults.Query()
+}
+
+func (p player) QueryRow(context.Context, string, ...any) pgx.Row {
+	return p.BatchResults.QueryRow()
+}
+
+// command is the call of a statement without parameters or answer.
+func command(ctx context.Context, sql string) Call {
+	return func(tx db.DBTX) error {
+		_, err := tx.Exec(ctx, sql)
+		return err
+	}
+}

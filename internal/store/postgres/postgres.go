@@ -1,0 +1,251 @@
+// Package postgres keeps the limiter's state in a database: each decision is one
+// statement, on a connection of a pool or in the caller's transaction.
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+	"github.com/pglimit/pglimit/internal/store/postgres/statement"
+)
+
+// Store is a store.Store and a store.Many in a database. It is a small value; copies
+// share their state. It is safe for concurrent use if it is not InTx's.
+type Store struct {
+	runner  exec.Runner
+	breaker *exec.Breaker // nil in a transaction
+	tx      bool          // in the caller's transaction
+	// ahead is by how many microseconds the database's clock was ahead of this
+	// machine's when they were last compared; see compare.
+	ahead *atomic.Int64
+}
+
+// New returns a Store on connections. It stops sending statements for a while after
+// breakAfter failures in a row: breakFor, by clock, which returns microseconds.
+func New(c exec.Connections, breakAfter int64, breakFor time.Duration, clock func() int64) Store {
+	b := exec.NewBreaker(exec.NewPool(c), breakAfter, breakFor, clock)
+	return Store{runner: b, breaker: b, ahead: new(atomic.Int64)}
+}
+
+// InTx returns the Store of a caller's transaction.
+func (p Store) InTx(tx db.DBTX) Store {
+	return Store{runner: exec.InTx(tx), tx: true, ahead: p.ahead}
+}
+
+// Refuses returns an error while the circuit breaker is open.
+func (p Store) Refuses() error {
+	if p.breaker == nil {
+		return nil
+	}
+	return exec.Translate(p.breaker.Refuses(), false)
+}
+
+// decide runs one statement that answers with an outcome, and once more if the
+// database's clock was in another period of a calendar.
+func (p Store) decide(ctx context.Context, q *store.Query, f func(context.Context, db.DBTX, *store.Query) (store.Outcome, error)) (o store.Outcome, err error) {
+	for try := 1; ; try++ {
+		p.setEdges(q, q.Now)
+		err = p.runner.Do(ctx, func(tx db.DBTX) (err error) {
+			o, err = f(ctx, tx, q)
+			return asLocked(q, err)
+		})
+		if err != exec.ErrOtherPeriod {
+			break
+		}
+		if err = p.compare(ctx, try); err != nil {
+			return o, err
+		}
+	}
+	if q.Now != nil {
+		o.Now = *q.Now
+	}
+	return o, exec.Translate(err, p.tx)
+}
+
+// asLocked returns ErrLocked for a row that was locked for longer than the query's
+// LockWait, which no retry of the statement helps against.
+func asLocked(q *store.Query, err error) error {
+	if err != nil && q.LockWait > 0 && exec.IsLockTimeout(err) {
+		return store.ErrLocked
+	}
+	return err
+}
+
+// exec runs one statement that answers nothing.
+func (p Store) exec(ctx context.Context, f func(db.DBTX) error) error {
+	return exec.Translate(p.runner.Do(ctx, f), p.tx)
+}
+
+// Take grants as many steps as fit.
+func (p Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return p.decide(ctx, q, statement.Of(q.Algorithm).Take)
+}
+
+// Fill adds up to the burst.
+func (p Store) Fill(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return p.decide(ctx, q, statement.Of(q.Algorithm).Fill)
+}
+
+// Refund gives units back, as far as they are there.
+func (p Store) Refund(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return p.decide(ctx, q, statement.Of(q.Algorithm).Refund)
+}
+
+// Undo gives back what is left of units that were counted in g.
+func (p Store) Undo(ctx context.Context, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
+	return p.decide(ctx, q, func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		return statement.Of(q.Algorithm).Undo(ctx, tx, q, g)
+	})
+}
+
+// Get reads how the key stands.
+func (p Store) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return p.decide(ctx, q, statement.Of(q.Algorithm).Get)
+}
+
+// Usage reads how the key stands, and its open reservations.
+func (p Store) Usage(ctx context.Context, q *store.Query) (u store.Usage, err error) {
+	u.Outcome, err = p.decide(ctx, q, func(ctx context.Context, tx db.DBTX, q *store.Query) (_ store.Outcome, err error) {
+		u, err = statement.Of(q.Algorithm).Usage(ctx, tx, q)
+		return u.Outcome, err
+	})
+	return u, err
+}
+
+// Block blocks the key.
+func (p Store) Block(ctx context.Context, q *store.Query, forUs int64) error {
+	return p.exec(ctx, func(tx db.DBTX) error {
+		return statement.Of(q.Algorithm).Block(ctx, tx, db.TokenBucketBlockParams{Policy: q.Policy, Key: q.Key, ForUs: forUs, NowUs: q.Now, Commit: string(q.Commit)})
+	})
+}
+
+// Unblock lifts the block that ends at until; any if until is 0.
+func (p Store) Unblock(ctx context.Context, q *store.Query, until int64) error {
+	return p.exec(ctx, func(tx db.DBTX) error {
+		return statement.Of(q.Algorithm).Unblock(ctx, tx, db.TokenBucketUnblockParams{Policy: q.Policy, Key: q.Key, UntilUs: until, Commit: string(q.Commit)})
+	})
+}
+
+// Reset deletes the row and frees the key's reservations. A Reserve that had the row
+// when the first statement began has made a reservation that only a second statement
+// sees: none can be made after that, since it would have to wait for the deleted row.
+func (p Store) Reset(ctx context.Context, q *store.Query) error {
+	err := p.runner.Within(ctx, func(tx db.DBTX) error {
+		deleted, err := statement.Of(q.Algorithm).Reset(ctx, tx, db.TokenBucketResetParams{Policy: q.Policy, Key: q.Key, Commit: string(q.Commit)})
+		if err != nil || deleted == 0 {
+			return err
+		}
+		return statement.Queries.HoldsFree(ctx, tx, db.HoldsFreeParams{Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm)})
+	})
+	return exec.Translate(err, p.tx)
+}
+
+// Leave gives a queue's place back if no later request has one.
+func (p Store) Leave(ctx context.Context, q *store.Query, ticket int64) error {
+	return p.exec(ctx, func(tx db.DBTX) error {
+		_, err := statement.Queries.LeakyBucketQueueLeave(ctx, tx, db.LeakyBucketQueueLeaveParams{
+			Policy: q.Policy, Key: q.Key, Ticket: ticket, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit),
+		})
+		return err
+	})
+}
+
+// TakeMany decides rows of many keys in one statement, and once more those for which
+// the database's clock was in another period of a calendar.
+func (p Store) TakeMany(ctx context.Context, rows []*store.Row, now *int64) error {
+	t := statement.Of(rows[0].Query.Algorithm)
+	for try := 1; ; try++ {
+		for _, r := range rows {
+			p.setEdges(r.Query, now)
+		}
+		err := p.runner.Do(ctx, func(tx db.DBTX) error {
+			return asLocked(rows[0].Query, t.TakeMany(ctx, tx, rows, now))
+		})
+		switch {
+		case exec.IsDataError(err):
+			return &store.RowError{Err: exec.Translate(err, p.tx)}
+		case err != exec.ErrOtherPeriod:
+			return exec.Translate(err, p.tx)
+		}
+		if err = p.compare(ctx, try); err != nil {
+			return err
+		}
+		undecided := make([]*store.Row, 0, len(rows))
+		for _, r := range rows {
+			if !r.Outcome.Decided {
+				undecided = append(undecided, r)
+			}
+		}
+		rows = undecided
+	}
+}
+
+// Locked marks the rows that other transactions have locked.
+func (p Store) Locked(ctx context.Context, rows []*store.Row) ([]bool, error) {
+	var params db.TokenBucketHeldParams
+	for _, r := range rows {
+		params.Policies = append(params.Policies, r.Query.Policy)
+		params.Keys = append(params.Keys, r.Query.Key)
+	}
+	var found []db.TokenBucketHeldRow
+	err := p.exec(ctx, func(tx db.DBTX) (err error) {
+		found, err = statement.Of(rows[0].Query.Algorithm).Locked(ctx, tx, params)
+		return err
+	})
+	locked := make([]bool, len(rows))
+	for i, r := range rows {
+		locked[i] = slices.Contains(found, db.TokenBucketHeldRow{Policy: r.Query.Policy, Key: r.Query.Key})
+	}
+	return locked, err
+}
+
+// The database's clock decides which period of a calendar it is, and this process
+// knows the edges of the periods. So a statement is given the edges of two periods in
+// a row and takes the one that its own reading of the clock is in. If it is in neither,
+// because the clocks are hours apart or a batch has waited that long, nothing is
+// written: the clocks are compared and the statement is sent again.
+
+// maxCompared is how often the clocks are compared for one decision before it fails.
+// Once is enough, unless one of them is being set meanwhile.
+const maxCompared = 3
+
+// setEdges sets the edges of a calendar's query; now is the caller's clock, if that
+// decides.
+func (p Store) setEdges(q *store.Query, now *int64) {
+	if q.Calendar == nil {
+		return
+	}
+	at := time.Now().UnixMicro() + p.ahead.Load()
+	if now != nil {
+		at = *now
+	}
+	q.Edges.From, q.Edges.Turn, q.Edges.Until = q.Calendar.Near(at)
+}
+
+// compare notes how far the database's clock is ahead of this machine's, so that this
+// query, and others of the limiter, get the right periods. times is how often it was
+// called for this decision.
+func (p Store) compare(ctx context.Context, times int) error {
+	here := time.Now()
+	var there int64
+	err := p.runner.Do(ctx, func(tx db.DBTX) (err error) {
+		there, err = statement.Queries.Clock(ctx, tx, nil)
+		return err
+	})
+	if err != nil {
+		return exec.Translate(err, p.tx)
+	}
+	p.ahead.Store(there - here.UnixMicro())
+	if times == maxCompared {
+		return fmt.Errorf("%w: its clock, at %s, was in other periods of a calendar each time it was asked; this machine's is at %s", store.ErrUnavailable,
+			time.UnixMicro(there).UTC().Format(time.RFC3339Nano), here.UTC().Format(time.RFC3339Nano))
+	}
+	return nil
+}

@@ -1,0 +1,192 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+	"github.com/pglimit/pglimit/internal/store/postgres/statement"
+)
+
+// Reserve is one statement. If that met an admission under the same idempotency key,
+// a second one reads the admission; if it is to be forgotten, that happens first.
+func (p Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
+	if !q.Possible() { // now, but it may have been admitted before
+		before, err := p.readBefore(ctx, q, a)
+		if err != nil || before != nil && !before.free() {
+			return store.Outcome{Before: reservationOf(before)}, err
+		}
+		return p.Get(ctx, q)
+	}
+	if a.Idempotency != "" && p.tx {
+		if o, err := p.prepare(ctx, q, a); err != nil || o.Before != nil {
+			return o, err
+		}
+	}
+	for range exec.MaxTries {
+		overdue := false
+		o, err := p.decide(ctx, q, func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+			o, err := statement.Of(q.Algorithm).Reserve(ctx, tx, q, a)
+			if !errors.Is(err, pgx.ErrNoRows) {
+				return o, err
+			}
+			var b *before
+			if o, err = (store.Outcome{}), nil; a.Idempotency != "" {
+				b, err = readBefore(ctx, tx, q, a) // nil: gone between the two statements
+			}
+			switch {
+			case b != nil && b.free():
+				overdue = true
+			case b != nil:
+				o.Before = &b.Reservation
+			case err == nil && q.Calendar != nil:
+				err = exec.ErrOtherPeriod
+			}
+			return o, err
+		})
+		switch {
+		case exec.IsDuplicate(err) && p.tx:
+			return o, fmt.Errorf("%w: %w", store.ErrRetryTx, err)
+		case exec.IsDuplicate(err), err == nil && overdue:
+			if err := p.forget(ctx, q, a); err != nil {
+				return store.Outcome{}, err
+			}
+		case err != nil || o.Before != nil || o.Decided:
+			return o, err
+		}
+	}
+	return store.Outcome{}, fmt.Errorf("%w: admissions under the idempotency key %s come and go", store.ErrUnavailable, store.Quote(a.Idempotency))
+}
+
+// prepare makes sure that reserve cannot fail in the caller's transaction: it
+// locks the key's row, so that whoever had it has committed what reserve reads.
+func (p Store) prepare(ctx context.Context, q *store.Query, a *store.Admission) (o store.Outcome, err error) {
+	before, err := p.readBefore(ctx, q, a)
+	if err != nil || before != nil && !before.free() {
+		return store.Outcome{Before: reservationOf(before)}, err
+	}
+	if before != nil {
+		if err := p.forget(ctx, q, a); err != nil {
+			return store.Outcome{}, err
+		}
+	}
+	nothing := *q
+	nothing.Count, nothing.BlockFor = 0, 0
+	_, err = p.Take(ctx, &nothing)
+	return store.Outcome{}, err
+}
+
+// forget frees an idempotency key whose admission need not be remembered any
+// longer, or whose hold has expired: that is given back, which frees the key too.
+func (p Store) forget(ctx context.Context, q *store.Query, a *store.Admission) error {
+	before, err := p.readBefore(ctx, q, a)
+	if err != nil || before == nil || !before.free() {
+		return err
+	}
+	if before.State == store.Held {
+		e := store.Ending{ID: before.ID, Algorithm: q.Algorithm, State: store.Expired, Now: q.Now, Commit: q.Commit}
+		if _, err := p.Settle(ctx, &e); err != nil && !errors.Is(err, store.ErrNoHold) {
+			return err
+		}
+	}
+	return p.exec(ctx, func(tx db.DBTX) error {
+		_, err := statement.Queries.HoldForget(ctx, tx, db.HoldForgetParams{
+			Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm), IdempotencyKey: a.Idempotency, NowUs: q.Now,
+		})
+		return err
+	})
+}
+
+// before is what was admitted under an idempotency key.
+type before struct {
+	store.Reservation
+	forgotten bool // it need not be remembered any longer
+	overdue   bool // it is an open hold that has expired
+}
+
+// free tells whether the key may be used again.
+func (b *before) free() bool { return b.forgotten || b.overdue }
+
+// reservationOf returns nil for nil.
+func reservationOf(b *before) *store.Reservation {
+	if b == nil {
+		return nil
+	}
+	return &b.Reservation
+}
+
+func (p Store) readBefore(ctx context.Context, q *store.Query, a *store.Admission) (b *before, err error) {
+	err = p.exec(ctx, func(tx db.DBTX) (err error) {
+		b, err = readBefore(ctx, tx, q, a)
+		return err
+	})
+	return b, err
+}
+
+// readBefore returns nil if nothing was admitted.
+func readBefore(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (*before, error) {
+	row, err := statement.Queries.HoldByIdempotency(ctx, tx, db.HoldByIdempotencyParams{
+		Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm), IdempotencyKey: a.Idempotency, NowUs: q.Now,
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	r := q.Rules
+	r.Burst, r.Capacity, r.Leak, r.Tick, r.Period = row.Burst, row.Capacity, row.Leak, row.TickUs, row.PeriodUs
+	return &before{forgotten: row.Forgotten, overdue: row.Overdue, Reservation: store.Reservation{
+		Rules: r, Algorithm: q.Algorithm, Limit: row.LimitUnits, ID: row.ID, State: store.State(row.State), Policy: q.Policy, Key: q.Key,
+		Reserved: row.Reserved, Level: row.Level, EndsAt: row.EndsAtUs, CountedAt: row.CountedAtUs,
+		CreatedAt: row.CreatedAtUs, ExpiresAt: row.ExpiresAtUs,
+	}}, err
+}
+
+// Settle ends a reservation.
+func (p Store) Settle(ctx context.Context, e *store.Ending) (s store.Ended, err error) {
+	found := false
+	err = p.runner.Do(ctx, func(tx db.DBTX) error {
+		row, err := statement.Of(e.Algorithm).Settle(ctx, tx, db.TokenBucketSettleParams{
+			ID: e.ID, State: string(e.State), Units: e.Units, NowUs: e.Now, Commit: string(e.Commit),
+		})
+		if err != nil {
+			if errors.Is(err, pgx.ErrNoRows) {
+				err = nil
+			}
+			return err
+		}
+		found, s = true, statement.Ended(e.Algorithm, row)
+		return nil
+	})
+	if err == nil && !found {
+		return s, fmt.Errorf("%w: %s", store.ErrNoHold, store.Quote(e.ID))
+	}
+	return s, exec.Translate(err, p.tx)
+}
+
+// Due lists the key's open reservations that have expired.
+func (p Store) Due(ctx context.Context, q *store.Query) (ids []string, err error) {
+	err = p.exec(ctx, func(tx db.DBTX) (err error) {
+		ids, err = statement.Queries.HoldsDue(ctx, tx, db.HoldsDueParams{
+			Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm), NowUs: q.Now, MaxRows: store.MaxDue,
+		})
+		return err
+	})
+	return ids, err
+}
+
+// NextDue returns the time until the next open reservation expires.
+func (p Store) NextDue(ctx context.Context) (wait int64, err error) {
+	err = p.exec(ctx, func(tx db.DBTX) error {
+		row, err := statement.Queries.HoldsNext(ctx, tx)
+		wait = store.NoneDue
+		if row.ExpiresAtUs != store.NoneDue {
+			wait = row.ExpiresAtUs - row.NowUs
+		}
+		return err
+	})
+	return wait, err
+}

@@ -1,0 +1,275 @@
+// Package statement calls the generated statements: it turns queries into their
+// parameters and their rows into outcomes.
+package statement
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+)
+
+// Queries are the generated statements.
+var Queries = db.New()
+
+// decision is a statement that answers with one row.
+type decision = func(context.Context, db.DBTX, *store.Query) (store.Outcome, error)
+
+// Table calls the statements of one algorithm. A LeakyBucketQueue has no Refund, Undo
+// and Settle.
+type Table struct {
+	Take, Fill, Refund, Get decision
+	Undo                    func(context.Context, db.DBTX, *store.Query, algorithm.Grant) (store.Outcome, error)
+	Usage                   func(context.Context, db.DBTX, *store.Query) (store.Usage, error)
+	Reserve                 func(context.Context, db.DBTX, *store.Query, *store.Admission) (store.Outcome, error)
+	Settle                  func(context.Context, db.DBTX, db.TokenBucketSettleParams) (db.TokenBucketSettleRow, error)
+	Block                   func(context.Context, db.DBTX, db.TokenBucketBlockParams) error
+	Unblock                 func(context.Context, db.DBTX, db.TokenBucketUnblockParams) error
+	Reset                   func(context.Context, db.DBTX, db.TokenBucketResetParams) (int64, error)
+	Locked                  func(context.Context, db.DBTX, db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error)
+	takeMany                func(context.Context, db.DBTX, *batch) error
+}
+
+// Of returns the statements of an algorithm.
+func Of(a algorithm.Name) *Table { return tables[a] }
+
+var tables = map[algorithm.Name]*Table{
+	algorithm.LeakyBucket:          &leakyBucket,
+	algorithm.LeakyBucketQueue:     &leakyBucketQueue,
+	algorithm.TokenBucket:          &tokenBucket,
+	algorithm.GCRA:                 &gcra,
+	algorithm.FixedWindow:          &fixedWindow,
+	algorithm.SlidingWindowCounter: &slidingWindowCounter,
+	algorithm.SlidingWindowLog:     &slidingWindowLog,
+}
+
+// TakeMany runs one statement for rows of one algorithm and leaves the outcomes in
+// them. now is the caller's clock, nil for the database's.
+func (t *Table) TakeMany(ctx context.Context, tx db.DBTX, rows []*store.Row, now *int64) error {
+	b := batches.Get().(*batch)
+	defer batches.Put(b)
+	b.set(rows, now)
+	return t.takeMany(ctx, tx, b)
+}
+
+// TakeManyLater returns TakeMany as a function that may be called more than once: a
+// pipeline keeps the parameters from the first call until it is sent.
+func (t *Table) TakeManyLater(rows []*store.Row, now *int64) func(context.Context, db.DBTX) error {
+	b := new(batch)
+	b.set(rows, now)
+	return func(ctx context.Context, tx db.DBTX) error { return t.takeMany(ctx, tx, b) }
+}
+
+// batch is what a TakeMany takes of its rows as arrays. It uses the arrays that its
+// algorithm has.
+type batch struct {
+	rows []*store.Row
+
+	policies, keys                   []string
+	costs, counts, capacities, leaks []float64
+	ticks, periods, holds, blocks    []int64
+	aligned                          []bool
+	froms, turns, untils             []int64 // empty, or up to the last row of a calendar
+
+	now         *int64
+	commit      string
+	lockTimeout string
+
+	found int // rows that have come back
+}
+
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+// set makes the arrays from rows.
+func (b *batch) set(rows []*store.Row, now *int64) {
+	*b = batch{
+		rows:     rows,
+		policies: b.policies[:0], keys: b.keys[:0],
+		costs: b.costs[:0], counts: b.counts[:0], capacities: b.capacities[:0], leaks: b.leaks[:0],
+		ticks: b.ticks[:0], periods: b.periods[:0], holds: b.holds[:0], blocks: b.blocks[:0],
+		aligned: b.aligned[:0],
+		froms:   b.froms[:0], turns: b.turns[:0], untils: b.untils[:0],
+		now: now, commit: string(rows[0].Query.Commit), lockTimeout: lockTimeout(rows[0].Query),
+	}
+	for i, r := range rows {
+		q := r.Query
+		b.policies = append(b.policies, q.Policy)
+		b.keys = append(b.keys, q.Key)
+		b.costs = append(b.costs, q.Cost)
+		b.counts = append(b.counts, float64(r.Count))
+		b.capacities = append(b.capacities, q.Capacity)
+		b.holds = append(b.holds, q.Lifetime)
+		b.blocks = append(b.blocks, q.BlockFor)
+		switch q.Algorithm {
+		case algorithm.LeakyBucket:
+			b.leaks = append(b.leaks, q.Leak)
+			b.ticks = append(b.ticks, q.Tick)
+		case algorithm.FixedWindow:
+			b.periods = append(b.periods, q.Period)
+			b.aligned = append(b.aligned, q.Aligned)
+			if q.Calendar != nil {
+				b.setEdges(i, q.Edges)
+			}
+		case algorithm.SlidingWindowCounter, algorithm.SlidingWindowLog:
+			b.periods = append(b.periods, q.Period)
+		default:
+			b.leaks = append(b.leaks, q.Leak)
+		}
+	}
+}
+
+// setEdges sets the calendar of row i. Rows without a calendar ignore these arrays,
+// which are empty unless there are calendars.
+func (b *batch) setEdges(i int, e store.Edges) {
+	for len(b.turns) < i {
+		b.froms, b.turns, b.untils = append(b.froms, 0), append(b.turns, 0), append(b.untils, 0)
+	}
+	b.froms, b.turns, b.untils = append(b.froms, e.From), append(b.turns, e.Turn), append(b.untils, e.Until)
+}
+
+// put sets the outcome of the row of a key.
+func (b *batch) put(policy, key string, o store.Outcome) {
+	if r := b.row(policy, key); r != nil {
+		b.answer(r, o)
+	}
+}
+
+// row returns the row of a key, nil if there is none. Rows come back in any order,
+// though mostly in that of the arrays.
+func (b *batch) row(policy, key string) *store.Row {
+	n := len(b.rows)
+	for i := range n {
+		j := (b.found + i) % n
+		if b.keys[j] == key && b.policies[j] == policy {
+			b.found = j + 1
+			return b.rows[j]
+		}
+	}
+	return nil
+}
+
+func (b *batch) answer(r *store.Row, o store.Outcome) {
+	if b.now != nil {
+		o.Now = *b.now
+	}
+	r.Outcome = o
+}
+
+// done checks that each row has its outcome.
+func (b *batch) done(err error) error {
+	for i, r := range b.rows {
+		if err == nil && !r.Outcome.Decided {
+			if r.Query.Calendar != nil {
+				return exec.ErrOtherPeriod
+			}
+			return fmt.Errorf("no row came back for %s and %s", store.Quote(b.policies[i]), store.Quote(b.keys[i]))
+		}
+	}
+	return err
+}
+
+// taken returns the outcome of a statement that took, or gave back. granted is
+// negative if the key was blocked.
+func taken(granted float64, updatedAt, blockedUntil int64, view algorithm.View) store.Outcome {
+	return store.Outcome{
+		Decided: true, Granted: max(0, granted), Blocked: granted < 0,
+		Now: updatedAt, UpdatedAt: updatedAt, BlockedUntil: blockedUntil, View: view,
+	}
+}
+
+// continued returns what a statement read, moved on to the moment of the query.
+func continued(q *store.Query, s algorithm.State, now, updatedAt, blockedUntil int64) store.Outcome {
+	at := max(now, updatedAt)
+	return store.Outcome{
+		Decided: true, Now: now, UpdatedAt: at, BlockedUntil: blockedUntil,
+		View: s.Seen(&q.Rules, now, at, q.Room, q.Rest(0)),
+	}
+}
+
+// Ended returns the row of a Settle.
+func Ended(a algorithm.Name, row db.TokenBucketSettleRow) store.Ended {
+	r := algorithm.Rules{
+		Burst: row.Burst, Capacity: row.Capacity, Leak: row.Leak, Tick: row.TickUs, Period: row.PeriodUs,
+	}
+	e := store.Ended{
+		Reservation: store.Reservation{
+			Rules: r, Algorithm: a, Limit: row.LimitUnits, State: store.State(row.State), Policy: row.Policy, Key: row.Key,
+			Reserved: row.Reserved, Units: row.UnitsBefore, ExpiresAt: row.ExpiresAtUs,
+		},
+		Now: row.NowUs, Changed: row.Changes, Freed: row.Freed,
+	}
+	var now algorithm.State
+	switch a.Family() {
+	case algorithm.Windows:
+		now = &algorithm.Window{Count: row.Level, EndsAt: row.AtUs}
+	case algorithm.Counters:
+		now = &algorithm.Counter{Current: row.Level, Previous: row.Previous, EndsAt: row.AtUs, Period: row.WindowUs}
+	case algorithm.Logs:
+		e.Outcome = logGot(db.SlidingWindowLogGetRow{
+			NowUs: row.NowUs, Level: row.Level, NewestAtUs: row.AtUs, UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
+		})
+		return e
+	default:
+		now = &algorithm.Bucket{Units: row.Level, LeakedAt: row.AtUs}
+	}
+	e.Outcome = continued(&store.Query{Rules: r}, now, row.NowUs, row.UpdatedAtUs, row.BlockedUntilUs)
+	return e
+}
+
+// used adds open reservations to how a key stands.
+func used(o store.Outcome, reservations int64, reserved float64) store.Usage {
+	return store.Usage{Outcome: o, Reservations: int(reservations), Reserved: reserved}
+}
+
+// wrote returns ErrOtherPeriod if a statement wrote nothing because of the calendar.
+func wrote(q *store.Query, err error) error {
+	if q.Calendar != nil && errors.Is(err, pgx.ErrNoRows) {
+		return exec.ErrOtherPeriod
+	}
+	return err
+}
+
+// idempotency returns Admission.Idempotency as the statements take it.
+func idempotency(a *store.Admission) *string {
+	if a.Idempotency == "" {
+		return nil
+	}
+	return &a.Idempotency
+}
+
+// lockTimeout returns Query.LockWait as PostgreSQL's lock_timeout, empty for none.
+func lockTimeout(q *store.Query) string {
+	switch q.LockWait {
+	case 0:
+		return ""
+	case shortWait:
+		return shortWaitText
+	}
+	return milliseconds(q.LockWait)
+}
+
+// shortWait is the usual LockWait, whose text is made once.
+const shortWait = 10 * time.Millisecond
+
+var shortWaitText = milliseconds(shortWait)
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
+
+// lockedRows returns the rows of any algorithm's Held as those of one.
+func lockedRows[T db.GCRAHeldRow | db.LeakyBucketHeldRow | db.LeakyBucketQueueHeldRow | db.FixedWindowHeldRow |
+	db.SlidingWindowCounterHeldRow | db.SlidingWindowLogHeldRow](rows []T, err error) ([]db.TokenBucketHeldRow, error) {
+	locked := make([]db.TokenBucketHeldRow, len(rows))
+	for i, r := range rows {
+		locked[i] = db.TokenBucketHeldRow(r)
+	}
+	return locked, err
+}

@@ -1,0 +1,295 @@
+package statement
+
+import (
+	"context"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+var fixedWindow = Table{
+	takeMany: fixedWindowTakeMany,
+	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
+		return lockedRows(Queries.FixedWindowHeld(ctx, tx, db.FixedWindowHeldParams(p)))
+	},
+	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.FixedWindowTake(ctx, tx, db.FixedWindowTakeParams{
+			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
+			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+		})
+		return counted(row), wrote(q, err)
+	},
+	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.FixedWindowFill(ctx, tx, db.FixedWindowFillParams{
+			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
+			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+		})
+		return counted(db.FixedWindowTakeRow(row)), wrote(q, err)
+	},
+	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.FixedWindowRefund(ctx, tx, db.FixedWindowRefundParams{
+			Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit),
+		})
+		return counted(db.FixedWindowTakeRow(row)), err
+	},
+	Undo: func(ctx context.Context, tx db.DBTX, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
+		row, err := Queries.FixedWindowUndo(ctx, tx, db.FixedWindowUndoParams{
+			Policy: q.Policy, Key: q.Key, Units: q.Units, EndsAtUs: g.EndsAt, NowUs: q.Now, Commit: string(q.Commit),
+		})
+		return counted(db.FixedWindowTakeRow(row)), err
+	},
+	Get: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.FixedWindowGet(ctx, tx, db.FixedWindowGetParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
+		return countedGot(q, row), err
+	},
+	Usage: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Usage, error) {
+		row, err := Queries.FixedWindowStatement(ctx, tx, db.FixedWindowStatementParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
+		return used(countedGot(q, db.FixedWindowGetRow{
+			NowUs: row.NowUs, Level: row.Level, EndsAtUs: row.EndsAtUs, UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
+		}), row.Holds, row.Held), err
+	},
+	Block: func(ctx context.Context, tx db.DBTX, p db.TokenBucketBlockParams) error {
+		return Queries.FixedWindowBlock(ctx, tx, db.FixedWindowBlockParams(p))
+	},
+	Unblock: func(ctx context.Context, tx db.DBTX, p db.TokenBucketUnblockParams) error {
+		return Queries.FixedWindowUnblock(ctx, tx, db.FixedWindowUnblockParams(p))
+	},
+	Reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) (int64, error) {
+		return Queries.FixedWindowReset(ctx, tx, db.FixedWindowResetParams(p))
+	},
+	Reserve: func(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (store.Outcome, error) {
+		row, err := Queries.FixedWindowReserve(ctx, tx, db.FixedWindowReserveParams{
+			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Burst: q.Burst,
+			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until,
+			BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
+		})
+		return counted(db.FixedWindowTakeRow(row)), err
+	},
+	Settle: func(ctx context.Context, tx db.DBTX, p db.TokenBucketSettleParams) (db.TokenBucketSettleRow, error) {
+		row, err := Queries.FixedWindowSettle(ctx, tx, db.FixedWindowSettleParams(p))
+		return db.TokenBucketSettleRow(row), err
+	},
+}
+
+func countedGot(q *store.Query, row db.FixedWindowGetRow) store.Outcome {
+	return continued(q, &algorithm.Window{Count: row.Level, EndsAt: row.EndsAtUs}, row.NowUs, row.UpdatedAtUs, row.BlockedUntilUs)
+}
+
+func counted(row db.FixedWindowTakeRow) store.Outcome {
+	return taken(row.Granted, row.UpdatedAtUs, row.BlockedUntilUs, &algorithm.Window{Count: row.Level, EndsAt: row.EndsAtUs})
+}
+
+var slidingWindowCounter = Table{
+	takeMany: slidingWindowCounterTakeMany,
+	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
+		return lockedRows(Queries.SlidingWindowCounterHeld(ctx, tx, db.SlidingWindowCounterHeldParams(p)))
+	},
+	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowCounterTake(ctx, tx, db.SlidingWindowCounterTakeParams{
+			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
+			PeriodUs: q.Period, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+		})
+		return slid(q, row), err
+	},
+	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowCounterFill(ctx, tx, db.SlidingWindowCounterFillParams{
+			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
+			PeriodUs: q.Period, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+		})
+		return slid(q, db.SlidingWindowCounterTakeRow(row)), err
+	},
+	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowCounterRefund(ctx, tx, db.SlidingWindowCounterRefundParams{
+			Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit),
+		})
+		return slid(q, db.SlidingWindowCounterTakeRow(row)), err
+	},
+	Undo: func(ctx context.Context, tx db.DBTX, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowCounterUndo(ctx, tx, db.SlidingWindowCounterUndoParams{
+			Policy: q.Policy, Key: q.Key, Units: q.Units, EndsAtUs: g.EndsAt, NowUs: q.Now, Commit: string(q.Commit),
+		})
+		return slid(q, db.SlidingWindowCounterTakeRow(row)), err
+	},
+	Get: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowCounterGet(ctx, tx, db.SlidingWindowCounterGetParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
+		return slidGot(q, row), err
+	},
+	Usage: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Usage, error) {
+		row, err := Queries.SlidingWindowCounterStatement(ctx, tx, db.SlidingWindowCounterStatementParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
+		return used(slidGot(q, db.SlidingWindowCounterGetRow{
+			NowUs: row.NowUs, Current: row.Current, Previous: row.Previous, PeriodUs: row.PeriodUs, EndsAtUs: row.EndsAtUs,
+			UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
+		}), row.Holds, row.Held), err
+	},
+	Block: func(ctx context.Context, tx db.DBTX, p db.TokenBucketBlockParams) error {
+		return Queries.SlidingWindowCounterBlock(ctx, tx, db.SlidingWindowCounterBlockParams(p))
+	},
+	Unblock: func(ctx context.Context, tx db.DBTX, p db.TokenBucketUnblockParams) error {
+		return Queries.SlidingWindowCounterUnblock(ctx, tx, db.SlidingWindowCounterUnblockParams(p))
+	},
+	Reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) (int64, error) {
+		return Queries.SlidingWindowCounterReset(ctx, tx, db.SlidingWindowCounterResetParams(p))
+	},
+	Reserve: func(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowCounterReserve(ctx, tx, db.SlidingWindowCounterReserveParams{
+			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Burst: q.Burst,
+			PeriodUs: q.Period, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
+		})
+		return slid(q, db.SlidingWindowCounterTakeRow(row)), err
+	},
+	Settle: func(ctx context.Context, tx db.DBTX, p db.TokenBucketSettleParams) (db.TokenBucketSettleRow, error) {
+		row, err := Queries.SlidingWindowCounterSettle(ctx, tx, db.SlidingWindowCounterSettleParams(p))
+		return db.TokenBucketSettleRow(row), err
+	},
+}
+
+func slidGot(q *store.Query, row db.SlidingWindowCounterGetRow) store.Outcome {
+	s := &algorithm.Counter{Current: row.Current, Previous: row.Previous, Period: row.PeriodUs, EndsAt: row.EndsAtUs}
+	return continued(q, s, row.NowUs, row.UpdatedAtUs, row.BlockedUntilUs)
+}
+
+// slid moves the windows on: a denial leaves them as they were.
+func slid(q *store.Query, row db.SlidingWindowCounterTakeRow) store.Outcome {
+	o := slidGot(q, db.SlidingWindowCounterGetRow{
+		NowUs: row.UpdatedAtUs, Current: row.Current, Previous: row.Previous, PeriodUs: row.PeriodUs, EndsAtUs: row.EndsAtUs,
+		UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
+	})
+	o.Granted, o.Blocked = max(0, row.Granted), row.Granted < 0
+	return o
+}
+
+var slidingWindowLog = Table{
+	takeMany: slidingWindowLogTakeMany,
+	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
+		return lockedRows(Queries.SlidingWindowLogHeld(ctx, tx, db.SlidingWindowLogHeldParams(p)))
+	},
+	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowLogTake(ctx, tx, db.SlidingWindowLogTakeParams{
+			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Unit: q.Unit, Capacity: q.Capacity,
+			PeriodUs:   q.Period,
+			BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+		})
+		o := logged(db.SlidingWindowLogFillRow{
+			Granted: row.Granted, Level: row.Level, NewestAtUs: row.NewestAtUs,
+			UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
+		}, row.FreesAtUs)
+		return o, err
+	},
+	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowLogFill(ctx, tx, db.SlidingWindowLogFillParams{
+			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
+			PeriodUs: q.Period, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+		})
+		return logged(row, 0), err
+	},
+	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowLogRefund(ctx, tx, db.SlidingWindowLogRefundParams{
+			Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit),
+		})
+		return logged(db.SlidingWindowLogFillRow(row), 0), err
+	},
+	Undo: func(ctx context.Context, tx db.DBTX, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowLogUndo(ctx, tx, db.SlidingWindowLogUndoParams{
+			Policy: q.Policy, Key: q.Key, Units: q.Units, CountedAtUs: g.At, NowUs: q.Now, Commit: string(q.Commit),
+		})
+		return logged(db.SlidingWindowLogFillRow(row), 0), err
+	},
+	Get: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowLogGet(ctx, tx, db.SlidingWindowLogGetParams{
+			Policy: q.Policy, Key: q.Key, Unit: q.Rest(0), Capacity: q.Capacity, PeriodUs: q.Period, NowUs: q.Now,
+		})
+		return logGot(row), err
+	},
+	Usage: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Usage, error) {
+		row, err := Queries.SlidingWindowLogStatement(ctx, tx, db.SlidingWindowLogStatementParams{
+			Policy: q.Policy, Key: q.Key, Unit: q.Rest(0), Capacity: q.Capacity, PeriodUs: q.Period, NowUs: q.Now,
+		})
+		return used(logGot(db.SlidingWindowLogGetRow{
+			NowUs: row.NowUs, Level: row.Level, NewestAtUs: row.NewestAtUs, FreesAtUs: row.FreesAtUs,
+			UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
+		}), row.Holds, row.Held), err
+	},
+	Block: func(ctx context.Context, tx db.DBTX, p db.TokenBucketBlockParams) error {
+		return Queries.SlidingWindowLogBlock(ctx, tx, db.SlidingWindowLogBlockParams(p))
+	},
+	Unblock: func(ctx context.Context, tx db.DBTX, p db.TokenBucketUnblockParams) error {
+		return Queries.SlidingWindowLogUnblock(ctx, tx, db.SlidingWindowLogUnblockParams(p))
+	},
+	Reset: func(ctx context.Context, tx db.DBTX, p db.TokenBucketResetParams) (int64, error) {
+		return Queries.SlidingWindowLogReset(ctx, tx, db.SlidingWindowLogResetParams(p))
+	},
+	Reserve: func(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowLogReserve(ctx, tx, db.SlidingWindowLogReserveParams{
+			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Unit: q.Unit, Capacity: q.Capacity, Burst: q.Burst,
+			PeriodUs: q.Period, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
+		})
+		return logged(db.SlidingWindowLogFillRow{
+			Granted: row.Granted, Level: row.Level, NewestAtUs: row.NewestAtUs,
+			UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
+		}, row.FreesAtUs), err
+	},
+	Settle: func(ctx context.Context, tx db.DBTX, p db.TokenBucketSettleParams) (db.TokenBucketSettleRow, error) {
+		row, err := Queries.SlidingWindowLogSettle(ctx, tx, db.SlidingWindowLogSettleParams(p))
+		return db.TokenBucketSettleRow(row), err
+	},
+}
+
+func logGot(row db.SlidingWindowLogGetRow) store.Outcome {
+	return store.Outcome{
+		Decided: true, Now: row.NowUs, UpdatedAt: max(row.NowUs, row.UpdatedAtUs), BlockedUntil: row.BlockedUntilUs,
+		View: algorithm.LogView{Units: row.Level, Newest: row.NewestAtUs, Frees: row.FreesAtUs},
+	}
+}
+
+func logged(row db.SlidingWindowLogFillRow, frees int64) store.Outcome {
+	return taken(row.Granted, row.UpdatedAtUs, row.BlockedUntilUs, algorithm.LogView{Units: row.Level, Newest: row.NewestAtUs, Frees: frees})
+}
+
+func fixedWindowTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
+	rows, err := Queries.FixedWindowTakeMany(ctx, tx, db.FixedWindowTakeManyParams{
+		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
+		PeriodsUs: b.periods, AreAligned: b.aligned, FromsUs: b.froms, TurnsUs: b.turns, UntilsUs: b.untils, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
+	})
+	for _, r := range rows {
+		b.put(r.Policy, r.Key, counted(db.FixedWindowTakeRow{
+			Granted: r.Granted, Level: r.Level, EndsAtUs: r.EndsAtUs, UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
+		}))
+	}
+	return b.done(err)
+}
+
+func slidingWindowCounterTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
+	rows, err := Queries.SlidingWindowCounterTakeMany(ctx, tx, db.SlidingWindowCounterTakeManyParams{
+		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
+		PeriodsUs: b.periods, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
+	})
+	for _, r := range rows {
+		if w := b.row(r.Policy, r.Key); w != nil {
+			b.answer(w, slid(w.Query, db.SlidingWindowCounterTakeRow{
+				Granted: r.Granted, Current: r.Current, Previous: r.Previous, PeriodUs: r.PeriodUs, EndsAtUs: r.EndsAtUs,
+				UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
+			}))
+		}
+	}
+	return b.done(err)
+}
+
+func slidingWindowLogTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
+	rows, err := Queries.SlidingWindowLogTakeMany(ctx, tx, db.SlidingWindowLogTakeManyParams{
+		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
+		PeriodsUs: b.periods, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
+	})
+	for _, r := range rows {
+		b.put(r.Policy, r.Key, logged(db.SlidingWindowLogFillRow{
+			Granted: r.Granted, Level: r.Level, NewestAtUs: r.NewestAtUs, UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
+		}, r.FreesAtUs))
+	}
+	return b.done(err)
+}

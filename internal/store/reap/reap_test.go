@@ -1,0 +1,172 @@
+package reap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/memory"
+)
+
+// counting is a store in memory that counts looks at due reservations and fails them with
+// err if that is set.
+type counting struct {
+	*memory.Store
+	due, nextDue int
+	err          error
+}
+
+func (c *counting) Due(ctx context.Context, q *store.Query) ([]string, error) {
+	if c.due++; c.err != nil {
+		return nil, c.err
+	}
+	return c.Store.Due(ctx, q)
+}
+
+func (c *counting) NextDue(ctx context.Context) (int64, error) {
+	c.nextDue++
+	return c.Store.NextDue(ctx)
+}
+
+// bed returns a Store over one in memory, and the keys that it says were freed.
+func bed() (*Store, *counting, *[]string) {
+	c := &counting{Store: memory.New()}
+	freed := new([]string)
+	return New(c, NewWatch(), 0, func(_ algorithm.Name, _, key string) { *freed = append(*freed, key) }), c, freed
+}
+
+func query(key string, cost float64, now int64) *store.Query {
+	return &store.Query{
+		Algorithm: algorithm.FixedWindow, Policy: "p", Key: key,
+		Units: cost, Cost: cost, Count: 1, Unit: cost, Room: 10, Now: &now,
+		Rules: algorithm.Rules{Burst: 10, Capacity: 10, Tick: 1, Period: 3600e6, Lifetime: 3600e6},
+	}
+}
+
+// reserve reserves units for a second.
+func reserve(t *testing.T, s *Store, id, key string, units float64, now int64) {
+	t.Helper()
+	o, err := s.Reserve(t.Context(), query(key, units, now), &store.Admission{ID: id, State: store.Held, TTL: 1e6, Remember: 3600e6})
+	if err != nil || o.Granted != 1 {
+		t.Fatal(o, err)
+	}
+}
+
+// TestTakeGetsWhatExpired: expired reservations go back before a denial stands, open ones
+// do not.
+func TestTakeGetsWhatExpired(t *testing.T) {
+	s, _, freed := bed()
+	reserve(t, s, "a", "k", 4, 0)
+	reserve(t, s, "b", "k", 6, 5e5)
+	if o, err := s.Take(t.Context(), query("k", 1, 9e5)); err != nil || o.Granted != 0 {
+		t.Errorf("while both are open: %+v, %v", o, err)
+	}
+	if o, err := s.Take(t.Context(), query("k", 4, 1e6)); err != nil || o.Granted != 1 {
+		t.Errorf("after the first expired: %+v, %v", o, err)
+	}
+	if o, err := s.Take(t.Context(), query("k", 1, 12e5)); err != nil || o.Granted != 0 {
+		t.Errorf("while the second is open: %+v, %v", o, err)
+	}
+	if len(*freed) != 1 || (*freed)[0] != "k" {
+		t.Errorf("freed %v", *freed)
+	}
+}
+
+// TestTakeGetsAllThatExpired: also more reservations than are listed at once.
+func TestTakeGetsAllThatExpired(t *testing.T) {
+	s, _, _ := bed()
+	for i := range 2 * store.MaxDue {
+		reserve(t, s, fmt.Sprint(i), "k", 1.0/32, 0)
+	}
+	if o, err := s.Take(t.Context(), query("k", 10, 2e6)); err != nil || o.Granted != 1 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// TestTakeLiftsTheBlockOfItsDenial, and no other: a denial because of an expired
+// reservation was none.
+func TestTakeLiftsTheBlockOfItsDenial(t *testing.T) {
+	s, _, _ := bed()
+	reserve(t, s, "a", "k", 10, 0)
+	q := query("k", 10, 2e6)
+	q.BlockFor = 60e6
+	if o, err := s.Take(t.Context(), q); err != nil || o.Granted != 1 || o.IsBlocked() {
+		t.Errorf("%+v, %v", o, err)
+	}
+	reserve(t, s, "b", "blocked", 10, 0)
+	if err := s.Block(t.Context(), query("blocked", 1, 0), 60e6); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := s.Take(t.Context(), query("blocked", 1, 2e6)); err != nil || !o.Blocked {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// TestGetSeesWhatExpired, but not in a transaction, where it locks nothing.
+func TestGetSeesWhatExpired(t *testing.T) {
+	s, c, _ := bed()
+	reserve(t, s, "a", "k", 10, 0)
+	level := func(s *Store) float64 {
+		o, err := s.Get(t.Context(), query("k", 1, 2e6))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o.View.Level(&query("k", 1, 0).Rules, o.UpdatedAt)
+	}
+	if l := level(s.InTx(c)); l != 10 || c.due != 0 {
+		t.Errorf("in a transaction the level is %v after %d looks", l, c.due)
+	}
+	if l := level(s); l != 0 {
+		t.Errorf("the level is %v", l)
+	}
+}
+
+// TestTakeAllGetsWhatExpired: for each key that denied.
+func TestTakeAllGetsWhatExpired(t *testing.T) {
+	s, _, freed := bed()
+	reserve(t, s, "a", "a", 10, 0)
+	reserve(t, s, "b", "b", 10, 0)
+	joints := []*store.Joint{
+		{Query: *query("a", 1, 2e6), Needs: []float64{1}}, {Query: *query("b", 1, 2e6), Needs: []float64{1}},
+	}
+	if allowed, err := s.TakeAll(t.Context(), joints, true); err != nil || !allowed || len(*freed) != 2 {
+		t.Errorf("%v, %v, freed %v", allowed, err, *freed)
+	}
+}
+
+// TestLooksThatFail: the denial stands, but in a transaction, which has failed.
+func TestLooksThatFail(t *testing.T) {
+	s, c, _ := bed()
+	reserve(t, s, "a", "k", 10, 0)
+	c.err = errors.New("away")
+	if o, err := s.Take(t.Context(), query("k", 1, 2e6)); err != nil || o.Granted != 0 {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if _, err := s.InTx(c).Take(t.Context(), query("k", 1, 2e6)); err != c.err {
+		t.Errorf("in a transaction: %v", err)
+	}
+}
+
+// TestLooksAreSpared: while no reservation of any key can have expired, denials look at
+// none; and never where a queue or an impossible cost is denied.
+func TestLooksAreSpared(t *testing.T) {
+	s, c, _ := bed()
+	q := query("k", 6, 0)
+	q.Now = nil // the watch is about the store's clock
+	for range 100 {
+		if _, err := s.Take(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.nextDue != 1 || c.due != 0 {
+		t.Errorf("looked %d times for the next, %d times at the key", c.nextDue, c.due)
+	}
+	for _, q := range []*store.Query{query("k", 11, 0), query("k", 0, 0)} {
+		if _, err := s.Get(t.Context(), q); err != nil || c.due != 0 {
+			t.Errorf("cost %v: looked %d times, %v", q.Cost, c.due, err)
+		}
+	}
+}

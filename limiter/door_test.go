@@ -1,0 +1,344 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/memory"
+)
+
+// spy is a store in memory that counts what reaches it, and fails with err if that is
+// set.
+type spy struct {
+	store.Store
+	calls []string
+	err   error
+}
+
+func (s *spy) note(name string) error {
+	s.calls = append(s.calls, name)
+	return s.err
+}
+
+func (s *spy) Take(ctx context.Context, q *store.Query) (o store.Outcome, err error) {
+	if err = s.note("take"); err == nil {
+		o, err = s.Store.Take(ctx, q)
+	}
+	return o, err
+}
+
+func (s *spy) TakeAll(ctx context.Context, all []*store.Joint, possible bool) (allowed bool, err error) {
+	if err = s.note("take all"); err == nil {
+		allowed, err = s.Store.TakeAll(ctx, all, possible)
+	}
+	return allowed, err
+}
+
+func (s *spy) Get(ctx context.Context, q *store.Query) (o store.Outcome, err error) {
+	if err = s.note("get"); err == nil {
+		o, err = s.Store.Get(ctx, q)
+	}
+	return o, err
+}
+
+func (s *spy) Fill(ctx context.Context, q *store.Query) (o store.Outcome, err error) {
+	if err = s.note("fill"); err == nil {
+		o, err = s.Store.Fill(ctx, q)
+	}
+	return o, err
+}
+
+func (s *spy) Refund(ctx context.Context, q *store.Query) (o store.Outcome, err error) {
+	if err = s.note("refund"); err == nil {
+		o, err = s.Store.Refund(ctx, q)
+	}
+	return o, err
+}
+
+func (s *spy) Undo(ctx context.Context, q *store.Query, g algorithm.Grant) (o store.Outcome, err error) {
+	if err = s.note("undo"); err == nil {
+		o, err = s.Store.Undo(ctx, q, g)
+	}
+	return o, err
+}
+
+func (s *spy) Usage(ctx context.Context, q *store.Query) (u store.Usage, err error) {
+	if err = s.note("usage"); err == nil {
+		u, err = s.Store.Usage(ctx, q)
+	}
+	return u, err
+}
+
+func (s *spy) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (o store.Outcome, err error) {
+	if err = s.note("reserve"); err == nil {
+		o, err = s.Store.Reserve(ctx, q, a)
+	}
+	return o, err
+}
+
+func (s *spy) Settle(ctx context.Context, e *store.Ending) (r store.Ended, err error) {
+	if err = s.note("settle"); err == nil {
+		r, err = s.Store.Settle(ctx, e)
+	}
+	return r, err
+}
+
+func (s *spy) Block(ctx context.Context, q *store.Query, forUs int64) error {
+	return errors.Join(s.note("block"), s.Store.Block(ctx, q, forUs))
+}
+
+func (s *spy) Unblock(ctx context.Context, q *store.Query, until int64) error {
+	return errors.Join(s.note("unblock"), s.Store.Unblock(ctx, q, until))
+}
+
+func (s *spy) Reset(ctx context.Context, q *store.Query) error {
+	return errors.Join(s.note("reset"), s.Store.Reset(ctx, q))
+}
+
+// watched returns a Limiter over a spy, which remembers denials if remembers.
+func watched(t *testing.T, remembers bool, config *Config) (*Limiter, *spy) {
+	t.Helper()
+	s := &spy{Store: memory.New()}
+	c := config.withDefaults()
+	e := newEngine(&c, SourceDatabase)
+	e.store = s
+	if remembers {
+		var err error
+		if e.denied, err = newDenials(c.DenyCacheKeys, c.DenyCacheTTL, c.clock()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &Limiter{engine: e, inTx: func(db.DBTX) store.Store { return s }}, s
+}
+
+// doorVerbs calls each verb once, for the key k of p.
+var doorVerbs = []struct {
+	name    string
+	call    func(ctx context.Context, e *engine, p Policy) error
+	decides bool // Observe hears of it, and FailOpen may answer
+	opens   bool
+}{
+	{"Do", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Do(ctx, p.Ask("k", 1)); return err }, true, true},
+	{"AllowUpTo", func(ctx context.Context, e *engine, p Policy) error {
+		_, err := e.AllowUpTo(ctx, p, "k", 1)
+		return err
+	}, true, true},
+	{"Check", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Check(ctx, p, "k", 1); return err }, true, true},
+	{"Fill", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Fill(ctx, p, "k", 1); return err }, true, true},
+	{"Refund", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Refund(ctx, p, "k", 1); return err }, true, true},
+	{"Undo", func(ctx context.Context, e *engine, p Policy) error {
+		_, err := e.Undo(ctx, p, "k", Result{Granted: 1, grant: algorithm.Grant{Made: true, At: 1, EndsAt: 1}})
+		return err
+	}, true, true},
+	{"AllowAll", func(ctx context.Context, e *engine, p Policy) error {
+		_, err := e.AllowAll(ctx, p.Ask("k", 1), p.Ask("l", 1))
+		return err
+	}, true, true},
+	{"Reserve", func(ctx context.Context, e *engine, p Policy) error {
+		_, err := e.Reserve(ctx, p.Ask("k", 1), time.Hour)
+		return err
+	}, true, false},
+	{"Statement", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Statement(ctx, p, "k"); return err }, false, false},
+	{"Settle", func(ctx context.Context, e *engine, p Policy) error {
+		_, err := e.Settle(ctx, "gcra:0123456789ABCDEF", 1)
+		return err
+	}, false, false},
+	{"Cancel", func(ctx context.Context, e *engine, p Policy) error { return e.Cancel(ctx, "gcra:0123456789ABCDEF") }, false, false},
+	{"Reset", func(ctx context.Context, e *engine, p Policy) error { return e.Reset(ctx, p, "k") }, false, false},
+	{"Block", func(ctx context.Context, e *engine, p Policy) error { return e.Block(ctx, p, "k", time.Second) }, false, false},
+	{"Unblock", func(ctx context.Context, e *engine, p Policy) error { return e.Unblock(ctx, p, "k") }, false, false},
+}
+
+// TestDoorClosed: after Close no verb reaches the store.
+func TestDoorClosed(t *testing.T) {
+	l, s := watched(t, true, nil)
+	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour, OnError: FailOpen}
+	_ = l.Close()
+	for _, v := range doorVerbs {
+		for name, e := range map[string]*engine{"": l.engine, "in a transaction ": l.InTx(nil).engine} {
+			if err := v.call(t.Context(), e, p); !errors.Is(err, ErrClosed) || len(s.calls) != 0 {
+				t.Errorf("%s%s: %v, sent %v", name, v.name, err, s.calls)
+			}
+		}
+	}
+}
+
+// TestDoorInvalid: an invalid request does not reach the store, and FailOpen does not let
+// it pass.
+func TestDoorInvalid(t *testing.T) {
+	l, s := watched(t, true, nil)
+	for _, v := range doorVerbs[:9] {
+		if err := v.call(t.Context(), l.engine, Policy{Name: "p", OnError: FailOpen}); !errors.Is(err, ErrInvalid) || len(s.calls) != 0 {
+			t.Errorf("%s: %v, sent %v", v.name, err, s.calls)
+		}
+	}
+}
+
+// TestDoorObserves: Observe hears once of each decision, with its error, and of nothing
+// else.
+func TestDoorObserves(t *testing.T) {
+	type heard struct {
+		ask Ask
+		err error
+	}
+	var all []heard
+	l, s := watched(t, false, &Config{Observe: func(_ context.Context, ask Ask, _ Result, err error) { all = append(all, heard{ask, err}) }})
+	p := Policy{Name: "p", Algorithm: GCRA, Limit: 100, Period: time.Hour}
+	for _, fails := range []error{nil, fmt.Errorf("%w: away", ErrUnavailable)} {
+		s.err = fails
+		for _, v := range doorVerbs {
+			all = nil
+			err := v.call(t.Context(), l.engine, p)
+			want := 0
+			switch {
+			case v.name == "AllowAll":
+				want = 2
+			case v.decides:
+				want = 1
+			}
+			if len(all) != want || want > 0 && (all[0].err != err || all[0].ask.Key != "k") {
+				t.Errorf("%s: %v, heard %+v", v.name, err, all)
+			}
+		}
+	}
+}
+
+// TestDoorFailsOpen: FailOpen answers for a store that is away, for decisions alone, and
+// not in a transaction nor for a caller who has gone.
+func TestDoorFailsOpen(t *testing.T) {
+	l, s := watched(t, true, nil)
+	s.err = fmt.Errorf("%w: away", ErrUnavailable)
+	p := Policy{Name: "p", Algorithm: GCRA, Limit: 100, Period: time.Hour, OnError: FailOpen}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, v := range doorVerbs {
+		if err := v.call(t.Context(), l.engine, p); (err == nil) != v.opens {
+			t.Errorf("%s: %v", v.name, err)
+		}
+		if err := v.call(t.Context(), l.InTx(nil).engine, p); err == nil {
+			t.Errorf("%s in a transaction passed", v.name)
+		}
+		if err := v.call(gone, l.engine, p); err == nil {
+			t.Errorf("%s of a caller who has gone passed", v.name)
+		}
+	}
+	if r, err := l.Allow(t.Context(), p, "k"); err != nil || !r.Allowed || r.Source != SourceDegraded || r.Granted != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	p.OnError = FailClosed
+	s.err = fmt.Errorf("%w: 5 wait", ErrOverloaded)
+	if r, err := l.Allow(t.Context(), p, "k"); !errors.Is(err, ErrOverloaded) || r.Reason != ReasonOverload || r.Allowed {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestDoorRemembers: a denial answers later requests without the store, until a verb gives
+// something back.
+func TestDoorRemembers(t *testing.T) {
+	now, _ := manualClock()
+	l, s := watched(t, true, &Config{Now: now})
+	p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 1, Period: time.Hour}
+	deny := func() {
+		t.Helper()
+		for range 2 {
+			if _, err := l.Allow(t.Context(), p, "k"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.calls = nil
+		if r, err := l.Allow(t.Context(), p, "k"); err != nil || r.Allowed || r.Source != SourceCache || len(s.calls) != 0 {
+			t.Fatalf("%+v, %v, sent %v", r, err, s.calls)
+		}
+	}
+	for _, v := range doorVerbs {
+		deny()
+		forgets := slices.Contains([]string{"Refund", "Undo", "Reset", "Block", "Unblock"}, v.name)
+		s.err = errors.Join(v.call(t.Context(), l.engine, p)) // Settle and Cancel find nothing
+		s.err, s.calls = nil, nil
+		r, err := l.Allow(t.Context(), p, "k")
+		if err != nil || (len(s.calls) > 0) != forgets {
+			t.Errorf("after %s: %+v, %v, sent %v", v.name, r, err, s.calls)
+		}
+		_ = l.Reset(t.Context(), p, "k")
+	}
+	hold, err := l.Reserve(t.Context(), p.Ask("k", 1), time.Hour)
+	if err != nil || !hold.Result.Allowed {
+		t.Fatal(hold, err)
+	}
+	deny()
+	if err := l.Cancel(t.Context(), hold.ID); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := l.Allow(t.Context(), p, "k"); err != nil || !r.Allowed {
+		t.Errorf("after Cancel: %+v, %v", r, err)
+	}
+	deny()
+	if r, err := l.InTx(nil).Allow(t.Context(), p, "k"); err != nil || r.Source == SourceCache {
+		t.Errorf("in a transaction: %+v, %v", r, err)
+	}
+	if r, err := l.Do(t.Context(), Ask{Policy: p, Key: "k", Cost: 1, IdempotencyKey: "i"}); err != nil || r.Source == SourceCache {
+		t.Errorf("under an idempotency key: %+v, %v", r, err)
+	}
+}
+
+// TestDoorKeepsItsQueries: a query that a statement in flight may still read is not used
+// again.
+func TestDoorKeepsItsQueries(t *testing.T) {
+	l, s := watched(t, false, nil)
+	s.err = ErrUnavailable
+	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour, OnError: FailOpen}
+	for range 100 {
+		c := l.call(verbTake, p.Ask("k", 1))
+		if _, err := l.pass(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		l.put(c)
+		if again := l.call(verbTake, p.Ask("other", 1)); again == c {
+			t.Fatal("the query was used again")
+		}
+	}
+}
+
+// TestWaitSleepsUntilItsTurn: Wait takes places in order and sleeps, and gives its place
+// back when it is cancelled.
+func TestWaitSleepsUntilItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewMemory(nil)
+		p := Policy{Name: "p", Algorithm: LeakyBucketQueue, Limit: 1, Period: time.Second, Burst: 3}
+		start := time.Now()
+		for i := range 3 {
+			if err := l.Wait(t.Context(), p, "k", 1); err != nil || time.Since(start) != time.Duration(i)*time.Second {
+				t.Errorf("turn %d came after %v: %v", i, time.Since(start), err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := make(chan error)
+		go func() { gone <- l.Wait(ctx, p, "k", 1) }()
+		synctest.Wait()
+		cancel()
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		short, end := context.WithTimeout(t.Context(), time.Millisecond)
+		defer end()
+		var denied *DeniedError
+		if err := l.Wait(short, p, "k", 1); !errors.As(err, &denied) || denied.Result.Allowed {
+			t.Errorf("a turn after the deadline: %v", err)
+		}
+		again := time.Now()
+		if err := l.Wait(t.Context(), p, "k", 1); err != nil || time.Since(again) != time.Second {
+			t.Errorf("after a cancelled Wait the turn came after %v: %v", time.Since(again), err)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

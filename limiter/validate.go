@@ -1,0 +1,179 @@
+package limiter
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// Bounds of a policy's numbers.
+const (
+	maxUnits    = algorithm.MaxUnits
+	minUnits    = 1e-9 // of Limit and Burst
+	maxDuration = time.Duration(algorithm.MaxLifetime) * time.Microsecond
+	nameHelp    = `^[a-z0-9][a-z0-9_.-]{0,63}$` // what a policy's name looks like
+)
+
+// Validate returns nil if decisions can be made by p, else a *PolicyError for
+// the first field that is wrong. Every verb validates by itself.
+func (p Policy) Validate() error {
+	switch {
+	case !validName(p.Name):
+		return p.bad("Name", p.Name, "must match "+nameHelp)
+	case !p.Algorithm.known():
+		return p.bad("Algorithm", string(p.Algorithm), fmt.Sprintf("must be one of %v", algorithm.Names))
+	case !validUnits(p.Limit):
+		return p.bad("Limit", p.Limit, "must be from 1e-9 to 2^53")
+	case p.Burst != 0 && !validUnits(p.Burst):
+		return p.bad("Burst", p.Burst, "must be from 1e-9 to 2^53, or 0 for Limit")
+	case p.Burst != 0 && p.Burst != p.Limit && !p.Algorithm.bucket():
+		return p.bad("Burst", p.Burst, fmt.Sprintf("%s has no burst apart from Limit: leave it 0", p.Algorithm))
+	case p.OnError != FailClosed && p.OnError != FailOpen:
+		return p.bad("OnError", int(p.OnError), "must be FailClosed or FailOpen")
+	case p.Durability != Durable && p.Durability != Relaxed:
+		return p.bad("Durability", int(p.Durability), "must be Durable or Relaxed")
+	}
+	if err := p.validateCalendar(); err != nil {
+		return err
+	}
+	if p.Period <= 0 && p.Calendar == "" {
+		return p.bad("Period", p.Period, "must be positive")
+	}
+	for _, d := range [...]struct {
+		field string
+		value time.Duration
+	}{{"Period", p.Period}, {"Tick", p.Tick}, {"BlockFor", p.BlockFor}} {
+		if reason := badDuration(d.value); reason != "" {
+			return p.bad(d.field, d.value, reason)
+		}
+	}
+	switch {
+	case p.Tick != 0 && p.Algorithm != LeakyBucket:
+		return p.bad("Tick", p.Tick, "is for leaky_bucket only")
+	case p.Aligned && p.Algorithm != FixedWindow:
+		return p.bad("Aligned", p.Aligned, "is for fixed_window only")
+	}
+	return nil
+}
+
+func (p Policy) validateCalendar() error {
+	switch {
+	case p.Calendar == "" && p.TimeZone != "":
+		return p.bad("TimeZone", p.TimeZone, "is for Calendar, and that is empty")
+	case p.Calendar == "":
+		return nil
+	case !p.Calendar.known():
+		return p.bad("Calendar", string(p.Calendar), "must be hour, day, week or month, or empty for none")
+	case p.Algorithm != FixedWindow:
+		return p.bad("Calendar", string(p.Calendar), "is for fixed_window only")
+	case p.Period != 0:
+		return p.bad("Period", p.Period, "must be 0 with Calendar")
+	case p.Aligned:
+		return p.bad("Aligned", p.Aligned, "must be false with Calendar")
+	}
+	if reason := badTimeZone(p.Calendar, p.TimeZone); reason != "" {
+		return p.bad("TimeZone", p.TimeZone, reason)
+	}
+	return nil
+}
+
+func badDuration(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "must not be negative"
+	case d > maxDuration:
+		return "must be at most a hundred years"
+	case d%time.Microsecond != 0:
+		return "must be whole microseconds"
+	}
+	return ""
+}
+
+// validUnits is false for NaN too.
+func validUnits(v float64) bool { return v >= minUnits && v <= maxUnits && !math.IsInf(v, 0) }
+
+func validName(s string) bool {
+	if len(s) == 0 || len(s) > 64 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
+		case i > 0 && (c == '_' || c == '.' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// badTimeZone is what is wrong with the zone of a policy that has a known
+// calendar.
+func badTimeZone(unit Calendar, zone string) string {
+	if zone == "Local" {
+		return "differs from machine to machine: name the zone, such as Europe/Vienna"
+	}
+	if _, err := algorithm.CalendarOf(algorithm.Unit(unit), zone); err != nil {
+		return `is not known here: take a name of the IANA time zone database, such as Europe/Vienna; if this system has none, import _ "time/tzdata"`
+	}
+	return ""
+}
+
+// maxKey is the longest key in bytes: a row of an index holds about 2,700.
+const maxKey = 1024
+
+func validateKey(key string) error {
+	switch {
+	case key == "":
+		return store.Invalid("key", `""`, "is empty; use a constant such as \"all\" for a limit that everybody shares")
+	case len(key) > maxKey:
+		return store.Invalid("key", store.Quote(key), fmt.Sprintf("is longer than %d bytes; hash it first", maxKey))
+	case strings.IndexByte(key, 0) >= 0:
+		return store.Invalid("key", store.Quote(key), "holds a NUL byte")
+	case !utf8.ValidString(key):
+		return store.Invalid("key", store.Quote(key), "is not valid UTF-8; encode it first")
+	}
+	return nil
+}
+
+// maxIdempotencyKey is the longest one in bytes.
+const maxIdempotencyKey = 255
+
+func validateIdempotencyKey(key string) error {
+	switch {
+	case len(key) > maxIdempotencyKey:
+		return store.Invalid("IdempotencyKey", store.Quote(key), fmt.Sprintf("is longer than %d bytes", maxIdempotencyKey))
+	case strings.IndexByte(key, 0) >= 0:
+		return store.Invalid("IdempotencyKey", store.Quote(key), "holds a NUL byte")
+	case !utf8.ValidString(key):
+		return store.Invalid("IdempotencyKey", store.Quote(key), "is not valid UTF-8; encode it first")
+	}
+	return nil
+}
+
+// validateCost validates a cost; readable allows 0.
+func validateCost(readable bool, cost, burst float64) error {
+	value := strconv.FormatFloat(cost, 'g', -1, 64)
+	switch {
+	case cost == 0 && readable:
+		return nil
+	case cost == 0:
+		return store.Invalid("cost", value, "must be positive; Check at cost 0 reads without consuming")
+	case !(cost > 0) || cost > maxUnits:
+		return store.Invalid("cost", value, "must be positive and at most 2^53")
+	case cost < leastCost(burst):
+		return store.Invalid("cost", value, fmt.Sprintf("must be at least %v, a billionth of the burst", leastCost(burst)))
+	}
+	return nil
+}
+
+// leastCost is a billionth of the burst, which rounding cannot lose; above a
+// billion whole units are still exact.
+func leastCost(burst float64) float64 { return min(1, 1e-9*burst) }
