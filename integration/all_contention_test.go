@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -24,8 +25,8 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 	for _, secret := range []string{"", "secret"} {
 		t.Run("secret="+secret, func(t *testing.T) {
 			t.Parallel()
-			url := newDatabase(t)
-			c := &allCrowd{policies: variants(60, 100_000*time.Hour), granted: map[limiter.Ask]float64{}}
+			url := bed.NewDatabase(t)
+			c := &allCrowd{policies: bed.Variants(60, 100_000*time.Hour), granted: map[limiter.Ask]float64{}}
 			var wg sync.WaitGroup
 			var pools []*pgxpool.Pool
 			for range 2 {
@@ -34,7 +35,7 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 					t.Fatal(err)
 				}
 				pools = append(pools, pool)
-				l := newLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
+				l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
 				for range 32 {
 					wg.Go(func() {
 						for range 40 {
@@ -47,12 +48,12 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 				}
 			}
 			wg.Wait()
-			l := newLimiter(t, pools[0], &limiter.Config{KeySecret: []byte(secret)})
+			l := bed.NewLimiter(t, pools[0], &limiter.Config{KeySecret: []byte(secret)})
 			denied := 0
 			for ask, want := range c.granted {
-				r := must(t)(l.Check(t.Context(), ask.Policy, ask.Key, 0))
-				if !near(r.Level, want) {
-					t.Errorf("%s %s: level %v, granted %v", variant(ask.Policy), ask.Key, r.Level, want)
+				r := bed.Must(t)(l.Check(t.Context(), ask.Policy, ask.Key, 0))
+				if !bed.Near(r.Level, want) {
+					t.Errorf("%s %s: level %v, granted %v", bed.Variant(ask.Policy), ask.Key, r.Level, want)
 				}
 				if want > 57 {
 					denied++
@@ -64,7 +65,7 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 			for _, pool := range pools {
 				pool.Close() // sessions tell what they counted when they end
 			}
-			noDeadlock(t, connect(t, url))
+			noDeadlock(t, bed.Connect(t, url))
 		})
 	}
 }
@@ -72,12 +73,12 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 // noDeadlock reads the database's count once all other sessions have ended.
 func noDeadlock(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	eventually(t, "the sessions have ended", func(ctx context.Context) (ended bool, err error) {
+	bed.Eventually(t, "the sessions have ended", func(ctx context.Context) (ended bool, err error) {
 		err = pool.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity
 			WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend')`).Scan(&ended)
 		return ended, err
 	})
-	if n := one[int](t, pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {
+	if n := bed.Value[int](t, pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {
 		t.Errorf("%d deadlocks", n)
 	}
 }

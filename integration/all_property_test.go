@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -20,8 +21,10 @@ import (
 // plans that contradict each other and single asks in between.
 func TestAllowAllDecidesAsMemory(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
-	over := func(config *limiter.Config) (*limiter.Limiter, error) { return limiter.New(pool, withPatience(config)) }
+	pool := bed.NewPool(t)
+	over := func(config *limiter.Config) (*limiter.Limiter, error) {
+		return limiter.New(pool, bed.WithPatience(config))
+	}
 	for _, mode := range []string{"outside", "inside", "both"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -33,12 +36,12 @@ func TestAllowAllDecidesAsMemory(t *testing.T) {
 // TestSQLAllowAllDecidesAsMemory does so over database/sql, where the asks cannot
 // be sent together.
 func TestSQLAllowAllDecidesAsMemory(t *testing.T) {
-	address := newDatabase(t)
-	pool := connect(t, address)
-	overDrivers(t, func(t *testing.T, driver string) {
-		db := connectSQL(t, driver, address)
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		db := bed.ConnectSQL(t, driver, address)
 		allDecidesAsMemory(t, pool, "outside", driver, func(config *limiter.Config) (*limiter.Limiter, error) {
-			return limiter.NewSQL(db, withPatience(config))
+			return limiter.NewSQL(db, bed.WithPatience(config))
 		})
 	})
 }
@@ -73,8 +76,8 @@ func newAllHistory(rt *rapid.T, pool *pgxpool.Pool, name string, plain bool, ove
 		rt.Fatal(err)
 	}
 	for i := range rapid.IntRange(1, 4).Draw(rt, "policies") {
-		p := rapid.SampledFrom(variants(8, 10*time.Second)).Draw(rt, "variant")
-		plans := drawPlans(rt, p, fmt.Sprintf("%s-%d", name, i))
+		p := rapid.SampledFrom(bed.Variants(8, 10*time.Second)).Draw(rt, "variant")
+		plans := bed.DrawPlans(rt, p, fmt.Sprintf("%s-%d", name, i))
 		if plain {
 			plans = plans[:1]
 			plans[0].Limit, plans[0].Burst = 8, 0
@@ -86,7 +89,7 @@ func newAllHistory(rt *rapid.T, pool *pgxpool.Pool, name string, plain bool, ove
 
 func (h *allHistory) run(rt *rapid.T, mode string) {
 	for step := range 40 {
-		delta := drawDelta(rt, h.policies[0])
+		delta := bed.DrawDelta(rt, h.policies[0])
 		if h.plain {
 			delta = max(0, delta)
 		}
@@ -129,9 +132,9 @@ func (h *allHistory) ask(rt *rapid.T) limiter.Ask {
 	p := rapid.SampledFrom(h.policies).Draw(rt, "policy")
 	key := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key")
 	if h.plain {
-		return p.Ask(key, drawShare(rt, p))
+		return p.Ask(key, bed.DrawShare(rt, p))
 	}
-	return p.Ask(key, drawCost(rt, "allow", p))
+	return p.Ask(key, bed.DrawCost(rt, "allow", p))
 }
 
 func (h *allHistory) inside(rt *rapid.T, asks []limiter.Ask, end func(pgx.Tx, context.Context) error) (limiter.Results, error) {
@@ -154,10 +157,10 @@ func (h *allHistory) single(rt *rapid.T) {
 	want, wantErr := conformance.Do(context.Background(), h.inMemory, ask.Policy, op, ask.Key, ask.Cost)
 	got, gotErr := conformance.Do(context.Background(), h.inSQL, ask.Policy, op, ask.Key, ask.Cost)
 	want.Source = got.Source
-	if near(want.Granted, got.Granted) { // what a Fill puts in is what the level leaves
+	if bed.Near(want.Granted, got.Granted) { // what a Fill puts in is what the level leaves
 		want.Granted = got.Granted
 	}
-	if fmt.Sprint(gotErr) != fmt.Sprint(wantErr) || !alike(got, want) {
+	if fmt.Sprint(gotErr) != fmt.Sprint(wantErr) || !bed.Alike(got, want) {
 		rt.Fatalf("%s %+v at %d\nSQL:    %+v, %v\nmemory: %+v, %v", op, ask, h.at, got, gotErr, want, wantErr)
 	}
 }
@@ -168,7 +171,7 @@ func alikeAll(a, b limiter.Results) bool {
 		return false
 	}
 	for i := range a.Each {
-		if !alike(a.Each[i], b.Each[i]) {
+		if !bed.Alike(a.Each[i], b.Each[i]) {
 			return false
 		}
 		a.Each[i] = b.Each[i]

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -17,7 +18,7 @@ func inTxOf[R any](t *testing.T, pool interface {
 	BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error)
 }, l *limiter.Limiter, f func(*limiter.Tx) (R, error)) (R, error) {
 	t.Helper()
-	tx := begin(t, pool, pgx.TxOptions{})
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
 	r, err := f(l.InTx(tx))
 	return r, errors.Join(err, tx.Commit(context.Background()))
 }
@@ -31,7 +32,7 @@ func TestSpendsFollowTheDatabasesCalendar(t *testing.T) {
 		t.Run(ahead.String(), func(t *testing.T) {
 			t.Parallel()
 			address, _ := otherClock(t, fmt.Sprintf("real + interval '%d s'", int(ahead.Seconds())))
-			pool := connect(t, address)
+			pool := bed.Connect(t, address)
 			plain := limiter.Policy{Name: "plain", Algorithm: limiter.GCRA, Limit: 1000, Period: time.Hour}
 			all := func(r limiter.Results, err error) (limiter.Result, error) {
 				if err != nil {
@@ -62,10 +63,10 @@ func TestSpendsFollowTheDatabasesCalendar(t *testing.T) {
 			for way, ask := range ways {
 				for _, calendar := range limiter.Calendars() {
 					p := limiter.Policy{Name: string(calendar), Algorithm: limiter.FixedWindow, Limit: 10, Calendar: calendar, TimeZone: "America/Havana"}
-					l := newLimiter(t, pool, nil)
+					l := bed.NewLimiter(t, pool, nil)
 					offTheHour(t, ahead)
 					r, err := ask(l, p.Ask(way, 1))
-					if err != nil || !r.Allowed || !near(level(t, l, p, way), 1) {
+					if err != nil || !r.Allowed || !bed.Near(bed.Level(t, l, p, way), 1) {
 						t.Fatalf("%s, %s: %+v, %v", way, calendar, r, err)
 					}
 					byTheDatabase(t, ahead, p, r)
@@ -80,17 +81,17 @@ func TestSpendsFollowTheDatabasesCalendar(t *testing.T) {
 func TestAllowAllGivesExpiredHoldsBack(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
-	l, other, at := settableOn(t, pool)
-	for _, p := range holdable() {
+	pool := bed.NewPool(t)
+	l, other, at := bed.SettableOn(t, pool)
+	for _, p := range bed.Holdable() {
 		p.BlockFor = time.Minute
 		p.Period = 1000 * time.Hour
 		q := p
 		q.Name += "-q"
 		at(0)
 		for _, key := range []string{"a", "b"} {
-			reserve(t, l, p.Ask(key, 8), time.Second)
-			reserve(t, l, q.Ask(key, 8), time.Second)
+			bed.Reserve(t, l, p.Ask(key, 8), time.Second)
+			bed.Reserve(t, l, q.Ask(key, 8), time.Second)
 		}
 		at(time.Second)
 		for key, ask := range map[string]func(...limiter.Ask) (limiter.Results, error){
@@ -100,8 +101,8 @@ func TestAllowAllGivesExpiredHoldsBack(t *testing.T) {
 			},
 		} {
 			all, err := ask(p.Ask(key, 5), q.Ask(key, 5))
-			if err != nil || !all.Allowed || !near(level(t, l, p, key), 5) || !near(level(t, l, q, key), 5) {
-				t.Errorf("%s, key %s: %+v, %v", variant(p), key, all, err)
+			if err != nil || !all.Allowed || !bed.Near(bed.Level(t, l, p, key), 5) || !bed.Near(bed.Level(t, l, q, key), 5) {
+				t.Errorf("%s, key %s: %+v, %v", bed.Variant(p), key, all, err)
 			}
 		}
 	}

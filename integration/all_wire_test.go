@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -56,8 +57,8 @@ func TestAllowAllRoundTrips(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	var trips atomic.Int64
-	pool := connect(t, newDatabase(t), single, countTrips(&trips))
-	l := newLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
+	pool := bed.Connect(t, bed.NewDatabase(t), bed.OneConnection, countTrips(&trips))
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
 	logs := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: 1000 * time.Hour}
 	blocks := limiter.Policy{Name: "blocks", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour, BlockFor: time.Hour}
 	plain := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
@@ -82,19 +83,19 @@ func TestAllowAllRoundTrips(t *testing.T) {
 				if err := l.Unblock(ctx, p, "full"); err != nil {
 					t.Fatal(err)
 				}
-				must(t)(l.Fill(ctx, p, "full", 10))
+				bed.Must(t)(l.Fill(ctx, p, "full", 10))
 			}
 			before := trips.Load()
-			all := mustAll(t)(l.AllowAll(ctx, c.asks...))
+			all := bed.MustAll(t)(l.AllowAll(ctx, c.asks...))
 			outside = min(outside, trips.Load()-before)
 			if err := l.Unblock(ctx, blocks, "full"); err != nil {
 				t.Fatal(err)
 			}
-			tx := begin(t, pool, pgx.TxOptions{})
+			tx := bed.Begin(t, pool, pgx.TxOptions{})
 			before = trips.Load()
-			in := mustAll(t)(l.InTx(tx).AllowAll(ctx, c.asks...))
+			in := bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, c.asks...))
 			inside = min(inside, trips.Load()-before)
-			commit(t, tx)
+			bed.Commit(t, tx)
 			if all.Allowed != c.allowed || in.Allowed != c.allowed {
 				t.Fatalf("%s: %+v, %+v", c.what, all, in)
 			}
@@ -125,10 +126,10 @@ func (a *atCommit) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndDa
 func TestAllowAllCrash(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	url := newDatabase(t)
-	other := connect(t, url)
+	url := bed.NewDatabase(t)
+	other := bed.Connect(t, url)
 	crash := &atCommit{}
-	pool := connect(t, url, single, func(cfg *pgxpool.Config) {
+	pool := bed.Connect(t, url, bed.OneConnection, func(cfg *pgxpool.Config) {
 		cfg.ConnConfig.Tracer = crash
 		cfg.ConnConfig.RuntimeParams["application_name"] = "crash"
 	})
@@ -140,9 +141,9 @@ func TestAllowAllCrash(t *testing.T) {
 			t.Errorf("end the session: %v, %v", ended, err)
 		}
 	}
-	l := newLimiter(t, pool, nil)
+	l := bed.NewLimiter(t, pool, nil)
 	var asks []limiter.Ask
-	for _, p := range variants(10, 1000*time.Hour) {
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
 		asks = append(asks, p.Ask("k", 4))
 	}
 	for _, want := range []float64{0, 4} {
@@ -152,8 +153,8 @@ func TestAllowAllCrash(t *testing.T) {
 			t.Errorf("got %+v, %v", all, err)
 		}
 		for _, ask := range asks {
-			if r := must(t)(l.Check(ctx, ask.Policy, "k", 0)); !near(r.Level, want) {
-				t.Errorf("%s: level %v, want %v", variant(ask.Policy), r.Level, want)
+			if r := bed.Must(t)(l.Check(ctx, ask.Policy, "k", 0)); !bed.Near(r.Level, want) {
+				t.Errorf("%s: level %v, want %v", bed.Variant(ask.Policy), r.Level, want)
 			}
 		}
 	}
@@ -164,16 +165,16 @@ func TestAllowAllCrash(t *testing.T) {
 func TestAllowAllDenialsAreAnswers(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := connect(t, newDatabase(t), single)
-	l := newLimiter(t, pool, &limiter.Config{BreakAfter: 1})
+	pool := bed.Connect(t, bed.NewDatabase(t), bed.OneConnection)
+	l := bed.NewLimiter(t, pool, &limiter.Config{BreakAfter: 1})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: 1000 * time.Hour}
-	must(t)(l.Allow(ctx, p, "full"))
+	bed.Must(t)(l.Allow(ctx, p, "full"))
 	for range 5 {
-		if all := mustAll(t)(l.AllowAll(ctx, p.Ask("a", 1), p.Ask("full", 1))); all.Allowed {
+		if all := bed.MustAll(t)(l.AllowAll(ctx, p.Ask("a", 1), p.Ask("full", 1))); all.Allowed {
 			t.Errorf("got %+v", all)
 		}
 	}
-	must(t)(l.Allow(ctx, p, "a"))
+	bed.Must(t)(l.Allow(ctx, p, "a"))
 	if n := pool.Stat().NewConnsCount(); n != 1 {
 		t.Errorf("%d connections were opened, want 1", n)
 	}
@@ -220,9 +221,9 @@ func TestAllowAllLocksInOneOrder(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	var sent rowsSent
-	pool := connect(t, newDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &sent })
+	pool := bed.Connect(t, bed.NewDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &sent })
 	for _, secret := range []string{"", "secret"} {
-		l := newLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
+		l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
 		var asks []limiter.Ask
 		for i, a := range limiter.Algorithms() {
 			p := limiter.Policy{Name: fmt.Sprint(9 - i), Algorithm: a, Limit: 10, Period: time.Hour}
@@ -235,12 +236,12 @@ func TestAllowAllLocksInOneOrder(t *testing.T) {
 			sent.rows, sent.statements = nil, nil
 			statements := []int{1 + len(limiter.Algorithms())} // with BEGIN
 			if inside {
-				tx := begin(t, pool, pgx.TxOptions{})
-				mustAll(t)(l.InTx(tx).AllowAll(ctx, asks...))
-				commit(t, tx)
+				tx := bed.Begin(t, pool, pgx.TxOptions{})
+				bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, asks...))
+				bed.Commit(t, tx)
 				statements = []int{len(limiter.Algorithms()), len(limiter.Algorithms())}
 			} else {
-				mustAll(t)(l.AllowAll(ctx, asks...))
+				bed.MustAll(t)(l.AllowAll(ctx, asks...))
 			}
 			if !slices.Equal(sent.statements, statements) {
 				t.Errorf("inside: %v: batches of %d statements, want %d", inside, sent.statements, statements)
@@ -279,19 +280,19 @@ func (a *atBatch) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndDat
 func TestAllowAllTriesAgain(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	url := newDatabase(t)
+	url := bed.NewDatabase(t)
 	trace := &atBatch{}
-	pool := connect(t, url, single, setting("lock_timeout", "10ms"), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = trace })
-	l, other := newLimiter(t, pool, nil), connect(t, url)
+	pool := bed.Connect(t, url, bed.OneConnection, bed.Setting("lock_timeout", "10ms"), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = trace })
+	l, other := bed.NewLimiter(t, pool, nil), bed.Connect(t, url)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour}
 	for _, c := range []struct {
 		released int64 // before that try
 		allowed  bool
 	}{{5, true}, {6, false}} {
 		key := fmt.Sprint("held", c.released)
-		tx := begin(t, other, pgx.TxOptions{})
-		must(t)(l.InTx(tx).Allow(ctx, p, key))
-		trace.f = func() { commit(t, tx) }
+		tx := bed.Begin(t, other, pgx.TxOptions{})
+		bed.Must(t)(l.InTx(tx).Allow(ctx, p, key))
+		trace.f = func() { bed.Commit(t, tx) }
 		trace.next.Store(c.released)
 		all, err := l.AllowAll(ctx, p.Ask("a"+key, 1), p.Ask(key, 1))
 		if all.Allowed != c.allowed || errors.Is(err, limiter.ErrUnavailable) == c.allowed {
@@ -302,9 +303,9 @@ func TestAllowAllTriesAgain(t *testing.T) {
 		if c.allowed {
 			want = 1
 		} else {
-			commit(t, tx)
+			bed.Commit(t, tx)
 		}
-		if r := must(t)(l.Check(ctx, p, "a"+key, 0)); !near(r.Level, want) {
+		if r := bed.Must(t)(l.Check(ctx, p, "a"+key, 0)); !bed.Near(r.Level, want) {
 			t.Errorf("released before try %d: level %v, want %v", c.released, r.Level, want)
 		}
 	}

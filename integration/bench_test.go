@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -21,13 +22,13 @@ import (
 //	go test ./integration -run - -bench Decision -benchtime 40x
 func BenchmarkDecision(b *testing.B) {
 	ctx := b.Context() // one that can end, as an application's does
-	pool := connect(b, newDatabase(b), func(c *pgxpool.Config) { c.MaxConns = 16 })
-	exec(b, pool, `CREATE TABLE bare (policy text COLLATE "C", key text COLLATE "C", n bigint NOT NULL, PRIMARY KEY (policy, key)) WITH (fillfactor = 70)`)
+	pool := bed.Connect(b, bed.NewDatabase(b), func(c *pgxpool.Config) { c.MaxConns = 16 })
+	bed.Exec(b, pool, `CREATE TABLE bare (policy text COLLATE "C", key text COLLATE "C", n bigint NOT NULL, PRIMARY KEY (policy, key)) WITH (fillfactor = 70)`)
 	bare := func(key string) error {
 		var n int64
 		return pool.QueryRow(ctx, `INSERT INTO bare AS t VALUES ($1, $2, 1) ON CONFLICT (policy, key) DO UPDATE SET n = t.n + 1 RETURNING n`, "bench", key).Scan(&n)
 	}
-	l := newLimiter(b, pool, &limiter.Config{DenyCacheTTL: -1})
+	l := bed.NewLimiter(b, pool, &limiter.Config{DenyCacheTTL: -1})
 	for _, callers := range []int{1, 16} {
 		for _, a := range limiter.Algorithms() {
 			p := limiter.Policy{Name: "bench", Algorithm: a, Limit: 100, Period: time.Second}

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -21,17 +22,17 @@ import (
 // test's, of which real is the true time.
 func otherClock(t *testing.T, expression string) (address string, set func(expression string)) {
 	t.Helper()
-	address = newDatabase(t)
-	pool := connect(t, address)
+	address = bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
 	set = func(expression string) {
 		t.Helper()
-		exec(t, pool, `CREATE OR REPLACE FUNCTION other.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+		bed.Exec(t, pool, `CREATE OR REPLACE FUNCTION other.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
 			AS $$ SELECT `+expression+` FROM pg_catalog.clock_timestamp() AS real $$`)
 	}
-	exec(t, pool, `CREATE SCHEMA other`)
-	exec(t, pool, `CREATE SEQUENCE other.readings`)
+	bed.Exec(t, pool, `CREATE SCHEMA other`)
+	bed.Exec(t, pool, `CREATE SEQUENCE other.readings`)
 	set(expression)
-	exec(t, pool, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = other, pg_catalog, public', current_database()); END $$`)
+	bed.Exec(t, pool, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = other, pg_catalog, public', current_database()); END $$`)
 	return address, set
 }
 
@@ -40,7 +41,7 @@ func otherClock(t *testing.T, expression string) (address string, set func(expre
 // comes next is in one and the same.
 func offTheHour(t testing.TB, ahead time.Duration) {
 	t.Helper()
-	eventually(t, "an hour has begun", func(context.Context) (bool, error) {
+	bed.Eventually(t, "an hour has begun", func(context.Context) (bool, error) {
 		for _, at := range []time.Time{time.Now(), time.Now().Add(ahead)} {
 			const half = 30 * time.Minute // some zones are that far from others
 			if since := at.Sub(at.Truncate(half)); since < 5*time.Second || since > half-40*time.Second {
@@ -88,7 +89,7 @@ func byTheDatabase(t *testing.T, ahead time.Duration, p limiter.Policy, r limite
 		t.Errorf("decided at %v, which is %v from the database's clock", r.At, off)
 	}
 	model := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return r.At }})
-	if want := must(t)(model.Allow(t.Context(), p, "k")); r.ResetAfter != want.ResetAfter {
+	if want := bed.Must(t)(model.Allow(t.Context(), p, "k")); r.ResetAfter != want.ResetAfter {
 		t.Errorf("%s, %v ahead: the window ends at %v, want %v", p.Calendar, ahead, r.At.Add(r.ResetAfter), r.At.Add(want.ResetAfter))
 	}
 }
@@ -102,7 +103,7 @@ func TestClocksApart(t *testing.T) {
 			t.Parallel()
 			address, _ := otherClock(t, fmt.Sprintf("real + interval '%d s'", int(ahead.Seconds())))
 			var sent named
-			pool := connect(t, address, sent.trace)
+			pool := bed.Connect(t, address, sent.trace)
 			ways := map[string]func(*limiter.Limiter, limiter.Policy, string) (limiter.Result, error){
 				"Allow": func(l *limiter.Limiter, p limiter.Policy, key string) (limiter.Result, error) {
 					return l.Allow(t.Context(), p, key)
@@ -124,12 +125,12 @@ func TestClocksApart(t *testing.T) {
 			for way, ask := range ways {
 				for _, calendar := range limiter.Calendars() {
 					p := limiter.Policy{Name: string(calendar), Algorithm: limiter.FixedWindow, Limit: 10, Calendar: calendar, TimeZone: "Europe/Vienna"}
-					l := newLimiter(t, pool, nil)
+					l := bed.NewLimiter(t, pool, nil)
 					offTheHour(t, ahead)
 					sent.take()
-					byTheDatabase(t, ahead, p, must(t)(ask(l, p, way)))
+					byTheDatabase(t, ahead, p, bed.Must(t)(ask(l, p, way)))
 					first := sent.take()
-					r := must(t)(ask(l, p, way))
+					r := bed.Must(t)(ask(l, p, way))
 					byTheDatabase(t, ahead, p, r)
 					again := sent.take()
 					// By 40 minutes it depends on the time of the hour.
@@ -139,7 +140,7 @@ func TestClocksApart(t *testing.T) {
 					}
 					// What only reads needs to be told nothing.
 					sent.take()
-					if c := must(t)(l.Check(t.Context(), p, way, 0)); c.Level > 0 {
+					if c := bed.Must(t)(l.Check(t.Context(), p, way, 0)); c.Level > 0 {
 						byTheDatabase(t, ahead, p, c)
 					}
 					if names := sent.take(); len(names) != 1 {
@@ -157,22 +158,22 @@ func TestBatchWithClocksApart(t *testing.T) {
 	t.Parallel()
 	const ahead = 75 * 24 * time.Hour
 	address, _ := otherClock(t, "real + interval '75 days'")
-	g := newDoorway(t, address, limiter.Config{})
+	g := bed.NewDoorway(t, address, limiter.Config{})
 	plain := limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
 	policies := append(calendarPolicies(10), plain)
 	offTheHour(t, ahead)
-	g.close()
-	first := g.ask(t.Context(), plain.Ask("first", 1)) // it is not told that the clocks are apart
-	var answers []<-chan answer
+	g.Shut()
+	first := g.Queue(t.Context(), plain.Ask("first", 1)) // it is not told that the clocks are apart
+	var answers []<-chan bed.Answer
 	for range 3 {
 		for _, p := range policies {
-			answers = append(answers, g.ask(t.Context(), p.Ask("k", 1)))
+			answers = append(answers, g.Queue(t.Context(), p.Ask("k", 1)))
 		}
 	}
-	g.open()
-	soon(t, "the first", first)
+	g.Reopen()
+	bed.ResultOf(t, "the first", first)
 	for i, a := range answers {
-		r := soon(t, "one of the batch", a)
+		r := bed.ResultOf(t, "one of the batch", a)
 		p := policies[i%len(policies)]
 		if r.Level != float64(1+i/len(policies)) {
 			t.Errorf("ask %d for %s: %+v", i/len(policies), p.Name, r)
@@ -182,7 +183,7 @@ func TestBatchWithClocksApart(t *testing.T) {
 		}
 	}
 	for _, p := range policies {
-		if r := must(t)(g.Check(t.Context(), p, "k", 0)); r.Level != 3 {
+		if r := bed.Must(t)(g.Check(t.Context(), p, "k", 0)); r.Level != 3 {
 			t.Errorf("%s in the end: %+v", p.Name, r)
 		}
 	}
@@ -194,9 +195,9 @@ func TestClockThatJumps(t *testing.T) {
 	t.Parallel()
 	address, _ := otherClock(t, "real + nextval('other.readings') * interval '100 days'")
 	var sent named
-	g := &doorway{arrived: make(chan struct{})}
-	pool := connect(t, address, g.guard, sent.trace)
-	g.Limiter = newGated(t, pool, limiter.Config{BreakAfter: 1}) // the server did answer
+	g := &bed.Doorway{Arrived: make(chan struct{})}
+	pool := bed.Connect(t, address, g.Guard, sent.trace)
+	g.Limiter = bed.NewGated(t, pool, limiter.Config{BreakAfter: 1}) // the server did answer
 	jumps := limiter.Policy{Name: "jumps", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Day}
 	plain := limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
 	offTheHour(t, 0) // nor a month, which check asks for
@@ -215,16 +216,16 @@ func TestClockThatJumps(t *testing.T) {
 	_, err = g.Fill(t.Context(), jumps, "k", 1)
 	check("Fill", err)
 
-	g.close()
-	first := g.ask(t.Context(), plain.Ask("first", 1))
-	with, without := g.ask(t.Context(), jumps.Ask("k", 1)), g.ask(t.Context(), plain.Ask("k", 1))
-	g.open()
-	soon(t, "the first", first)
-	check("in a batch", (<-with).err)
-	if r := soon(t, "without a calendar, in a batch", without); !r.Allowed || r.Level != 1 {
+	g.Shut()
+	first := g.Queue(t.Context(), plain.Ask("first", 1))
+	with, without := g.Queue(t.Context(), jumps.Ask("k", 1)), g.Queue(t.Context(), plain.Ask("k", 1))
+	g.Reopen()
+	bed.ResultOf(t, "the first", first)
+	check("in a batch", (<-with).Err)
+	if r := bed.ResultOf(t, "without a calendar, in a batch", without); !r.Allowed || r.Level != 1 {
 		t.Errorf("without a calendar, in a batch: %+v", r)
 	}
-	if n := one[int](t, pool, "SELECT count(*) FROM pglimit_fixed_window WHERE policy = 'jumps'"); n != 0 {
+	if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_fixed_window WHERE policy = 'jumps'"); n != 0 {
 		t.Errorf("%d rows were written", n)
 	}
 }
@@ -235,15 +236,15 @@ func TestClockThatIsSetWhileHeld(t *testing.T) {
 	t.Parallel()
 	address, set := otherClock(t, "real")
 	var sent named
-	c := &crowd{doorway: &doorway{arrived: make(chan struct{})}, business: connect(t, address)}
-	c.Limiter = newGated(t, connect(t, address, c.guard, four, sent.trace), limiter.Config{BreakAfter: 1})
-	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: heldLimit, Calendar: limiter.Month}
-	tx := c.hold(t, p, "m")
-	held := c.behind(t.Context(), t, p.Ask("m", 1))
+	c := &bed.Crowd{Doorway: &bed.Doorway{Arrived: make(chan struct{})}, Business: bed.Connect(t, address)}
+	c.Limiter = bed.NewGated(t, bed.Connect(t, address, c.Guard, bed.FourConnections, sent.trace), limiter.Config{BreakAfter: 1})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: bed.HeldLimit, Calendar: limiter.Month}
+	tx := c.Hold(t, p, "m")
+	held := c.Behind(t.Context(), t, p.Ask("m", 1))
 	set("real + interval '90 days'")
-	eventually(t, "the clocks are compared", func(context.Context) (bool, error) { return slices.Contains(sent.take(), "Clock"), nil })
-	commit(t, tx)
-	r := soon(t, "the key that was held", held)
+	bed.Eventually(t, "the clocks are compared", func(context.Context) (bool, error) { return slices.Contains(sent.take(), "Clock"), nil })
+	bed.Commit(t, tx)
+	r := bed.ResultOf(t, "the key that was held", held)
 	byTheDatabase(t, 90*24*time.Hour, p, r)
 	if !r.Allowed || r.Level != 1 {
 		t.Errorf("in a month of its own: %+v", r)

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -80,9 +81,9 @@ func drawStep(rt *rapid.T, at int64) int64 {
 func TestCalendarsDecideAsMemory(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	clock := new(conformance.Clock)
-	inSQL := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+	inSQL := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
 	histories := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		histories++
@@ -108,9 +109,9 @@ func TestCalendarsDecideAsMemory(t *testing.T) {
 			at = max(0, drawStep(rt, at))
 			clock.Set(at)
 			p := rapid.SampledFrom(plans).Draw(rt, "plan")
-			op := rapid.SampledFrom(ops(p.Algorithm)).Draw(rt, "op")
+			op := rapid.SampledFrom(bed.Operations(p.Algorithm)).Draw(rt, "op")
 			key := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key")
-			cost := drawCost(rt, op, p)
+			cost := bed.DrawCost(rt, op, p)
 			want, wantErr := conformance.Do(ctx, inMemory, p, op, key, cost)
 			got, gotErr := conformance.Do(ctx, inSQL, p, op, key, cost)
 			want.Source = got.Source
@@ -120,18 +121,18 @@ func TestCalendarsDecideAsMemory(t *testing.T) {
 		}
 	})
 	// At the middle of the windows' ends: what is over goes, and nothing else.
-	cutoff := one[int64](t, pool, "SELECT (percentile_disc(0.5) WITHIN GROUP (ORDER BY ends_at_us)) - 1 FROM pglimit_fixed_window WHERE level > 0")
+	cutoff := bed.Value[int64](t, pool, "SELECT (percentile_disc(0.5) WITHIN GROUP (ORDER BY ends_at_us)) - 1 FROM pglimit_fixed_window WHERE level > 0")
 	const counting = "SELECT count(*) FROM pglimit_fixed_window WHERE level > 0 AND ends_at_us > $1"
-	want := one[int](t, pool, counting, cutoff)
-	exec(t, pool, "UPDATE pglimit_fixed_window SET expires_at_us = 0")
+	want := bed.Value[int](t, pool, counting, cutoff)
+	bed.Exec(t, pool, "UPDATE pglimit_fixed_window SET expires_at_us = 0")
 	swept, err := db.New().FixedWindowSweep(ctx, pool, db.FixedWindowSweepParams{CutoffUs: cutoff, MaxRows: 1e6})
 	if err != nil || swept.Deleted == 0 {
 		t.Errorf("swept %+v, %v", swept, err)
 	}
-	if n := one[int](t, pool, counting, cutoff); n != want || n < 25 {
+	if n := bed.Value[int](t, pool, counting, cutoff); n != want || n < 25 {
 		t.Errorf("%d rows count after a sweep, %d before", n, want)
 	}
-	if n := one[int](t, pool, "SELECT count(*) FROM pglimit_fixed_window WHERE ends_at_us <= $1 AND updated_at_us <= $1 AND blocked_until_us <= $1", cutoff); n > 0 {
+	if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_fixed_window WHERE ends_at_us <= $1 AND updated_at_us <= $1 AND blocked_until_us <= $1", cutoff); n > 0 {
 		t.Errorf("%d rows are left whose windows are over", n)
 	}
 }
@@ -142,7 +143,7 @@ func TestCalendarsDecideAsMemory(t *testing.T) {
 func TestBatchOfCalendars(t *testing.T) {
 	t.Parallel()
 	clock := new(conformance.Clock)
-	g := newDoorway(t, newDatabase(t), limiter.Config{Now: clock.Now})
+	g := bed.NewDoorway(t, bed.NewDatabase(t), limiter.Config{Now: clock.Now})
 	policies := append(calendarPolicies(10),
 		limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: 100 * time.Minute},
 		limiter.Policy{Name: "aligned", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour, Aligned: true})
@@ -157,14 +158,14 @@ func TestBatchOfCalendars(t *testing.T) {
 			var asks []limiter.Ask
 			for range rapid.IntRange(2, 15).Draw(rt, "asks") {
 				p := rapid.SampledFrom(policies).Draw(rt, "policy")
-				asks = append(asks, p.Ask(fmt.Sprint("key", histories), drawShare(rt, p)))
+				asks = append(asks, p.Ask(fmt.Sprint("key", histories), bed.DrawShare(rt, p)))
 			}
-			g.close()
-			answers := make([]<-chan answer, len(asks))
+			g.Shut()
+			answers := make([]<-chan bed.Answer, len(asks))
 			for i, ask := range asks {
-				answers[i] = g.ask(context.Background(), ask)
+				answers[i] = g.Queue(context.Background(), ask)
 			}
-			g.open()
+			g.Reopen()
 			for i, ask := range asks {
 				want, err := inMemory.Do(context.Background(), ask)
 				if err != nil {
@@ -172,8 +173,8 @@ func TestBatchOfCalendars(t *testing.T) {
 				}
 				got := <-answers[i]
 				want.Source = got.Source
-				if got.err != nil || got.Result != want {
-					rt.Fatalf("ask %d of %d at %v: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(asks), clock.Now(), ask, got.Result, got.err, want)
+				if got.Err != nil || got.Result != want {
+					rt.Fatalf("ask %d of %d at %v: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(asks), clock.Now(), ask, got.Result, got.Err, want)
 				}
 			}
 		}
@@ -184,7 +185,7 @@ func TestBatchOfCalendars(t *testing.T) {
 // counted in it, whatever the plan becomes; then the new plan's windows follow.
 func TestPlanGetsACalendar(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	byPeriod := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
 	byHour := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Hour}
 	byDay := byHour
@@ -194,7 +195,7 @@ func TestPlanGetsACalendar(t *testing.T) {
 		config := &limiter.Config{Now: clock.Now}
 		l := limiter.NewMemory(config)
 		if kind == "SQL" {
-			l = newLimiter(t, pool, config)
+			l = bed.NewLimiter(t, pool, config)
 		}
 		for i, step := range []struct {
 			minute int64
@@ -214,7 +215,7 @@ func TestPlanGetsACalendar(t *testing.T) {
 			{24 * 60, byPeriod, 1, 9, 25 * 60},
 		} {
 			clock.Set(step.minute * 60_000_000)
-			r := must(t)(l.AllowN(t.Context(), step.plan, "k", step.cost))
+			r := bed.Must(t)(l.AllowN(t.Context(), step.plan, "k", step.cost))
 			if ends := step.minute + int64(r.ResetAfter/time.Minute); !r.Allowed || r.Remaining != step.left || ends != step.ends {
 				t.Errorf("%s, step %d: ends at minute %d, want %d with %v left: %+v", kind, i, ends, step.ends, step.left, r)
 			}
@@ -228,15 +229,15 @@ func TestBudgetIsExactToTheCent(t *testing.T) {
 	t.Parallel()
 	const budget = 1_000_000_000_000
 	ctx := t.Context()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	clock := new(conformance.Clock)
-	l := newLimiter(t, pool, &limiter.Config{Now: clock.Now})
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now})
 	p := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: budget, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}
 
-	if r := must(t)(l.AllowN(ctx, p, "at once", budget)); !r.Allowed || r.Remaining != 0 {
+	if r := bed.Must(t)(l.AllowN(ctx, p, "at once", budget)); !r.Allowed || r.Remaining != 0 {
 		t.Errorf("all of it: %+v", r)
 	}
-	if r := must(t)(l.AllowN(ctx, p, "at once", 1)); r.Allowed || r.RetryAfter != r.ResetAfter {
+	if r := bed.Must(t)(l.AllowN(ctx, p, "at once", 1)); r.Allowed || r.RetryAfter != r.ResetAfter {
 		t.Errorf("a cent more: %+v", r)
 	}
 
@@ -260,10 +261,10 @@ func TestBudgetIsExactToTheCent(t *testing.T) {
 	}
 	wg.Wait()
 	left := budget - spent.Load()
-	if r := must(t)(l.Check(ctx, p, "shop", 0)); left < 0 || r.Remaining != float64(left) {
+	if r := bed.Must(t)(l.Check(ctx, p, "shop", 0)); left < 0 || r.Remaining != float64(left) {
 		t.Fatalf("%d cents were spent: %+v", spent.Load(), r)
 	}
-	if r := must(t)(l.AllowN(ctx, p, "shop", float64(left+1))); r.Allowed {
+	if r := bed.Must(t)(l.AllowN(ctx, p, "shop", float64(left+1))); r.Allowed {
 		t.Errorf("a cent more than the %d that were left: %+v", left, r)
 	}
 	if left == 0 {
@@ -274,13 +275,13 @@ func TestBudgetIsExactToTheCent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(ctx)
-	if r := must(t)(l.InTx(tx).AllowN(ctx, p, "shop", float64(left))); !r.Allowed || r.Remaining != 0 {
+	if r := bed.Must(t)(l.InTx(tx).AllowN(ctx, p, "shop", float64(left))); !r.Allowed || r.Remaining != 0 {
 		t.Errorf("what was left: %+v", r)
 	}
 	if err := tx.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if r := must(t)(l.Allow(ctx, p, "shop")); r.Allowed {
+	if r := bed.Must(t)(l.Allow(ctx, p, "shop")); r.Allowed {
 		t.Errorf("a cent more than all of it: %+v", r)
 	}
 }
@@ -290,19 +291,19 @@ func TestCalendarsAreNotCached(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Month}
-	must(t)(c.here.AllowN(t.Context(), p, "k", 10))
+	bed.Must(t)(c.here.AllowN(t.Context(), p, "k", 10))
 	for range 3 {
 		c.from(t, limiter.SourceDatabase, false, p, "k", 1)
 	}
-	must(t)(c.elsewhere.Refund(t.Context(), p, "k", 1))
+	bed.Must(t)(c.elsewhere.Refund(t.Context(), p, "k", 1))
 	c.from(t, limiter.SourceDatabase, true, p, "k", 1)
 }
 
 // TestBadCalendar: nothing is written for a calendar that cannot be.
 func TestBadCalendar(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
-	l := newLimiter(t, pool, nil)
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
 	good := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Month, OnError: limiter.FailOpen}
 	for field, change := range map[string]func(*limiter.Policy){
 		"Calendar": func(p *limiter.Policy) { p.Calendar = "Month" },
@@ -325,14 +326,14 @@ func TestBadCalendar(t *testing.T) {
 // in SQL.
 func TestCalendarCommand(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
+	address := bed.NewDatabase(t)
 	flags := strings.Fields("--algorithm fixed_window --limit 1000 --calendar month --time-zone Europe/Vienna --json")
 	var answers [2]struct {
 		Allowed   bool
 		Remaining float64
 	}
 	for i := range answers {
-		code, stdout, stderr := pglimit(t, address, append([]string{"allow", "alice", "--cost", "600"}, flags...)...)
+		code, stdout, stderr := bed.Pglimit(t, address, append([]string{"allow", "alice", "--cost", "600"}, flags...)...)
 		if err := json.Unmarshal([]byte(stdout), &answers[i]); err != nil || code != i {
 			t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
 		}
@@ -340,7 +341,7 @@ func TestCalendarCommand(t *testing.T) {
 	if a := answers; !a[0].Allowed || a[0].Remaining != 400 || a[1].Allowed {
 		t.Errorf("got %+v", a)
 	}
-	ends := one[time.Time](t, connect(t, address), "SELECT ends_at FROM pglimit_fixed_window_now")
+	ends := bed.Value[time.Time](t, bed.Connect(t, address), "SELECT ends_at FROM pglimit_fixed_window_now")
 	vienna, err := time.LoadLocation("Europe/Vienna")
 	if err != nil {
 		t.Fatal(err)
@@ -351,11 +352,11 @@ func TestCalendarCommand(t *testing.T) {
 
 	log := logFile(t, "access.log", invented(1000, 10))
 	args := []string{"replay", "--algorithm", "fixed_window", "--limit", "5", "--calendar", "hour", "--time-zone", "Asia/Kathmandu", log}
-	code, inMemory, stderr := pglimit(t, "", args...)
+	code, inMemory, stderr := bed.Pglimit(t, "", args...)
 	if code != 0 || !strings.HasPrefix(inMemory, "fixed_window, 5 per hour (Asia/Kathmandu): ") {
 		t.Fatalf("exit code %d: %s%s", code, inMemory, stderr)
 	}
-	if code, inSQL, stderr := pglimit(t, "", append(args, "--database-url", address)...); code != 0 || inSQL != inMemory {
+	if code, inSQL, stderr := bed.Pglimit(t, "", append(args, "--database-url", address)...); code != 0 || inSQL != inMemory {
 		t.Errorf("by SQL, exit code %d: %s\nin memory: %s\n%s", code, inSQL, inMemory, stderr)
 	}
 }

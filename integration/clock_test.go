@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -17,12 +18,12 @@ import (
 func TestRetryAfterIsExact(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
-	for _, p := range variants(7, 10*time.Second) {
-		t.Run(variant(p), func(t *testing.T) {
+	pool := bed.NewPool(t)
+	for _, p := range bed.Variants(7, 10*time.Second) {
+		t.Run(bed.Variant(p), func(t *testing.T) {
 			t.Parallel()
 			clock := new(conformance.Clock)
-			l := newLimiter(t, pool, &limiter.Config{Now: clock.Now})
+			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now})
 			denials := 0
 			for seed := range int64(60) {
 				key := fmt.Sprint("key", seed)
@@ -32,17 +33,17 @@ func TestRetryAfterIsExact(t *testing.T) {
 					for range 3 {
 						clock.Set(at)
 						cost := 1 + float64((seed*7+at)%5)
-						r := must(t)(l.AllowN(ctx, p, key, cost))
+						r := bed.Must(t)(l.AllowN(ctx, p, key, cost))
 						if r.Allowed {
 							continue
 						}
 						denials++
 						clock.Set(at + r.RetryAfter.Microseconds() - 1)
-						if early := must(t)(l.Check(ctx, p, key, cost)); early.Allowed {
+						if early := bed.Must(t)(l.Check(ctx, p, key, cost)); early.Allowed {
 							t.Fatalf("cost %v, denied at %d for %v, allowed a microsecond before: %+v", cost, at, r.RetryAfter, early)
 						}
 						clock.Set(at + r.RetryAfter.Microseconds())
-						if then := must(t)(l.AllowN(ctx, p, key, cost)); !then.Allowed {
+						if then := bed.Must(t)(l.AllowN(ctx, p, key, cost)); !then.Allowed {
 							t.Fatalf("cost %v, denied at %d for %v, still denied then: %+v", cost, at, r.RetryAfter, then)
 						}
 						at += r.RetryAfter.Microseconds()
@@ -61,17 +62,17 @@ func TestRetryAfterIsExact(t *testing.T) {
 func TestHeldKeyDoesNotOverAdmit(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
-	l := newLimiter(t, pool, nil)
-	for _, p := range variants(10, 1000*time.Hour) {
-		t.Run(variant(p), func(t *testing.T) {
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
+		t.Run(bed.Variant(p), func(t *testing.T) {
 			t.Parallel()
 			tx, err := pool.Begin(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer tx.Rollback(ctx)
-			must(t)(l.InTx(tx).AllowN(ctx, p, "held", 8))
+			bed.Must(t)(l.InTx(tx).AllowN(ctx, p, "held", 8))
 
 			results := make(chan limiter.Result, 5)
 			for range cap(results) {
@@ -111,19 +112,19 @@ func TestHeldKeyDoesNotOverAdmit(t *testing.T) {
 func TestLongTransactionDoesNotFreezeTheClock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
-	l := newLimiter(t, pool, nil)
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "fast", Algorithm: limiter.TokenBucket, Limit: 10, Period: 100 * time.Millisecond, Burst: 1}
 	tx, err := pool.Begin(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(ctx)
-	must(t)(l.InTx(tx).Allow(ctx, p, "k"))
+	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "k"))
 	if _, err := tx.Exec(ctx, "SELECT pg_sleep(0.05)"); err != nil {
 		t.Fatal(err)
 	}
-	if r := must(t)(l.InTx(tx).Allow(ctx, p, "k")); !r.Allowed {
+	if r := bed.Must(t)(l.InTx(tx).Allow(ctx, p, "k")); !r.Allowed {
 		t.Errorf("after five times the refill, in the same transaction: %+v", r)
 	}
 }
@@ -135,7 +136,7 @@ func TestStricterDefaultIsolation(t *testing.T) {
 	for _, level := range []string{"repeatable read", "serializable"} {
 		t.Run(level, func(t *testing.T) {
 			t.Parallel()
-			url := newDatabase(t)
+			url := bed.NewDatabase(t)
 			conn, err := pgx.Connect(context.Background(), url)
 			if err != nil {
 				t.Fatal(err)
@@ -146,23 +147,11 @@ func TestStricterDefaultIsolation(t *testing.T) {
 				t.Fatal(err)
 			}
 			limiters := limitersOnPools(t, url)
-			for _, p := range variants(capUnit, 1000*time.Hour) {
-				if got := storm(t, limiters.all, p, "k"); got != capUnit {
-					t.Errorf("%s: admitted %v of %v", variant(p), got, capUnit)
+			for _, p := range bed.Variants(bed.CapUnit, 1000*time.Hour) {
+				if got := bed.Storm(t, limiters.all, p, "k"); got != bed.CapUnit {
+					t.Errorf("%s: admitted %v of %v", bed.Variant(p), got, bed.CapUnit)
 				}
 			}
 		})
-	}
-}
-
-// must fails the test on an error.
-func must(t testing.TB) func(limiter.Result, error) limiter.Result {
-	t.Helper()
-	return func(r limiter.Result, err error) limiter.Result {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
 	}
 }

@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"github.com/pglimit/pglimit/integration/bed"
+
 	"strings"
 	"testing"
 )
@@ -9,11 +11,11 @@ import (
 // verbs of one key ask the same row.
 func TestCommandsMeanOneRow(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
+	address := bed.NewDatabase(t)
 	for _, policy := range []string{"--limit 10 --period 1000h", "--limit 10 --calendar month --name month", "--limit 10 --period 1000h --aligned --name aligned"} {
 		ask := func(into any, verb string) {
 			t.Helper()
-			pglimitJSON(t, into, address, append([]string{verb, "alice"}, strings.Fields(policy)...)...)
+			bed.PglimitJSON(t, into, address, append([]string{verb, "alice"}, strings.Fields(policy)...)...)
 		}
 		ask(new(any), "allow")
 		ask(new(any), "reserve")

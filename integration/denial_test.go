@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -12,20 +13,20 @@ import (
 // TestDenialBeginsNoWindow: an ask that a block denies after the window is over leaves
 // the next window to the first that is granted.
 func TestDenialBeginsNoWindow(t *testing.T) {
-	both(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
+	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
 		ctx := context.Background()
 		p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: 10 * time.Second}
 		clock.Set(0)
-		must(t)(l.Allow(ctx, p, "k"))
+		bed.Must(t)(l.Allow(ctx, p, "k"))
 		if err := l.Block(ctx, p, "k", time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		clock.Set((55 * time.Second).Microseconds())
-		if r := must(t)(l.Allow(ctx, p, "k")); r.Allowed || r.ResetAfter != 5*time.Second {
+		if r := bed.Must(t)(l.Allow(ctx, p, "k")); r.Allowed || r.ResetAfter != 5*time.Second {
 			t.Errorf("while blocked: %+v", r)
 		}
 		clock.Set(time.Minute.Microseconds())
-		if r := must(t)(l.Allow(ctx, p, "k")); !r.Allowed || r.ResetAfter != p.Period {
+		if r := bed.Must(t)(l.Allow(ctx, p, "k")); !r.Allowed || r.ResetAfter != p.Period {
 			t.Errorf("after the block: %+v", r)
 		}
 	})
@@ -34,9 +35,9 @@ func TestDenialBeginsNoWindow(t *testing.T) {
 // TestDenialLeavesNoTrace: a key that another plan of a shorter period is denied on
 // decides as one that it never asked for.
 func TestDenialLeavesNoTrace(t *testing.T) {
-	both(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
+	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
 		ctx := context.Background()
-		for _, p := range variants(10, 10*time.Second) {
+		for _, p := range bed.Variants(10, 10*time.Second) {
 			switch p.Algorithm {
 			case limiter.FixedWindow, limiter.SlidingWindowCounter, limiter.SlidingWindowLog:
 			default: // of a bucket, time that has passed leaks by the plan that asks
@@ -48,17 +49,17 @@ func TestDenialLeavesNoTrace(t *testing.T) {
 			for step := range int64(60) {
 				clock.Set(step * 500_000)
 				if step%2 == 0 {
-					want := must(t)(l.AllowN(ctx, p, "alone", 2))
-					if got := must(t)(l.AllowN(ctx, p, "beside", 2)); got != want {
-						t.Fatalf("%s: step %d, after %d denials:\ngot:  %+v\nwant: %+v", variant(p), step, denied, got, want)
+					want := bed.Must(t)(l.AllowN(ctx, p, "alone", 2))
+					if got := bed.Must(t)(l.AllowN(ctx, p, "beside", 2)); got != want {
+						t.Fatalf("%s: step %d, after %d denials:\ngot:  %+v\nwant: %+v", bed.Variant(p), step, denied, got, want)
 					}
-				} else if !must(t)(l.Check(ctx, short, "beside", 1)).Allowed {
-					must(t)(l.Allow(ctx, short, "beside"))
+				} else if !bed.Must(t)(l.Check(ctx, short, "beside", 1)).Allowed {
+					bed.Must(t)(l.Allow(ctx, short, "beside"))
 					denied++
 				}
 			}
 			if denied < 10 {
-				t.Errorf("%s: only %d denials", variant(p), denied)
+				t.Errorf("%s: only %d denials", bed.Variant(p), denied)
 			}
 		}
 	})

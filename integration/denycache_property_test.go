@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -21,17 +22,17 @@ import (
 // the database's rows are not brought up to date by what it is not asked.
 func TestCacheChangesNoDecision(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	var histories atomic.Int64
-	for _, base := range variants(10, 10*time.Second) {
-		t.Run(variant(base), func(t *testing.T) {
+	for _, base := range bed.Variants(10, 10*time.Second) {
+		t.Run(bed.Variant(base), func(t *testing.T) {
 			t.Parallel()
 			clock := new(conformance.Clock)
-			inSQL := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: time.Hour})
+			inSQL := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: time.Hour})
 			answered := 0
 			rapid.Check(t, func(rt *rapid.T) {
 				inMemory := limiter.NewMemory(&limiter.Config{Now: clock.Now})
-				p := drawPlans(rt, base, fmt.Sprintf("c%d", histories.Add(1)))[0]
+				p := bed.DrawPlans(rt, base, fmt.Sprintf("c%d", histories.Add(1)))[0]
 				p.Burst, p.Limit = p.Burst/p.Limit*min(p.Limit, 1000), min(p.Limit, 1000) // whose microseconds are no rounding
 				at, retryAt := int64(1_000_000_000), int64(0)
 				counted := false // something was, since the last denial by the database
@@ -39,14 +40,14 @@ func TestCacheChangesNoDecision(t *testing.T) {
 					if retryAt > at && rapid.IntRange(0, 3).Draw(rt, "retry") == 0 {
 						at = retryAt - rapid.Int64Range(0, 1).Draw(rt, "early")
 					} else {
-						at += max(0, drawDelta(rt, p)/4)
+						at += max(0, bed.DrawDelta(rt, p)/4)
 					}
 					clock.Set(at)
 					op := "allow"
 					if rapid.IntRange(0, 4).Draw(rt, "other") == 0 {
-						op = rapid.SampledFrom(ops(p.Algorithm)).Draw(rt, "op")
+						op = rapid.SampledFrom(bed.Operations(p.Algorithm)).Draw(rt, "op")
 					}
-					cost := drawCost(rt, op, p)
+					cost := bed.DrawCost(rt, op, p)
 					if op == "allow" || op == "allow_up_to" || op == "fill" { // not as small as what rounding is forgiven
 						cost = max(cost, p.Limit/1000)
 					}
@@ -58,7 +59,7 @@ func TestCacheChangesNoDecision(t *testing.T) {
 					if got.Source == limiter.SourceCache {
 						answered++
 					}
-					same := got.Allowed == want.Allowed && near(got.Granted, want.Granted) && got.At.Equal(want.At)
+					same := got.Allowed == want.Allowed && bed.Near(got.Granted, want.Granted) && got.At.Equal(want.At)
 					if counted && got.Source == limiter.SourceCache {
 						same = same && got.RetryAfter-time.Microsecond <= want.RetryAfter
 					} else {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -30,20 +31,20 @@ type cached struct {
 
 func newCached(t *testing.T) *cached {
 	t.Helper()
-	url := newDatabase(t)
-	c := &cached{pool: connect(t, url), clock: new(conformance.Clock)}
-	c.here = newLimiter(t, c.pool, &limiter.Config{Now: c.clock.Now})
-	c.elsewhere = newLimiter(t, connect(t, url), &limiter.Config{Now: c.clock.Now})
-	c.without = newLimiter(t, connect(t, url), &limiter.Config{Now: c.clock.Now, DenyCacheTTL: -1})
+	url := bed.NewDatabase(t)
+	c := &cached{pool: bed.Connect(t, url), clock: new(conformance.Clock)}
+	c.here = bed.NewLimiter(t, c.pool, &limiter.Config{Now: c.clock.Now})
+	c.elsewhere = bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{Now: c.clock.Now})
+	c.without = bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{Now: c.clock.Now, DenyCacheTTL: -1})
 	return c
 }
 
 // from asks here and expects what the answer is and where it comes from.
 func (c *cached) from(t *testing.T, source limiter.Source, allowed bool, p limiter.Policy, key string, cost float64) limiter.Result {
 	t.Helper()
-	r := must(t)(c.here.AllowN(t.Context(), p, key, cost))
+	r := bed.Must(t)(c.here.AllowN(t.Context(), p, key, cost))
 	if r.Source != source || r.Allowed != allowed {
-		t.Errorf("%s, key %s, cost %v: got %+v, want allowed %v from %s", variant(p), key, cost, r, allowed, source)
+		t.Errorf("%s, key %s, cost %v: got %+v, want allowed %v from %s", bed.Variant(p), key, cost, r, allowed, source)
 	}
 	return r
 }
@@ -52,7 +53,7 @@ func (c *cached) from(t *testing.T, source limiter.Source, allowed bool, p limit
 func (c *cached) used(t *testing.T, p limiter.Policy, key string) {
 	t.Helper()
 	c.clock.Set(0)
-	must(t)(c.here.Fill(t.Context(), p, key, 10))
+	bed.Must(t)(c.here.Fill(t.Context(), p, key, 10))
 	c.from(t, limiter.SourceDatabase, false, p, key, 1)
 	c.from(t, limiter.SourceCache, false, p, key, 1)
 }
@@ -77,7 +78,7 @@ func TestDenialIsLifted(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)
 	ctx := t.Context()
-	for _, p := range variants(10, 1000*time.Hour) {
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
 		for verb, lift := range lifts(p) {
 			c.used(t, p, verb)
 			if err := lift(ctx, c.elsewhere, verb); err != nil {
@@ -103,7 +104,7 @@ func TestDenialIsLifted(t *testing.T) {
 			}
 			c.from(t, limiter.SourceDatabase, false, p, key, 1)
 			if r := c.from(t, limiter.SourceCache, false, p, key, 1); r.Reason != limiter.ReasonBlocked || r.RetryAfter != time.Hour {
-				t.Errorf("%s: %+v", variant(p), r)
+				t.Errorf("%s: %+v", bed.Variant(p), r)
 			}
 			if err := by.Unblock(ctx, p, key); err != nil {
 				t.Fatal(err)
@@ -130,7 +131,7 @@ func TestLiftInATransaction(t *testing.T) {
 		"unblock": func(tx *limiter.Tx) error { return tx.Unblock(ctx, p, "unblock") },
 	} {
 		if verb == "unblock" {
-			must(t)(c.here.Allow(ctx, p, verb))
+			bed.Must(t)(c.here.Allow(ctx, p, verb))
 			if err := c.elsewhere.Block(ctx, p, verb, time.Hour); err != nil {
 				t.Fatal(err)
 			}
@@ -138,7 +139,7 @@ func TestLiftInATransaction(t *testing.T) {
 		} else {
 			c.used(t, p, verb)
 		}
-		tx := begin(t, c.pool, pgx.TxOptions{})
+		tx := bed.Begin(t, c.pool, pgx.TxOptions{})
 		if err := lift(c.here.InTx(tx)); err != nil {
 			t.Fatal(err)
 		}
@@ -155,11 +156,11 @@ func TestLiftInATransaction(t *testing.T) {
 		if err := lift(ctx, c.elsewhere, key); err != nil {
 			t.Fatal(err)
 		}
-		exec(t, c.pool, "ALTER TABLE pglimit_token_bucket RENAME TO away")
+		bed.Exec(t, c.pool, "ALTER TABLE pglimit_token_bucket RENAME TO away")
 		if err := lift(ctx, c.here, key); !errors.Is(err, limiter.ErrNotMigrated) {
 			t.Errorf("%s: got %v", key, err)
 		}
-		exec(t, c.pool, "ALTER TABLE away RENAME TO pglimit_token_bucket")
+		bed.Exec(t, c.pool, "ALTER TABLE away RENAME TO pglimit_token_bucket")
 		c.from(t, limiter.SourceDatabase, true, p, key, 1)
 	}
 }
@@ -168,24 +169,24 @@ func TestLiftInATransaction(t *testing.T) {
 // the next.
 func TestCancelledWaitLiftsADenial(t *testing.T) {
 	t.Parallel()
-	l := newLimiter(t, newPool(t), &limiter.Config{DenyCacheTTL: time.Hour})
+	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{DenyCacheTTL: time.Hour})
 	p := limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
-	must(t)(l.AllowN(t.Context(), p, "k", 2))
+	bed.Must(t)(l.AllowN(t.Context(), p, "k", 2))
 	ctx, stop := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { gone <- l.Wait(ctx, p, "k", 2) }()
-	eventually(t, "the Wait is in the queue", func(ctx context.Context) (bool, error) {
+	bed.Eventually(t, "the Wait is in the queue", func(ctx context.Context) (bool, error) {
 		r, err := l.Check(ctx, p, "k", 0)
 		return r.Level > 3, err
 	})
 	for _, want := range []limiter.Source{limiter.SourceDatabase, limiter.SourceCache} {
-		if r := must(t)(l.AllowN(t.Context(), p, "k", 2)); r.Allowed || r.Source != want {
+		if r := bed.Must(t)(l.AllowN(t.Context(), p, "k", 2)); r.Allowed || r.Source != want {
 			t.Errorf("%+v, want a denial from %s", r, want)
 		}
 	}
 	stop()
 	<-gone
-	eventually(t, "the place is there", func(ctx context.Context) (bool, error) {
+	bed.Eventually(t, "the place is there", func(ctx context.Context) (bool, error) {
 		r, err := l.AllowN(ctx, p, "k", 2)
 		return r.Allowed, err
 	})
@@ -197,9 +198,9 @@ func TestDenialByCost(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)
 	ctx := t.Context()
-	for _, p := range variants(10, 1000*time.Hour) {
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
 		c.clock.Set(0)
-		must(t)(c.here.AllowN(ctx, p, "k", 7))
+		bed.Must(t)(c.here.AllowN(ctx, p, "k", 7))
 		denied := c.from(t, limiter.SourceDatabase, false, p, "k", 5)
 		c.clock.Set(1000)
 		again := c.from(t, limiter.SourceCache, false, p, "k", 5)
@@ -209,32 +210,32 @@ func TestDenialByCost(t *testing.T) {
 		want.RetryAfter -= time.Millisecond
 		want.ResetAfter -= time.Millisecond
 		if again != want {
-			t.Errorf("%s:\ngot  %+v\nwant %+v", variant(p), again, want)
+			t.Errorf("%s:\ngot  %+v\nwant %+v", bed.Variant(p), again, want)
 		}
 
 		for _, cost := range []float64{5.5, 10, 10.5, 1e6, 1 << 53} {
 			if p.Algorithm == limiter.SlidingWindowLog {
 				r := c.from(t, limiter.SourceDatabase, false, p, "k", cost) // and is remembered in its turn
 				if (r.RetryAfter == limiter.Never) != (cost > 10) {
-					t.Errorf("%s: %+v", variant(p), r)
+					t.Errorf("%s: %+v", bed.Variant(p), r)
 				}
 				c.from(t, limiter.SourceDatabase, false, p, "k", 5)
 				continue
 			}
 			r := c.from(t, limiter.SourceCache, false, p, "k", cost)
-			check := must(t)(c.without.Check(ctx, p, "k", cost))
+			check := bed.Must(t)(c.without.Check(ctx, p, "k", cost))
 			if r.RetryAfter != check.RetryAfter || r.Reason != check.Reason {
-				t.Errorf("%s, cost %v: %+v, but the database says %+v", variant(p), cost, r, check)
+				t.Errorf("%s, cost %v: %+v, but the database says %+v", bed.Variant(p), cost, r, check)
 			}
 		}
 		plan := p
 		plan.Limit = 20
-		if r := must(t)(c.here.AllowN(ctx, plan, "k", 5)); !r.Allowed {
-			t.Errorf("%s, another plan: %+v", variant(p), r)
+		if r := bed.Must(t)(c.here.AllowN(ctx, plan, "k", 5)); !r.Allowed {
+			t.Errorf("%s, another plan: %+v", bed.Variant(p), r)
 		}
 
 		// A clock that was set back is before the denial.
-		must(t)(c.here.Fill(ctx, p, "back", 10))
+		bed.Must(t)(c.here.Fill(ctx, p, "back", 10))
 		c.from(t, limiter.SourceDatabase, false, p, "back", 1)
 		c.clock.Set(999)
 		c.from(t, limiter.SourceDatabase, false, p, "back", 1)
@@ -242,7 +243,7 @@ func TestDenialByCost(t *testing.T) {
 		c.from(t, limiter.SourceCache, false, p, "back", 1)
 
 		// What is smaller may fit.
-		must(t)(c.here.AllowN(ctx, p, "smaller", 7))
+		bed.Must(t)(c.here.AllowN(ctx, p, "smaller", 7))
 		c.from(t, limiter.SourceDatabase, false, p, "smaller", 5)
 		c.from(t, limiter.SourceDatabase, true, p, "smaller", 2)
 		c.from(t, limiter.SourceDatabase, false, p, "smaller", 2)
@@ -256,13 +257,13 @@ func TestDenialInFlight(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	hold := &holdAnswer{arrived: make(chan struct{}), release: make(chan struct{})}
-	url := newDatabase(t)
-	l := newLimiter(t, connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.Tracer = hold }),
+	url := bed.NewDatabase(t)
+	l := bed.NewLimiter(t, bed.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.Tracer = hold }),
 		&limiter.Config{Timeout: -1, DenyCacheTTL: time.Hour})
-	other := newLimiter(t, connect(t, url), nil)
-	for _, p := range variants(1, 1000*time.Hour) {
+	other := bed.NewLimiter(t, bed.Connect(t, url), nil)
+	for _, p := range bed.Variants(1, 1000*time.Hour) {
 		for verb, lift := range lifts(p) {
-			must(t)(other.Fill(ctx, p, verb, 1))
+			bed.Must(t)(other.Fill(ctx, p, verb, 1))
 			hold.next.Store(true)
 			answer := make(chan limiter.Result, 1)
 			go func() {
@@ -278,10 +279,10 @@ func TestDenialInFlight(t *testing.T) {
 			}
 			hold.release <- struct{}{}
 			if r := <-answer; r.Allowed {
-				t.Errorf("%s, %s: %+v", variant(p), verb, r)
+				t.Errorf("%s, %s: %+v", bed.Variant(p), verb, r)
 			}
-			if r := must(t)(l.Allow(ctx, p, verb)); !r.Allowed {
-				t.Errorf("%s: a denial from before the %s was remembered: %+v", variant(p), verb, r)
+			if r := bed.Must(t)(l.Allow(ctx, p, verb)); !r.Allowed {
+				t.Errorf("%s: a denial from before the %s was remembered: %+v", bed.Variant(p), verb, r)
 			}
 		}
 	}
@@ -308,24 +309,24 @@ func (h *holdAnswer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEnd
 func TestDenyCacheConfig(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 1, Period: 1000 * time.Hour}
 	sources := func(l *limiter.Limiter, keys ...string) (got string) {
 		t.Helper()
 		for _, key := range keys {
-			r := must(t)(l.Allow(ctx, p, key))
+			r := bed.Must(t)(l.Allow(ctx, p, key))
 			if r.Allowed {
-				r = must(t)(l.Allow(ctx, p, key))
+				r = bed.Must(t)(l.Allow(ctx, p, key))
 			}
 			got += string(r.Source) + " "
 		}
 		return got
 	}
-	off := newLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
+	off := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
 	if got := sources(off, "off", "off"); got != "database database " {
 		t.Errorf("off: %s", got)
 	}
-	two := newLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, DenyCacheKeys: 2, KeySecret: []byte("secret")})
+	two := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, DenyCacheKeys: 2, KeySecret: []byte("secret")})
 	if got := sources(two, "a", "b", "a", "c", "a", "b"); got != "database database cache database cache database " {
 		t.Errorf("two keys: %s", got)
 	}
@@ -339,18 +340,18 @@ func TestDenyCacheConfig(t *testing.T) {
 func TestCachedDenialAndTheRest(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	var seen []limiter.Result
-	l := newLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, Observe: func(_ context.Context, a limiter.Ask, r limiter.Result, _ error) {
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, Observe: func(_ context.Context, a limiter.Ask, r limiter.Result, _ error) {
 		if a.Key == "k" && a.Cost == 1 {
 			seen = append(seen, r)
 		}
 	}})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: 1000 * time.Hour}
-	must(t)(l.Allow(ctx, p, "k"))
+	bed.Must(t)(l.Allow(ctx, p, "k"))
 	asked := time.Now()
-	must(t)(l.Allow(ctx, p, "k"))
-	r := must(t)(l.Do(ctx, p.Ask("k", 1)))
+	bed.Must(t)(l.Allow(ctx, p, "k"))
+	r := bed.Must(t)(l.Do(ctx, p.Ask("k", 1)))
 	if len(seen) != 3 || seen[2] != r || r.Source != limiter.SourceCache || r.Allowed || r.Reason != limiter.ReasonLimit {
 		t.Errorf("%+v; observed %+v", r, seen)
 	}
@@ -361,22 +362,22 @@ func TestCachedDenialAndTheRest(t *testing.T) {
 		t.Errorf("%+v, %v after %+v", r, passed, seen[1])
 	}
 
-	tx := begin(t, pool, pgx.TxOptions{})
-	if r := must(t)(l.InTx(tx).Allow(ctx, p, "k")); r.Source != limiter.SourceDatabase || r.Allowed {
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	if r := bed.Must(t)(l.InTx(tx).Allow(ctx, p, "k")); r.Source != limiter.SourceDatabase || r.Allowed {
 		t.Errorf("in a transaction: %+v", r)
 	}
-	must(t)(l.InTx(tx).Allow(ctx, p, "tx"))
-	if r := must(t)(l.InTx(tx).Allow(ctx, p, "tx")); r.Allowed {
+	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "tx"))
+	if r := bed.Must(t)(l.InTx(tx).Allow(ctx, p, "tx")); r.Allowed {
 		t.Errorf("%+v", r)
 	}
 	if err := tx.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if r := must(t)(l.Allow(ctx, p, "tx")); !r.Allowed {
+	if r := bed.Must(t)(l.Allow(ctx, p, "tx")); !r.Allowed {
 		t.Errorf("a transaction's denial outlived its rollback: %+v", r)
 	}
 	for verb, f := range map[string]func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){"AllowUpTo": l.AllowUpTo, "Check": l.Check} {
-		if r := must(t)(f(ctx, p, "k", 1)); r.Source != limiter.SourceDatabase {
+		if r := bed.Must(t)(f(ctx, p, "k", 1)); r.Source != limiter.SourceDatabase {
 			t.Errorf("%s: %+v", verb, r)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -146,19 +147,19 @@ func newCrash(t *testing.T) *crash {
 	}
 	c := &crash{own: own, url: template.New(t)}
 	pool := c.connect(t)
-	if is := one[string](t, pool, "SHOW synchronous_commit"); is != "off" {
+	if is := bed.Value[string](t, pool, "SHOW synchronous_commit"); is != "off" {
 		t.Fatalf("synchronous_commit is %s: there is nothing to raise", is)
 	}
-	delay := one[int64](t, pool, `SELECT setting::bigint FROM pg_settings WHERE name = 'wal_writer_delay' AND unit = 'ms'`)
+	delay := bed.Value[int64](t, pool, `SELECT setting::bigint FROM pg_settings WHERE name = 'wal_writer_delay' AND unit = 'ms'`)
 	c.bound = 3 * time.Duration(delay) * time.Millisecond
 	return c
 }
 
 func (c *crash) connect(t *testing.T) *pgxpool.Pool {
 	t.Helper()
-	return connect(t, c.url, func(cfg *pgxpool.Config) {
+	return bed.Connect(t, c.url, func(cfg *pgxpool.Config) {
 		cfg.MaxConns = 16
-		cfg.ConnConfig.DialFunc = newDialer(c.own.URL).dial // a container's port changes
+		cfg.ConnConfig.DialFunc = bed.NewDialer(c.own.URL).Dial // a container's port changes
 	})
 }
 
@@ -169,7 +170,7 @@ func (c *crash) under(t *testing.T, start func(*load, *limiter.Limiter)) (b *loa
 	t.Helper()
 	b = &load{least: 2000, lasts: 3 * c.bound / 2, enough: make(chan struct{}), told: map[place][]time.Time{}}
 	b.mute.Add(1) // until all callers are there
-	start(b, newLimiter(t, c.connect(t), nil))
+	start(b, bed.NewLimiter(t, c.connect(t), nil))
 	if b.mute.Add(-1) == 0 {
 		now := time.Now()
 		b.first.Store(&now)
@@ -223,7 +224,7 @@ func (c *crash) killUnderLoad(t *testing.T, round int) {
 	filled, refunded, denied := policy("filled", limiter.Durable), policy("refunded", limiter.Durable), policy("blocked", limiter.Durable)
 	b, since := c.under(t, func(b *load, l *limiter.Limiter) {
 		for key := range loadKeys {
-			must(t)(l.Fill(t.Context(), refunded, fmt.Sprint(key), plenty))
+			bed.Must(t)(l.Fill(t.Context(), refunded, fmt.Sprint(key), plenty))
 		}
 		for i := range 6 {
 			b.caller(t, spends(l, allowed, i))
@@ -270,15 +271,15 @@ func (c *crash) killUnderLoad(t *testing.T, round int) {
 	}
 	c.boundHolds(t, pool, b, relaxed, since)
 
-	l := newLimiter(t, pool, nil)
+	l := bed.NewLimiter(t, pool, nil)
 	for _, p := range []limiter.Policy{allowed, relaxed} {
 		units, recent := b.each(p, since)
 		if p == allowed {
 			clear(recent)
 		}
 		for key, n := range units {
-			rest := must(t)(l.AllowUpTo(t.Context(), p, key, plenty))
-			if r := must(t)(l.Allow(t.Context(), p, key)); r.Allowed {
+			rest := bed.Must(t)(l.AllowUpTo(t.Context(), p, key, plenty))
+			if r := bed.Must(t)(l.Allow(t.Context(), p, key)); r.Allowed {
 				t.Errorf("%s: key %s goes on after %v more units", p.Name, key, rest.Granted)
 			}
 			if total := n + rest.Granted; total > plenty+recent[key] {

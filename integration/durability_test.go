@@ -3,80 +3,19 @@ package integration
 import (
 	"context"
 	"fmt"
-	"maps"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // What synchronous_commit can be.
 var commitSettings = []string{"off", "on", "local", "remote_write", "remote_apply"}
-
-var durabilities = []limiter.Durability{limiter.Durable, limiter.Relaxed}
-
-// committedWith is how a statement of its own has to commit: Relaxed without
-// waiting; Durable as the session does, which waits at least for the disk.
-func committedWith(session string, d limiter.Durability) string {
-	switch {
-	case d == limiter.Relaxed:
-		return "off"
-	case session == "off":
-		return "on"
-	}
-	return session
-}
-
-// commitLog is a database that notes, for each change of a row, how the
-// transaction was committed: a deferred trigger runs when it commits.
-type commitLog struct {
-	url  string
-	pool *pgxpool.Pool
-}
-
-func newCommitLog(t *testing.T) *commitLog {
-	t.Helper()
-	c := &commitLog{url: newDatabase(t)}
-	c.pool = connect(t, c.url)
-	exec(t, c.pool, `CREATE TABLE committed (xid bigint, policy text, key text, setting text, isolation text)`)
-	exec(t, c.pool, `CREATE FUNCTION committed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-		INSERT INTO committed VALUES (txid_current(), coalesce(NEW.policy, OLD.policy), coalesce(NEW.key, OLD.key),
-			current_setting('synchronous_commit'), current_setting('transaction_isolation'));
-		RETURN NULL;
-	END $$`)
-	for _, a := range limiter.Algorithms() {
-		exec(t, c.pool, `CREATE CONSTRAINT TRIGGER committed AFTER INSERT OR UPDATE OR DELETE ON pglimit_`+string(a)+`
-			DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION committed()`)
-	}
-	return c
-}
-
-// expect compares what was noted for a policy: each change of each key, all
-// committed with that setting.
-func (c *commitLog) expect(t *testing.T, p limiter.Policy, setting string, changes map[string]int) {
-	t.Helper()
-	want := map[string]string{}
-	for key, n := range changes {
-		want[key] = strings.TrimSpace(strings.Repeat(setting+" ", n))
-	}
-	got := map[string]string{}
-	rows, err := c.pool.Query(t.Context(), `SELECT key, string_agg(setting, ' ') FROM committed WHERE policy = $1 GROUP BY key`, p.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var key, settings string
-	if _, err := pgx.ForEachRow(rows, []any{&key, &settings}, func() error { got[key] = settings; return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if !maps.Equal(got, want) {
-		t.Errorf("%s: committed with %v, want %v", p.Name, got, want)
-	}
-}
 
 // verbs is what a Limiter and a Tx have in common.
 type verbs interface {
@@ -121,25 +60,22 @@ func everyVerb(t *testing.T, v verbs, p limiter.Policy, after func()) (changes m
 	return changes
 }
 
-// single gives a pool one connection, so that its session can be looked at.
-func single(cfg *pgxpool.Config) { cfg.MaxConns = 1 }
-
 // TestDurabilityOfLoneStatements: each statement of each algorithm commits as
 // the policy says, and the session has its own setting back after it.
 func TestDurabilityOfLoneStatements(t *testing.T) {
 	t.Parallel()
-	c := newCommitLog(t)
+	c := bed.NewCommitLog(t)
 	for _, session := range commitSettings {
 		t.Run(session, func(t *testing.T) {
 			t.Parallel()
-			pool := connect(t, c.url, single, setting("synchronous_commit", session))
-			l := newLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
-			for _, base := range variants(10, 1000*time.Hour) {
-				for _, d := range durabilities {
+			pool := bed.Connect(t, c.URL, bed.OneConnection, bed.Setting("synchronous_commit", session))
+			l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
+			for _, base := range bed.Variants(10, 1000*time.Hour) {
+				for _, d := range bed.Durabilities {
 					p := base
 					p.Durability, p.Name = d, fmt.Sprintf("%s-%s-%s", base.Name, session, d)
 					changes := everyVerb(t, l, p, func() {
-						if now := one[string](t, pool, "SHOW synchronous_commit"); now != session {
+						if now := bed.Value[string](t, pool, "SHOW synchronous_commit"); now != session {
 							t.Errorf("%s: the session was left with %s", p.Name, now)
 						}
 					})
@@ -147,7 +83,7 @@ func TestDurabilityOfLoneStatements(t *testing.T) {
 						waitInVain(t, l, p, "wait")
 						changes["wait"] = 3
 					}
-					c.expect(t, p, committedWith(session, d), changes)
+					c.Expect(t, p, bed.CommittedWith(session, d), changes)
 				}
 			}
 		})
@@ -166,9 +102,9 @@ func waitInVain(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) 
 	go func() { gone <- l.Wait(ctx, p, key, 1) }()
 	queued := func(units float64) {
 		t.Helper()
-		eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
+		bed.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
 			r, err := l.Check(ctx, p, key, 0)
-			return near(r.Level, units), err
+			return bed.Near(r.Level, units), err
 		})
 	}
 	queued(2)
@@ -183,33 +119,33 @@ func waitInVain(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) 
 // asks the first is alone, and the two that come meanwhile are together.
 func TestDurabilityOfBatches(t *testing.T) {
 	t.Parallel()
-	c := newCommitLog(t)
+	c := bed.NewCommitLog(t)
 	for _, session := range commitSettings {
 		t.Run(session, func(t *testing.T) {
 			t.Parallel()
-			g := &doorway{arrived: make(chan struct{})}
-			pool := connect(t, c.url, g.guard, single, setting("synchronous_commit", session))
-			g.Limiter = newGated(t, pool, limiter.Config{})
-			for _, base := range variants(10, 1000*time.Hour) {
-				for _, d := range durabilities {
+			g := &bed.Doorway{Arrived: make(chan struct{})}
+			pool := bed.Connect(t, c.URL, g.Guard, bed.OneConnection, bed.Setting("synchronous_commit", session))
+			g.Limiter = bed.NewGated(t, pool, limiter.Config{})
+			for _, base := range bed.Variants(10, 1000*time.Hour) {
+				for _, d := range bed.Durabilities {
 					p := base
 					p.Durability, p.Name = d, fmt.Sprintf("%s-%s-%s", base.Name, session, d)
-					g.close()
-					var answers []<-chan answer
+					g.Shut()
+					var answers []<-chan bed.Answer
 					for _, key := range []string{"first", "second", "third"} {
-						answers = append(answers, g.ask(t.Context(), p.Ask(key, 1)))
+						answers = append(answers, g.Queue(t.Context(), p.Ask(key, 1)))
 					}
-					g.open()
+					g.Reopen()
 					for _, a := range answers {
-						if got := <-a; got.err != nil || !got.Allowed {
-							t.Errorf("%s: %+v, %v", p.Name, got.Result, got.err)
+						if got := <-a; got.Err != nil || !got.Allowed {
+							t.Errorf("%s: %+v, %v", p.Name, got.Result, got.Err)
 						}
 					}
-					c.expect(t, p, committedWith(session, d), map[string]int{"first": 1, "second": 1, "third": 1})
-					if n := one[int64](t, c.pool, `SELECT count(DISTINCT xid) FROM committed WHERE policy = $1`, p.Name); n != 2 {
+					c.Expect(t, p, bed.CommittedWith(session, d), map[string]int{"first": 1, "second": 1, "third": 1})
+					if n := bed.Value[int64](t, c.Pool, `SELECT count(DISTINCT xid) FROM committed WHERE policy = $1`, p.Name); n != 2 {
 						t.Errorf("%s: three asks made %d transactions, not 2", p.Name, n)
 					}
-					if now := one[string](t, pool, "SHOW synchronous_commit"); now != session {
+					if now := bed.Value[string](t, pool, "SHOW synchronous_commit"); now != session {
 						t.Errorf("%s: the session was left with %s", p.Name, now)
 					}
 				}
@@ -222,48 +158,48 @@ func TestDurabilityOfBatches(t *testing.T) {
 // statement of each is in flight: no transaction has rows of both.
 func TestBatchesKeepDurabilitiesApart(t *testing.T) {
 	t.Parallel()
-	c := newCommitLog(t)
+	c := bed.NewCommitLog(t)
 	ctx := t.Context()
-	for _, base := range variants(10, 1000*time.Hour) {
-		g := &doorway{arrived: make(chan struct{})} // nothing of the last one is in flight in it
-		g.Limiter = newGated(t, connect(t, c.url, g.guard, setting("synchronous_commit", "off")), limiter.Config{})
+	for _, base := range bed.Variants(10, 1000*time.Hour) {
+		g := &bed.Doorway{Arrived: make(chan struct{})} // nothing of the last one is in flight in it
+		g.Limiter = bed.NewGated(t, bed.Connect(t, c.URL, g.Guard, bed.Setting("synchronous_commit", "off")), limiter.Config{})
 		durable, relaxed := base, base
 		durable.Name, relaxed.Name = base.Name+"-durable", base.Name+"-relaxed"
 		relaxed.Durability = limiter.Relaxed
-		g.close()
-		answers := []<-chan answer{g.ask(ctx, durable.Ask("first", 1))}
-		first := make(chan answer, 1)
+		g.Shut()
+		answers := []<-chan bed.Answer{g.Queue(ctx, durable.Ask("first", 1))}
+		first := make(chan bed.Answer, 1)
 		go func() {
 			r, err := g.Do(ctx, relaxed.Ask("first", 1))
-			first <- answer{r, err}
+			first <- bed.Answer{r, err}
 		}()
 		for arrived := false; !arrived; runtime.Gosched() {
 			select {
-			case <-g.arrived: // the relaxed ask's own statement
+			case <-g.Arrived: // the relaxed ask's own statement
 				arrived = true
 			default:
 				if g.Waiting() > 0 {
-					g.open()
-					t.Fatalf("%s: a relaxed ask waits for a durable statement", variant(base))
+					g.Reopen()
+					t.Fatalf("%s: a relaxed ask waits for a durable statement", bed.Variant(base))
 				}
 			}
 		}
 		answers = append(answers, first)
 		for i := range 4 {
-			answers = append(answers, g.ask(ctx, durable.Ask(fmt.Sprint(i), 1)), g.ask(ctx, relaxed.Ask(fmt.Sprint(i), 1)))
+			answers = append(answers, g.Queue(ctx, durable.Ask(fmt.Sprint(i), 1)), g.Queue(ctx, relaxed.Ask(fmt.Sprint(i), 1)))
 		}
-		g.open()
+		g.Reopen()
 		for _, a := range answers {
-			if got := <-a; got.err != nil || !got.Allowed {
-				t.Errorf("%s: %+v, %v", variant(base), got.Result, got.err)
+			if got := <-a; got.Err != nil || !got.Allowed {
+				t.Errorf("%s: %+v, %v", bed.Variant(base), got.Result, got.Err)
 			}
 		}
-		got := one[string](t, c.pool, `SELECT string_agg(what, ', ' ORDER BY what) FROM (
+		got := bed.Value[string](t, c.Pool, `SELECT string_agg(what, ', ' ORDER BY what) FROM (
 			SELECT string_agg(DISTINCT policy || ' ' || setting, ' and ') || ' x ' || count(*) AS what
 			FROM committed WHERE policy IN ($1, $2) GROUP BY xid) AS transactions`, durable.Name, relaxed.Name)
 		want := fmt.Sprintf("%[1]s on x 1, %[1]s on x 4, %[2]s off x 1, %[2]s off x 4", durable.Name, relaxed.Name)
 		if got != want {
-			t.Errorf("%s: the transactions are\n%s, want\n%s", variant(base), got, want)
+			t.Errorf("%s: the transactions are\n%s, want\n%s", bed.Variant(base), got, want)
 		}
 	}
 }
@@ -272,14 +208,14 @@ func TestBatchesKeepDurabilitiesApart(t *testing.T) {
 // for policies of either durability.
 func TestDurabilityInTx(t *testing.T) {
 	t.Parallel()
-	c := newCommitLog(t)
-	l := newLimiter(t, c.pool, nil)
+	c := bed.NewCommitLog(t)
+	l := bed.NewLimiter(t, c.Pool, nil)
 	for _, callers := range commitSettings {
-		for _, base := range variants(10, 1000*time.Hour) {
-			for _, d := range durabilities {
+		for _, base := range bed.Variants(10, 1000*time.Hour) {
+			for _, d := range bed.Durabilities {
 				p := base
 				p.Durability, p.Name = d, fmt.Sprintf("%s-%s-%s", base.Name, callers, d)
-				tx := begin(t, c.pool, pgx.TxOptions{})
+				tx := bed.Begin(t, c.Pool, pgx.TxOptions{})
 				if _, err := tx.Exec(t.Context(), "SET LOCAL synchronous_commit = "+callers); err != nil {
 					t.Fatal(err)
 				}
@@ -292,7 +228,7 @@ func TestDurabilityInTx(t *testing.T) {
 				if err := tx.Commit(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				c.expect(t, p, callers, changes)
+				c.Expect(t, p, callers, changes)
 			}
 		}
 	}
@@ -302,20 +238,20 @@ func TestDurabilityInTx(t *testing.T) {
 // its own, they commit as the policy says.
 func TestDurabilityUnderStricterIsolation(t *testing.T) {
 	t.Parallel()
-	c := newCommitLog(t)
-	pool := connect(t, c.url, setting("synchronous_commit", "off"), setting("default_transaction_isolation", "repeatable read"))
-	l := newLimiter(t, pool, &limiter.Config{BatchRows: -1, DenyCacheTTL: -1})
+	c := bed.NewCommitLog(t)
+	pool := bed.Connect(t, c.URL, bed.Setting("synchronous_commit", "off"), bed.Setting("default_transaction_isolation", "repeatable read"))
+	l := bed.NewLimiter(t, pool, &limiter.Config{BatchRows: -1, DenyCacheTTL: -1})
 	p := limiter.Policy{Name: "conflict", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
-	must(t)(l.Allow(t.Context(), p, "k"))
-	tx := begin(t, c.pool, pgx.TxOptions{})
-	must(t)(l.InTx(tx).Allow(t.Context(), p, "k"))
+	bed.Must(t)(l.Allow(t.Context(), p, "k"))
+	tx := bed.Begin(t, c.Pool, pgx.TxOptions{})
+	bed.Must(t)(l.InTx(tx).Allow(t.Context(), p, "k"))
 	late := make(chan error, 1)
 	go func() {
 		_, err := l.Allow(t.Context(), p, "k")
 		late <- err
 	}()
-	eventually(t, "the ask waits for the row", func(ctx context.Context) (bool, error) {
-		n, err := blocked(ctx, c.pool)
+	bed.Eventually(t, "the ask waits for the row", func(ctx context.Context) (bool, error) {
+		n, err := bed.Blocked(ctx, c.Pool)
 		return n == 1, err
 	})
 	if err := tx.Commit(t.Context()); err != nil {
@@ -324,14 +260,14 @@ func TestDurabilityUnderStricterIsolation(t *testing.T) {
 	if err := <-late; err != nil {
 		t.Fatal(err)
 	}
-	for _, base := range variants(10, 1000*time.Hour) {
-		for _, d := range durabilities {
+	for _, base := range bed.Variants(10, 1000*time.Hour) {
+		for _, d := range bed.Durabilities {
 			p := base
 			p.Durability, p.Name = d, fmt.Sprintf("%s-%s", base.Name, d)
-			c.expect(t, p, committedWith("off", d), everyVerb(t, l, p, func() {}))
+			c.Expect(t, p, bed.CommittedWith("off", d), everyVerb(t, l, p, func() {}))
 		}
 	}
-	if n := one[int64](t, c.pool, `SELECT count(*) FROM committed WHERE policy <> 'conflict' AND isolation <> 'read committed'`); n != 0 {
+	if n := bed.Value[int64](t, c.Pool, `SELECT count(*) FROM committed WHERE policy <> 'conflict' AND isolation <> 'read committed'`); n != 0 {
 		t.Errorf("%d changes were not made in a transaction of the limiter's own", n)
 	}
 }
@@ -340,15 +276,15 @@ func TestDurabilityUnderStricterIsolation(t *testing.T) {
 // default, on a database whose own setting would not wait.
 func TestCommandDurability(t *testing.T) {
 	t.Parallel()
-	c := newCommitLog(t)
-	exec(t, c.pool, "ALTER DATABASE "+one[string](t, c.pool, "SELECT current_database()")+" SET synchronous_commit = off")
+	c := bed.NewCommitLog(t)
+	bed.Exec(t, c.Pool, "ALTER DATABASE "+bed.Value[string](t, c.Pool, "SELECT current_database()")+" SET synchronous_commit = off")
 	for flags, want := range map[string]string{"": "on", " --durability durable": "on", " --durability relaxed": "off"} {
 		p := limiter.Policy{Name: "cli" + strings.ReplaceAll(flags, " ", "-")}
 		for _, line := range []string{"allow allow", "fill fill", "refund fill", "check check", "wait --algorithm leaky_bucket_queue wait"} {
-			if code, _, stderr := pglimit(t, c.url, strings.Fields(line+flags+" --limit 10 --period 1000h --name "+p.Name)...); code != 0 {
+			if code, _, stderr := bed.Pglimit(t, c.URL, strings.Fields(line+flags+" --limit 10 --period 1000h --name "+p.Name)...); code != 0 {
 				t.Errorf("%s%s: exit code %d, %s", line, flags, code, stderr)
 			}
 		}
-		c.expect(t, p, want, map[string]int{"allow": 1, "fill": 2, "wait": 1})
+		c.Expect(t, p, want, map[string]int{"allow": 1, "fill": 2, "wait": 1})
 	}
 }

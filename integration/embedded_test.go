@@ -3,6 +3,8 @@
 package integration
 
 import (
+	"github.com/pglimit/pglimit/integration/bed"
+
 	"context"
 	"encoding/json"
 	"errors"
@@ -151,7 +153,7 @@ func TestEmbeddedAfterKill(t *testing.T) {
 	if err := syscall.Kill(state.Keeper, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the keeper is gone", func(context.Context) (bool, error) {
+	bed.Eventually(t, "the keeper is gone", func(context.Context) (bool, error) {
 		return syscall.Kill(state.Keeper, 0) == syscall.ESRCH, nil
 	})
 	if got := h.allow(t, "(started)", "--data-dir", h.data()); got != 0 {
@@ -166,7 +168,7 @@ func TestEmbeddedEndsOnInterrupt(t *testing.T) {
 	for name, until := range map[string]func(t *testing.T, h *house, l *live){
 		"at work": func(t *testing.T, _ *house, l *live) { l.ask(t, 4) },
 		"while it makes the data": func(t *testing.T, h *house, l *live) {
-			eventually(t, "initdb works", func(context.Context) (bool, error) {
+			bed.Eventually(t, "initdb works", func(context.Context) (bool, error) {
 				_, err := os.Stat(filepath.Join(h.data(), "data.new", "base"))
 				_, late := os.Stat(filepath.Join(h.data(), "data"))
 				return err == nil || late == nil, nil
@@ -307,7 +309,7 @@ func TestWhichDatabase(t *testing.T) {
 	none := h.command(t, "allow", "k", "--limit", "5", "--embedded")
 	none.Env = append(none.Env, "PGBIN="+empty)
 	expect(t, none, 3, "no PostgreSQL server found", empty, "install one", "--download")
-	expect(t, command(t, emptyDatabase(t), "allow", "k", "--limit", "5"), 3, "no pglimit tables", "`pglimit migrate up`")
+	expect(t, bed.Command(t, bed.EmptyDatabase(t), "allow", "k", "--limit", "5"), 3, "no pglimit tables", "`pglimit migrate up`")
 }
 
 func TestEmbeddedBeforeTheEnvironment(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/migrations"
 )
 
@@ -36,12 +37,12 @@ func exposed(t *testing.T, pool *pgxpool.Pool) string {
 // ordinary role.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
-	address := emptyDatabase(t)
-	owner := connect(t, address)
-	mine := runtimeRole(t, address)
-	me, other, group, super := roleOf(t, mine), roleOf(t, runtimeRole(t, address)), roleOf(t, runtimeRole(t, address)), roleOf(t, runtimeRole(t, address))
+	address := bed.EmptyDatabase(t)
+	owner := bed.Connect(t, address)
+	mine := bed.RuntimeRole(t, address)
+	me, other, group, super := roleOf(t, mine), roleOf(t, bed.RuntimeRole(t, address)), roleOf(t, bed.RuntimeRole(t, address)), roleOf(t, bed.RuntimeRole(t, address))
 	// Without USAGE a schema of the search_path is passed over.
-	exec(t, owner, fmt.Sprintf(`ALTER ROLE %s SUPERUSER; CREATE SCHEMA limits AUTHORIZATION %s; GRANT USAGE ON SCHEMA limits TO PUBLIC`, super, me))
+	bed.Exec(t, owner, fmt.Sprintf(`ALTER ROLE %s SUPERUSER; CREATE SCHEMA limits AUTHORIZATION %s; GRANT USAGE ON SCHEMA limits TO PUBLIC`, super, me))
 	for _, c := range []struct{ path, change, want string }{
 		{"limits", ``, ``},
 		{"limits,public", ``, ``}, // a superuser's database
@@ -64,27 +65,27 @@ func TestStrangers(t *testing.T) {
 		{"pglimit", `ALTER SCHEMA pglimit OWNER TO ` + me, ``},
 	} {
 		if c.change != "" {
-			exec(t, owner, c.change)
+			bed.Exec(t, owner, c.change)
 		}
-		if got := exposed(t, connect(t, withSearchPath(t, mine, c.path))); got != c.want {
+		if got := exposed(t, bed.Connect(t, bed.WithSearchPath(t, mine, c.path))); got != c.want {
 			t.Errorf("search_path %s after %s: %q, want %q", c.path, c.change, got, c.want)
 		}
 	}
 	// A superuser is a member of every role by its rights, and shares no schema by that.
-	exec(t, owner, fmt.Sprintf(`DROP SCHEMA pglimit; ALTER SCHEMA limits OWNER TO %s; CREATE SCHEMA "Other-One" AUTHORIZATION %[1]s`, other))
-	if got, want := exposed(t, connect(t, withSearchPath(t, address, `limits,"Other-One"`))), `limits of `+other+`; "Other-One" of `+other; got != want {
+	bed.Exec(t, owner, fmt.Sprintf(`DROP SCHEMA pglimit; ALTER SCHEMA limits OWNER TO %s; CREATE SCHEMA "Other-One" AUTHORIZATION %[1]s`, other))
+	if got, want := exposed(t, bed.Connect(t, bed.WithSearchPath(t, address, `limits,"Other-One"`))), `limits of `+other+`; "Other-One" of `+other; got != want {
 		t.Errorf("as a superuser: %q, want %q", got, want)
 	}
-	if one[int](t, owner, `SELECT current_setting('server_version_num')::int`) >= 140000 {
-		database := one[string](t, owner, `SELECT quote_ident(current_database())`)
-		exec(t, owner, `ALTER SCHEMA public OWNER TO pg_database_owner`)
+	if bed.Value[int](t, owner, `SELECT current_setting('server_version_num')::int`) >= 140000 {
+		database := bed.Value[string](t, owner, `SELECT quote_ident(current_database())`)
+		bed.Exec(t, owner, `ALTER SCHEMA public OWNER TO pg_database_owner`)
 		for role, want := range map[string]string{me: "", other: "public of pg_database_owner", super: ""} {
-			exec(t, owner, `ALTER DATABASE `+database+` OWNER TO `+role)
-			if got := exposed(t, connect(t, withSearchPath(t, mine, "public"))); got != want {
+			bed.Exec(t, owner, `ALTER DATABASE `+database+` OWNER TO `+role)
+			if got := exposed(t, bed.Connect(t, bed.WithSearchPath(t, mine, "public"))); got != want {
 				t.Errorf("in a database of %s: %q, want %q", role, got, want)
 			}
 		}
-		exec(t, owner, `ALTER DATABASE `+database+` OWNER TO CURRENT_USER`)
+		bed.Exec(t, owner, `ALTER DATABASE `+database+` OWNER TO CURRENT_USER`)
 	}
 }
 
@@ -92,8 +93,8 @@ func TestStrangers(t *testing.T) {
 func TestStrangersAmongStrangers(t *testing.T) {
 	t.Parallel()
 	address, aside := plantedDatabase(t)
-	exec(t, connect(t, aside), `GRANT CREATE ON SCHEMA public TO PUBLIC`)
-	if got := exposed(t, connect(t, address)); got != "public: PUBLIC" {
+	bed.Exec(t, bed.Connect(t, aside), `GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	if got := exposed(t, bed.Connect(t, address)); got != "public: PUBLIC" {
 		t.Errorf("found %q", got)
 	}
 }
@@ -102,14 +103,14 @@ func TestStrangersAmongStrangers(t *testing.T) {
 // objects, by any way to make them; those that are there stay.
 func TestFunctionsAreRefused(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	pool := connect(t, address)
-	exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	bed.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
 	for name, up := range map[string]func() error{
 		"UpFunctions": func() error { return migrations.UpFunctions(t.Context(), pool) },
 		"UpTo":        func() error { _, err := migrations.Functions.UpTo(t.Context(), pool, 1); return err },
-		"pgx":         func() error { return migrations.Functions.UpSQL(t.Context(), connectSQL(t, "pgx", address)) },
-		"lib/pq":      func() error { return migrations.Functions.UpSQL(t.Context(), connectSQL(t, "postgres", address)) },
+		"pgx":         func() error { return migrations.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "pgx", address)) },
+		"lib/pq":      func() error { return migrations.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "postgres", address)) },
 	} {
 		err := up()
 		if !errors.Is(err, migrations.ErrExposed) || !strings.Contains(err.Error(), "run REVOKE CREATE ON SCHEMA public FROM PUBLIC, or") ||
@@ -117,26 +118,26 @@ func TestFunctionsAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if left := ownSchema(t, pool); left != "" || strings.Contains(schema(t, pool), "functions") {
+	if left := bed.OwnSchema(t, pool); left != "" || strings.Contains(bed.Schema(t, pool), "functions") {
 		t.Errorf("a refusal left:\n%s", left)
 	}
 	if err := migrations.Up(t.Context(), pool); err != nil {
 		t.Errorf("Up of the tables: %v", err)
 	}
-	code, _, stderr := pglimit(t, address, "migrate", "up", "--functions")
+	code, _, stderr := bed.Pglimit(t, address, "migrate", "up", "--functions")
 	if code != 3 || !strings.Contains(stderr, "REVOKE CREATE ON SCHEMA public FROM PUBLIC") || strings.Contains(stderr, "warning") {
 		t.Errorf("migrate up --functions: exit code %d, stderr %q", code, stderr)
 	}
 
-	exec(t, pool, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
-	if err := migrations.Functions.UpSQL(t.Context(), connectSQL(t, "postgres", address)); err != nil {
+	bed.Exec(t, pool, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
+	if err := migrations.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "postgres", address)); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	bed.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
 	if err := migrations.UpFunctions(t.Context(), pool); err != nil {
 		t.Errorf("with nothing to do: %v", err)
 	}
-	if code, stdout, stderr := pglimit(t, address, "migrate", "up", "--functions"); code != 0 || stdout != "nothing to do\n" || !strings.Contains(stderr, "warning: PUBLIC may create objects in schema public: run REVOKE") {
+	if code, stdout, stderr := bed.Pglimit(t, address, "migrate", "up", "--functions"); code != 0 || stdout != "nothing to do\n" || !strings.Contains(stderr, "warning: PUBLIC may create objects in schema public: run REVOKE") {
 		t.Errorf("with nothing to do: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 	if err := migrations.DownFunctions(t.Context(), pool); err != nil {
@@ -148,28 +149,28 @@ func TestFunctionsAreRefused(t *testing.T) {
 // objects, and says so.
 func TestMigrateWarns(t *testing.T) {
 	t.Parallel()
-	address := emptyDatabase(t)
-	pool := connect(t, address)
-	if _, _, stderr := pglimit(t, address, "migrate", "up", "--to", "1"); strings.Contains(stderr, "warning") {
+	address := bed.EmptyDatabase(t)
+	pool := bed.Connect(t, address)
+	if _, _, stderr := bed.Pglimit(t, address, "migrate", "up", "--to", "1"); strings.Contains(stderr, "warning") {
 		t.Errorf("a database of ours: %s", stderr)
 	}
-	exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
-	code, stdout, stderr := pglimit(t, address, "migrate", "up", "--to", "2")
+	bed.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	code, stdout, stderr := bed.Pglimit(t, address, "migrate", "up", "--to", "2")
 	if code != 0 || !strings.HasPrefix(stdout, "up 00002 storage") || !strings.Contains(stderr, "warning: PUBLIC may create objects in schema public: run REVOKE CREATE ON SCHEMA public FROM PUBLIC, or") {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
-	var m migrateResult
-	pglimitJSON(t, &m, address, "migrate", "up")
+	var m bed.MigrateResult
+	bed.PglimitJSON(t, &m, address, "migrate", "up")
 	if m.String() != "up: 3 views" || len(m.Warnings) != 1 || !strings.Contains(m.Warnings[0], "CREATE SCHEMA limits") {
 		t.Errorf("with --json: %+v", m)
 	}
-	var none migrateResult
-	pglimitJSON(t, &none, address, "migrate", "down")
+	var none bed.MigrateResult
+	bed.PglimitJSON(t, &none, address, "migrate", "down")
 	if none.Warnings == nil || len(none.Warnings) > 0 {
 		t.Errorf("down warns: %+v", none)
 	}
-	exec(t, pool, `CREATE SCHEMA limits`)
-	if code, _, stderr := pglimit(t, withSearchPath(t, address, "limits"), "migrate", "up"); code != 0 || strings.Contains(stderr, "warning") {
+	bed.Exec(t, pool, `CREATE SCHEMA limits`)
+	if code, _, stderr := bed.Pglimit(t, bed.WithSearchPath(t, address, "limits"), "migrate", "up"); code != 0 || strings.Contains(stderr, "warning") {
 		t.Errorf("in a schema of its own: exit code %d, stderr %q", code, stderr)
 	}
 }

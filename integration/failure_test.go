@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -56,16 +57,16 @@ func TestServerStopped(t *testing.T) {
 		if err := migrations.Up(ctx, pool); err != nil {
 			t.Fatal(err)
 		}
-		return newLimiter(t, pool, config)
+		return bed.NewLimiter(t, pool, config)
 	}
 	l := start()
-	must(t)(l.AllowN(ctx, open, "k", 3))
-	must(t)(l.AllowN(ctx, closed, "k", 3))
+	bed.Must(t)(l.AllowN(ctx, open, "k", 3))
+	bed.Must(t)(l.AllowN(ctx, closed, "k", 3))
 
 	if err := own.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if r := must(t)(l.AllowN(ctx, open, "k", 9)); !r.Allowed || r.Source != limiter.SourceDegraded || r.Granted != 9 {
+	if r := bed.Must(t)(l.AllowN(ctx, open, "k", 9)); !r.Allowed || r.Source != limiter.SourceDegraded || r.Granted != 9 {
 		t.Errorf("fail open: %+v", r)
 	}
 	if n := len(observed); observed[n-1] != limiter.SourceDegraded {
@@ -96,7 +97,7 @@ func TestServerStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	l = start() // a container's port changes
-	if r := must(t)(l.Check(ctx, closed, "k", 0)); !near(r.Level, 3) {
+	if r := bed.Must(t)(l.Check(ctx, closed, "k", 0)); !bed.Near(r.Level, 3) {
 		t.Errorf("after the restart: %+v", r)
 	}
 }
@@ -106,25 +107,25 @@ func TestServerStopped(t *testing.T) {
 func TestTimeoutHolds(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
-	l := newLimiter(t, pool, &limiter.Config{Timeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 	p := limiter.Policy{Name: "held", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}
 	tx, err := pool.Begin(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(ctx)
-	must(t)(l.InTx(tx).Allow(ctx, p, "k")) // and keeps it until all below has come back
+	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "k")) // and keeps it until all below has come back
 
 	_, err = l.Allow(ctx, p, "k")
 	if !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
 		t.Errorf("closed: got %v", err)
 	}
 	p.OnError = limiter.FailOpen
-	if r := must(t)(l.Allow(ctx, p, "k")); !r.Allowed || r.Source != limiter.SourceDegraded {
+	if r := bed.Must(t)(l.Allow(ctx, p, "k")); !r.Allowed || r.Source != limiter.SourceDegraded {
 		t.Errorf("open: %+v", r)
 	}
-	unbounded := newLimiter(t, pool, &limiter.Config{Timeout: -1})
+	unbounded := bed.NewLimiter(t, pool, &limiter.Config{Timeout: -1})
 	own, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	if _, err := unbounded.Allow(own, p, "k"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, limiter.ErrUnavailable) {
@@ -135,11 +136,11 @@ func TestTimeoutHolds(t *testing.T) {
 // TestNotMigrated names the command to run.
 func TestNotMigrated(t *testing.T) {
 	t.Parallel()
-	l := newLimiter(t, connect(t, emptyDatabase(t)), nil)
-	for _, p := range variants(1, time.Hour) {
+	l := bed.NewLimiter(t, bed.Connect(t, bed.EmptyDatabase(t)), nil)
+	for _, p := range bed.Variants(1, time.Hour) {
 		_, err := l.Allow(context.Background(), p, "k")
 		if !errors.Is(err, limiter.ErrNotMigrated) || !strings.Contains(err.Error(), "pglimit migrate up") {
-			t.Errorf("%s: got %v", variant(p), err)
+			t.Errorf("%s: got %v", bed.Variant(p), err)
 		}
 	}
 }
@@ -148,43 +149,23 @@ func TestNotMigrated(t *testing.T) {
 // is invalid, and does not pass through FailOpen.
 func TestKeyThatTheDatabaseCannotHold(t *testing.T) {
 	t.Parallel()
-	l := newLimiter(t, latin1(t), nil)
-	for _, p := range variants(1, time.Hour) {
+	l := bed.NewLimiter(t, bed.Latin1(t), nil)
+	for _, p := range bed.Variants(1, time.Hour) {
 		p.OnError = limiter.FailOpen
 		if r, err := l.Allow(t.Context(), p, "漢字"); !errors.Is(err, limiter.ErrInvalid) || r.Allowed {
-			t.Errorf("%s: %+v, %v", variant(p), r, err)
+			t.Errorf("%s: %+v, %v", bed.Variant(p), r, err)
 		}
-		if r := must(t)(l.Allow(t.Context(), p, "é")); !r.Allowed {
-			t.Errorf("%s: %+v", variant(p), r)
+		if r := bed.Must(t)(l.Allow(t.Context(), p, "é")); !r.Allowed {
+			t.Errorf("%s: %+v", bed.Variant(p), r)
 		}
 	}
-}
-
-// latin1 connects to a migrated database that can hold Western characters only.
-func latin1(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
-	t.Helper()
-	address := newDatabase(t)
-	pool := connect(t, address)
-	name := one[string](t, pool, "SELECT current_database()") + "_latin1"
-	exec(t, pool, "CREATE DATABASE "+name+" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
-	t.Cleanup(func() {
-		if _, err := pool.Exec(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
-			t.Error(err)
-		}
-	})
-	changes = append(changes, setting("client_encoding", "UTF8"), func(c *pgxpool.Config) { c.ConnConfig.Database = name })
-	connected := connect(t, address, changes...)
-	if err := migrations.Up(t.Context(), connected); err != nil {
-		t.Fatal(err)
-	}
-	return connected
 }
 
 // TestClosed: Close ends a limiter and can be called again.
 func TestClosed(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
-	l := newLimiter(t, pool, nil)
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
 	tx := l.InTx(nil)
 	if err := errors.Join(l.Close(), l.Close()); err != nil {
 		t.Error(err)
@@ -201,15 +182,15 @@ func TestClosed(t *testing.T) {
 func TestKeySecret(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Hour}
-	l := newLimiter(t, pool, &limiter.Config{KeySecret: []byte("one")})
-	must(t)(l.Allow(ctx, p, "person@example.org"))
-	if r := must(t)(l.Allow(ctx, p, "person@example.org")); r.Allowed {
+	l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("one")})
+	bed.Must(t)(l.Allow(ctx, p, "person@example.org"))
+	if r := bed.Must(t)(l.Allow(ctx, p, "person@example.org")); r.Allowed {
 		t.Error("the same key was not the same")
 	}
-	other := newLimiter(t, pool, &limiter.Config{KeySecret: []byte("two")})
-	if r := must(t)(other.Allow(ctx, p, "person@example.org")); !r.Allowed {
+	other := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("two")})
+	if r := bed.Must(t)(other.Allow(ctx, p, "person@example.org")); !r.Allowed {
 		t.Error("another secret did not start afresh")
 	}
 	var stored string

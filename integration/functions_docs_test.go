@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"github.com/pglimit/pglimit/integration/bed"
+
 	"os"
 	"regexp"
 	"strings"
@@ -18,8 +20,8 @@ func TestFunctionsDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := string(data)
-	pool := functionsPool(t)
-	exec(t, pool, `CREATE TABLE orders (account text, cents bigint)`)
+	pool := bed.FunctionsPool(t)
+	bed.Exec(t, pool, `CREATE TABLE orders (account text, cents bigint)`)
 	hold := ""
 	ran := 0
 	for _, block := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(text, -1) {
@@ -39,10 +41,10 @@ func TestFunctionsDocs(t *testing.T) {
 	if ran != 8 {
 		t.Errorf("ran %d blocks, want 8", ran)
 	}
-	if n := one[int](t, pool, `SELECT count(*) FROM orders`); n != 2 {
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM orders`); n != 2 {
 		t.Errorf("%d orders, want 2", n)
 	}
-	if left := one[float64](t, pool, `SELECT remaining FROM pglimit.check('fixed_window', 'budget', 'acme', 0, 100000, 2592000)`); left != 100000-2*1299 {
+	if left := bed.Value[float64](t, pool, `SELECT remaining FROM pglimit.check('fixed_window', 'budget', 'acme', 0, 100000, 2592000)`); left != 100000-2*1299 {
 		t.Errorf("%v remain of the budget", left)
 	}
 	calls := regexp.MustCompile(`(?s)SELECT allowed, retry_after_s\s+FROM (pglimit\.fixed_window\(.*?\))`).FindAllStringSubmatch(text, -1)
@@ -53,7 +55,7 @@ func TestFunctionsDocs(t *testing.T) {
 		places := strings.NewReplacer(":key", "'k'", ":cents", "40000", "$1", "'k'", "$2", "40000")
 		sql := places.Replace(call[1])
 		sql = strings.Replace(strings.Replace(sql, "%s", "'k'", 1), "%s", "40000", 1)
-		if got := one[bool](t, pool, `SELECT allowed FROM `+sql); got != (i < 2) {
+		if got := bed.Value[bool](t, pool, `SELECT allowed FROM `+sql); got != (i < 2) {
 			t.Errorf("call %d: allowed %v: %s", i, got, sql)
 		}
 	}

@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"github.com/pglimit/pglimit/integration/bed"
+
 	"errors"
 	"strings"
 	"testing"
@@ -13,7 +15,7 @@ import (
 // inside is allowed.
 func TestFunctionsBadArguments(t *testing.T) {
 	t.Parallel()
-	pool := functionsPool(t)
+	pool := bed.FunctionsPool(t)
 	const (
 		units    = "must be from 1e-9 to 2^53"
 		seconds  = "must be seconds"
@@ -111,7 +113,7 @@ func TestFunctionsBadArguments(t *testing.T) {
 			t.Errorf("%s: got %v (hint %q), want %s with %q and a hint", call, err, hintOf(pg), code, want)
 		}
 	}
-	if got := contents(t, pool); strings.Count(got, "no rows") != 7 {
+	if got := bed.Contents(t, pool); strings.Count(got, "no rows") != 7 {
 		t.Errorf("something was written:\n%s", got)
 	}
 	for _, call := range []string{
@@ -126,7 +128,7 @@ func TestFunctionsBadArguments(t *testing.T) {
 		`fill('fixed_window', 'n', 'k', ` + limits + `, burst => 5)`,
 		`check('gcra', 'n', 'k', 0, ` + limits + `)`,
 	} {
-		exec(t, pool, `SELECT * FROM pglimit.`+call)
+		bed.Exec(t, pool, `SELECT * FROM pglimit.`+call)
 	}
 }
 

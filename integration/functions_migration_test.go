@@ -9,39 +9,26 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/migrations"
 )
-
-// ownSchema describes all that is in schema pglimit; empty if it is not there.
-func ownSchema(t testing.TB, pool *pgxpool.Pool) string {
-	t.Helper()
-	return one[string](t, pool, `
-		SELECT coalesce(string_agg(line, E'\n' ORDER BY line), '') FROM (
-			SELECT format('schema %s', nspname) AS line FROM pg_namespace WHERE nspname = 'pglimit'
-			UNION ALL SELECT format('function %s %s', oid::regprocedure, pg_get_functiondef(oid)) FROM pg_proc WHERE pronamespace = to_regnamespace('pglimit')
-			UNION ALL SELECT format('relation %s', relname) FROM pg_class WHERE relnamespace = to_regnamespace('pglimit')
-		) AS all_of_it`)
-}
-
-// login is a call that needs the functions and the tables.
-const login = `SELECT remaining FROM pglimit.token_bucket('login', 'alice', limit_units => 5, period_s => 3600)`
 
 func TestFunctionsUpAndDown(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := newPool(t)
-	tables := schema(t, pool)
+	pool := bed.NewPool(t)
+	tables := bed.Schema(t, pool)
 	steps, err := migrations.Functions.Down(ctx, pool, 0)
 	if err != nil || len(steps) > 0 {
-		t.Errorf("down at first: %s, %v", names(steps), err)
+		t.Errorf("down at first: %s, %v", bed.MigrationNames(steps), err)
 	}
 	for range 2 {
 		if err := migrations.UpFunctions(ctx, pool); err != nil {
 			t.Fatal(err)
 		}
 	}
-	made := ownSchema(t, pool)
-	if got := one[float64](t, pool, login); got != 4 {
+	made := bed.OwnSchema(t, pool)
+	if got := bed.Value[float64](t, pool, bed.LoginCall); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
 	}
 	all, err := migrations.Functions.Status(ctx, pool)
@@ -54,16 +41,16 @@ func TestFunctionsUpAndDown(t *testing.T) {
 	if err := migrations.DownFunctions(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
-	if left := ownSchema(t, pool); left != "" {
+	if left := bed.OwnSchema(t, pool); left != "" {
 		t.Errorf("down left:\n%s", left)
 	}
-	if level := one[float64](t, pool, `SELECT level FROM pglimit_token_bucket`); level != 1 {
+	if level := bed.Value[float64](t, pool, `SELECT level FROM pglimit_token_bucket`); level != 1 {
 		t.Errorf("down changed what is counted: %v", level)
 	}
 	if err := migrations.UpFunctions(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
-	if again := ownSchema(t, pool); again != made {
+	if again := bed.OwnSchema(t, pool); again != made {
 		t.Errorf("up after down made:\n%s\nwant:\n%s", again, made)
 	}
 }
@@ -71,7 +58,7 @@ func TestFunctionsUpAndDown(t *testing.T) {
 func schemaWithout(t *testing.T, pool *pgxpool.Pool, relation string) string {
 	t.Helper()
 	var kept []string
-	for line := range strings.Lines(schema(t, pool)) {
+	for line := range strings.Lines(bed.Schema(t, pool)) {
 		if !strings.Contains(line, relation) {
 			kept = append(kept, line)
 		}
@@ -83,22 +70,22 @@ func schemaWithout(t *testing.T, pool *pgxpool.Pool, relation string) string {
 // another text, as the next release's does, and rights given on them stay.
 func TestFunctionsAreReplaced(t *testing.T) {
 	t.Parallel()
-	pool := functionsPool(t)
-	want := ownSchema(t, pool)
-	exec(t, pool, `CREATE OR REPLACE FUNCTION pglimit.reset(algorithm text, name text, key text) RETURNS void LANGUAGE sql AS ''`)
-	exec(t, pool, `REVOKE EXECUTE ON FUNCTION pglimit.reset FROM public`)
-	if ownSchema(t, pool) == want {
+	pool := bed.FunctionsPool(t)
+	want := bed.OwnSchema(t, pool)
+	bed.Exec(t, pool, `CREATE OR REPLACE FUNCTION pglimit.reset(algorithm text, name text, key text) RETURNS void LANGUAGE sql AS ''`)
+	bed.Exec(t, pool, `REVOKE EXECUTE ON FUNCTION pglimit.reset FROM public`)
+	if bed.OwnSchema(t, pool) == want {
 		t.Fatal("the change is not seen")
 	}
 	var text strings.Builder
 	if err := migrations.Functions.Print(&text, false); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, pool, text.String())
-	if got := ownSchema(t, pool); got != want {
+	bed.Exec(t, pool, text.String())
+	if got := bed.OwnSchema(t, pool); got != want {
 		t.Errorf("run again it made:\n%s\nwant:\n%s", got, want)
 	}
-	if one[bool](t, pool, `SELECT proacl IS NULL FROM pg_proc WHERE oid = 'pglimit.reset'::regproc`) {
+	if bed.Value[bool](t, pool, `SELECT proacl IS NULL FROM pg_proc WHERE oid = 'pglimit.reset'::regproc`) {
 		t.Error("the rights on a function were lost")
 	}
 }
@@ -108,40 +95,40 @@ func TestFunctionsAreReplaced(t *testing.T) {
 func TestFunctionsFindTheirTables(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	address := emptyDatabase(t)
-	public := connect(t, address)
-	exec(t, public, `CREATE SCHEMA "Odd-One"; CREATE SCHEMA decoy`)
-	odd := connect(t, withSearchPath(t, address, `"Odd-One"`))
+	address := bed.EmptyDatabase(t)
+	public := bed.Connect(t, address)
+	bed.Exec(t, public, `CREATE SCHEMA "Odd-One"; CREATE SCHEMA decoy`)
+	odd := bed.Connect(t, bed.WithSearchPath(t, address, `"Odd-One"`))
 	err := migrations.UpFunctions(ctx, odd)
 	if err == nil || !strings.Contains(err.Error(), "make the tables first") {
 		t.Errorf("without tables: %v", err)
 	}
-	if left := ownSchema(t, odd); left != "" {
+	if left := bed.OwnSchema(t, odd); left != "" {
 		t.Errorf("without tables up left:\n%s", left)
 	}
-	upTo(t, odd, migrations.Latest, allUp)
+	bed.UpTo(t, odd, migrations.Latest, bed.AllUp)
 	if err := migrations.UpFunctions(ctx, odd); err != nil {
 		t.Fatal(err)
 	}
 	// Tables of the same name stand before the right ones in each way there is.
-	exec(t, public, `CREATE TABLE public.pglimit_token_bucket (); CREATE TABLE decoy.pglimit_token_bucket ();
+	bed.Exec(t, public, `CREATE TABLE public.pglimit_token_bucket (); CREATE TABLE decoy.pglimit_token_bucket ();
 		CREATE FUNCTION decoy.floor(float8) RETURNS float8 LANGUAGE sql AS 'SELECT 0::float8'`)
 	for i, path := range []string{"decoy, public", `""`, "pg_temp, decoy, pg_catalog", `decoy, pglimit, "Odd-One"`} {
-		pool := connect(t, address, setting("search_path", path), func(c *pgxpool.Config) { c.MaxConns = 1 })
-		exec(t, pool, `CREATE TEMP TABLE pglimit_token_bucket ()`)
-		if got := one[float64](t, pool, login); got > float64(4-i)+0.1 || got < float64(4-i) {
+		pool := bed.Connect(t, address, bed.Setting("search_path", path), func(c *pgxpool.Config) { c.MaxConns = 1 })
+		bed.Exec(t, pool, `CREATE TEMP TABLE pglimit_token_bucket ()`)
+		if got := bed.Value[float64](t, pool, bed.LoginCall); got > float64(4-i)+0.1 || got < float64(4-i) {
 			t.Errorf("search_path %s: %v remaining, want %d", path, got, 4-i)
 		}
-		if path == "decoy, public" && one[string](t, pool, `SHOW search_path`) != path {
+		if path == "decoy, public" && bed.Value[string](t, pool, `SHOW search_path`) != path {
 			t.Error("the caller's search_path changed")
 		}
 	}
-	exec(t, public, `DROP TABLE public.pglimit_token_bucket`)
-	upTo(t, public, migrations.Latest, allUp)
+	bed.Exec(t, public, `DROP TABLE public.pglimit_token_bucket`)
+	bed.UpTo(t, public, migrations.Latest, bed.AllUp)
 	if err := migrations.UpFunctions(ctx, public); err == nil || !strings.Contains(err.Error(), "undo them there first") {
 		t.Errorf("a second set over other tables: %v", err)
 	}
-	if err := migrations.DownFunctions(ctx, public); err != nil || ownSchema(t, public) == "" {
+	if err := migrations.DownFunctions(ctx, public); err != nil || bed.OwnSchema(t, public) == "" {
 		t.Errorf("down where they are not on record: %v", err)
 	}
 }
@@ -149,15 +136,15 @@ func TestFunctionsFindTheirTables(t *testing.T) {
 // TestFunctionsBesideTheTables: schema pglimit may be where the tables are.
 func TestFunctionsBesideTheTables(t *testing.T) {
 	t.Parallel()
-	address := emptyDatabase(t)
-	exec(t, connect(t, address), `CREATE SCHEMA pglimit`)
-	pool := connect(t, withSearchPath(t, address, "pglimit"))
-	upTo(t, pool, migrations.Latest, allUp)
-	tables := schema(t, pool)
+	address := bed.EmptyDatabase(t)
+	bed.Exec(t, bed.Connect(t, address), `CREATE SCHEMA pglimit`)
+	pool := bed.Connect(t, bed.WithSearchPath(t, address, "pglimit"))
+	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
+	tables := bed.Schema(t, pool)
 	if err := migrations.UpFunctions(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	if got := one[float64](t, pool, login); got != 4 {
+	if got := bed.Value[float64](t, pool, bed.LoginCall); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
 	}
 	if err := migrations.DownFunctions(t.Context(), pool); err != nil {
@@ -171,24 +158,24 @@ func TestFunctionsBesideTheTables(t *testing.T) {
 // TestFunctionsByOtherTools: printed, and in an application's goose folder.
 func TestFunctionsByOtherTools(t *testing.T) {
 	t.Parallel()
-	want := ownSchema(t, functionsPool(t))
+	want := bed.OwnSchema(t, bed.FunctionsPool(t))
 	t.Run("print", func(t *testing.T) {
 		t.Parallel()
-		pool := newPool(t)
+		pool := bed.NewPool(t)
 		for _, down := range []bool{false, true} {
 			var text strings.Builder
 			if err := migrations.Functions.Print(&text, down); err != nil {
 				t.Fatal(err)
 			}
-			exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
-			if got := ownSchema(t, pool); got != map[bool]string{false: want}[down] {
+			bed.Exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
+			if got := bed.OwnSchema(t, pool); got != map[bool]string{false: want}[down] {
 				t.Errorf("printed, down %v, made:\n%s", down, got)
 			}
 		}
 	})
 	t.Run("export", func(t *testing.T) {
 		t.Parallel()
-		pool := connect(t, emptyDatabase(t))
+		pool := bed.Connect(t, bed.EmptyDatabase(t))
 		dir := appFolder(t)
 		export(t, dir, "00003_pglimit_tables.sql", "00004_pglimit_storage.sql", "00005_pglimit_views.sql")
 		files, err := migrations.Functions.Export(dir)
@@ -201,13 +188,13 @@ func TestFunctionsByOtherTools(t *testing.T) {
 		if _, err := appGoose(t, pool, dir).Up(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := ownSchema(t, pool); got != want {
+		if got := bed.OwnSchema(t, pool); got != want {
 			t.Errorf("goose made:\n%s\nwant:\n%s", got, want)
 		}
 		if _, err := appGoose(t, pool, dir).DownTo(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
-		if left := ownSchema(t, pool); left != "" {
+		if left := bed.OwnSchema(t, pool); left != "" {
 			t.Errorf("goose down left:\n%s", left)
 		}
 	})
@@ -225,7 +212,7 @@ func TestFunctionsAreGenerated(t *testing.T) {
 	words := func(s string) string { return strings.Join(strings.Fields(strings.ToLower(s)), " ") }
 	all := words(string(data))
 	found := 0
-	for name, text := range statements(t) {
+	for name, text := range bed.Statements(t) {
 		kind := ""
 		for _, k := range []string{"Take", "Get", "Fill", "Refund", "Block", "Unblock", "Reset", "Reserve", "Settle", "HoldsDue"} {
 			if strings.HasSuffix(name, k) && name != "LeakyBucketQueueReserve" {

@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"fmt"
-	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,118 +12,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
-	"github.com/pglimit/pglimit/migrations"
 )
-
-// functionsPool is newPool with the SQL functions in the database.
-func functionsPool(t testing.TB) *pgxpool.Pool {
-	t.Helper()
-	pool := newPool(t)
-	if err := migrations.UpFunctions(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
-	return pool
-}
-
-// querier is a pool or a transaction.
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-// functionCall is the call of a function for what limiter is asked, with named
-// arguments: only those that the policy has.
-func functionCall(p limiter.Policy, op, key string, cost float64, now *time.Time) (string, []any) {
-	var names []string
-	var args []any
-	add := func(name string, value any) {
-		args = append(args, value)
-		names = append(names, fmt.Sprintf("%s => $%d", name, len(args)))
-	}
-	function := op
-	if op == "allow" {
-		function = string(p.Algorithm)
-	} else {
-		add("algorithm", string(p.Algorithm))
-	}
-	add("name", p.Name)
-	add("key", key)
-	switch op {
-	case "block":
-		add("for_s", math.Round(cost*1e6)/1e6)
-	case "unblock", "reset":
-		now = nil // they read no clock
-	default:
-		add("cost", cost)
-		add("limit_units", p.Limit)
-		add("period_s", p.Period.Seconds())
-		if p.Burst != 0 {
-			add("burst", p.Burst)
-		}
-		if p.Tick != 0 {
-			add("tick_s", p.Tick.Seconds())
-		}
-		if p.Aligned {
-			add("aligned", true)
-		}
-		if p.BlockFor != 0 {
-			add("block_for_s", p.BlockFor.Seconds())
-		}
-	}
-	if now != nil {
-		add("now", *now)
-	}
-	return fmt.Sprintf("SELECT * FROM pglimit.%s(%s)", function, strings.Join(names, ", ")), args
-}
-
-// functionResult is a row of pglimit.result.
-type functionResult struct {
-	Allowed                           bool
-	Granted, Remaining, Level         float64
-	RetryAfterS, ResetAfterS, DelaysS *float64
-	Reason                            *string
-}
-
-// result is what a Limiter would say; fields that the row has not are zero.
-func (r functionResult) result() limiter.Result {
-	all := limiter.Result{Allowed: r.Allowed, Granted: r.Granted, Remaining: r.Remaining, Level: r.Level,
-		RetryAfter: seconds(r.RetryAfterS), ResetAfter: seconds(r.ResetAfterS), Delay: seconds(r.DelaysS)}
-	if r.Reason != nil {
-		all.Reason = limiter.Reason(*r.Reason)
-	}
-	return all
-}
-
-// seconds is exact to the microsecond; NULL is never.
-func seconds(s *float64) time.Duration {
-	if s == nil {
-		return limiter.Never
-	}
-	return time.Duration(math.Round(*s*1e6)) * time.Microsecond
-}
-
-// callFunction asks by SQL what conformance.Do asks by Go.
-func callFunction(ctx context.Context, q querier, p limiter.Policy, op, key string, cost float64, now *time.Time) (limiter.Result, error) {
-	sql, args := functionCall(p, op, key, cost, now)
-	rows, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return limiter.Result{}, err
-	}
-	if op == "block" || op == "unblock" || op == "reset" {
-		rows.Close()
-		return limiter.Result{}, rows.Err()
-	}
-	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[functionResult])
-	if err != nil {
-		return limiter.Result{}, err
-	}
-	return r.result(), nil
-}
 
 // common leaves of a Result what the functions tell too.
 func common(r limiter.Result) limiter.Result {
-	r = told(r)
+	r = bed.Told(r)
 	r.Limit, r.Burst, r.Full, r.Source, r.At = 0, 0, false, "", time.Time{}
 	return r
 }
@@ -162,13 +57,13 @@ func bySQL(pool *pgxpool.Pool, clock *conformance.Clock) func(*asker, limiter.Po
 		ctx, now := context.Background(), clock.Now()
 		switch op {
 		case "reserve":
-			sql, args := functionCall(p, op, h.keys+key, cost, &now)
+			sql, args := bed.FunctionCall(p, op, h.keys+key, cost, &now)
 			rows, err := pool.Query(ctx, strings.Replace(sql, "(", "(ttl_s => 3, ", 1), args...)
 			if err != nil {
 				return limiter.Result{}, err
 			}
 			made, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[struct {
-				functionResult
+				bed.FunctionResult
 				Hold    *string
 				Expires *time.Time
 			}])
@@ -179,29 +74,29 @@ func bySQL(pool *pgxpool.Pool, clock *conformance.Clock) func(*asker, limiter.Po
 				h.holds = append(h.holds, *made.Hold)
 			}
 			if made.Allowed != (made.Hold != nil) || made.Allowed != (made.Expires != nil) {
-				return made.result(), fmt.Errorf("hold %v, expires at %v", made.Hold, made.Expires)
+				return made.Result(), fmt.Errorf("hold %v, expires at %v", made.Hold, made.Expires)
 			}
-			return made.result(), nil
+			return made.Result(), nil
 		case "settle":
 			rows, err := pool.Query(ctx, `SELECT * FROM pglimit.settle($1, $2, $3)`, h.holds[hold], cost, now)
 			if err != nil {
 				return limiter.Result{}, err
 			}
 			settled, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[struct {
-				functionResult
+				bed.FunctionResult
 				Replayed, Expired bool
 			}])
 			if err != nil {
 				return limiter.Result{}, err
 			}
-			r := settled.result()
+			r := settled.Result()
 			r.Replayed, r.Expired = settled.Replayed, settled.Expired
 			return r, nil
 		case "cancel":
 			_, err := pool.Exec(ctx, `SELECT pglimit.cancel($1, $2)`, h.holds[hold], now)
 			return limiter.Result{}, err
 		}
-		return callFunction(ctx, pool, p, op, h.keys+key, cost, &now)
+		return bed.CallFunction(ctx, pool, p, op, h.keys+key, cost, &now)
 	}
 }
 
@@ -210,27 +105,27 @@ func bySQL(pool *pgxpool.Pool, clock *conformance.Clock) func(*asker, limiter.Po
 // own, and taking turns on one key, where each ends the other's holds too.
 func TestFunctionsDecideAsGo(t *testing.T) {
 	t.Parallel()
-	pool := functionsPool(t)
+	pool := bed.FunctionsPool(t)
 	var histories, asks atomic.Int64
 	t.Cleanup(func() {
 		if n := asks.Load(); n < 10_000 {
 			t.Errorf("only %d asks", n)
 		}
 	})
-	for _, base := range variants(10, 10*time.Second) {
-		t.Run(variant(base), func(t *testing.T) {
+	for _, base := range bed.Variants(10, 10*time.Second) {
+		t.Run(bed.Variant(base), func(t *testing.T) {
 			t.Parallel()
 			clock := new(conformance.Clock)
-			goes, sql := byGo(newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})), bySQL(pool, clock)
+			goes, sql := byGo(bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})), bySQL(pool, clock)
 			rapid.Check(t, func(rt *rapid.T) {
-				plans := drawPlans(rt, base, fmt.Sprintf("f%d", histories.Add(1)))
+				plans := bed.DrawPlans(rt, base, fmt.Sprintf("f%d", histories.Add(1)))
 				all := []*asker{{keys: "go ", do: goes}, {keys: "sql ", do: sql}, {keys: "both "}}
 				at := int64(1_000_000_000)
 				for step := range 25 {
-					at = max(0, at+drawDelta(rt, plans[0]))
+					at = max(0, at+bed.DrawDelta(rt, plans[0]))
 					clock.Set(at)
 					p := rapid.SampledFrom(plans).Draw(rt, "plan")
-					op := rapid.SampledFrom(append(ops(p.Algorithm), "reserve", "reserve", "settle", "settle", "cancel")).Draw(rt, "op")
+					op := rapid.SampledFrom(append(bed.Operations(p.Algorithm), "reserve", "reserve", "settle", "settle", "cancel")).Draw(rt, "op")
 					key := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key")
 					cost, hold := 0.0, 0
 					if op == "settle" || op == "cancel" {
@@ -240,7 +135,7 @@ func TestFunctionsDecideAsGo(t *testing.T) {
 						hold = rapid.IntRange(0, len(all[0].holds)-1).Draw(rt, "hold")
 						cost = rapid.SampledFrom([]float64{0, 1, 2.5, p.Limit / 10, p.Limit}).Draw(rt, "settle units")
 					} else {
-						cost = drawCost(rt, op, p)
+						cost = bed.DrawCost(rt, op, p)
 					}
 					all[2].do = sql
 					if rapid.Bool().Draw(rt, "Go's turn") {

@@ -17,14 +17,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // ask calls a function outside of rapid; it has to succeed.
-func ask(t testing.TB, q querier, p limiter.Policy, op, key string, cost float64) limiter.Result {
+func ask(t testing.TB, q bed.Querier, p limiter.Policy, op, key string, cost float64) limiter.Result {
 	t.Helper()
-	r, err := callFunction(context.Background(), q, p, op, key, cost, nil)
+	r, err := bed.CallFunction(context.Background(), q, p, op, key, cost, nil)
 	if err != nil {
 		t.Fatalf("%s on %s: %v", op, p.Algorithm, err)
 	}
@@ -35,19 +36,19 @@ func ask(t testing.TB, q querier, p limiter.Policy, op, key string, cost float64
 // until none is left: exactly the limit is admitted.
 func TestFunctionsNeverOverAdmit(t *testing.T) {
 	t.Parallel()
-	pool := functionsPool(t)
-	clients := connect(t, pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = callers })
-	for _, p := range variants(capUnit, 1000*time.Hour) {
+	pool := bed.FunctionsPool(t)
+	clients := bed.Connect(t, pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = bed.Callers })
+	for _, p := range bed.Variants(bed.CapUnit, 1000*time.Hour) {
 		for round := range 5 {
 			var admitted atomic.Int64
 			var all sync.WaitGroup
 			start := make(chan struct{})
-			for range callers {
+			for range bed.Callers {
 				all.Go(func() {
 					<-start
-					for admitted.Load() < 10*capUnit { // enough to know
+					for admitted.Load() < 10*bed.CapUnit { // enough to know
 						n := 1 + rand.IntN(3)
-						r, err := callFunction(context.Background(), clients, p, "allow", fmt.Sprint("key", round), float64(n), nil)
+						r, err := bed.CallFunction(context.Background(), clients, p, "allow", fmt.Sprint("key", round), float64(n), nil)
 						switch {
 						case err != nil:
 							t.Error(err)
@@ -62,8 +63,8 @@ func TestFunctionsNeverOverAdmit(t *testing.T) {
 			}
 			close(start)
 			all.Wait()
-			if got := admitted.Load(); got != capUnit {
-				t.Errorf("%s, round %d: admitted %d units of %d", variant(p), round, got, capUnit)
+			if got := admitted.Load(); got != bed.CapUnit {
+				t.Errorf("%s, round %d: admitted %d units of %d", bed.Variant(p), round, got, bed.CapUnit)
 			}
 		}
 	}
@@ -74,33 +75,33 @@ func TestFunctionsNeverOverAdmit(t *testing.T) {
 func TestFunctionsRollBackWithTheCaller(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := functionsPool(t)
-	for _, p := range variants(10, 1000*time.Hour) {
+	pool := bed.FunctionsPool(t)
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
 		p.BlockFor = time.Hour
 		ask(t, pool, p, "allow", "k", 4)
 		for op, cost := range map[string]float64{"allow": 3, "allow_up_to": 9, "fill": 3, "block": 60, "reset": 0, "refund": 2} {
 			if op == "refund" && p.Algorithm == limiter.LeakyBucketQueue {
 				continue
 			}
-			tx := begin(t, pool, pgx.TxOptions{})
+			tx := bed.Begin(t, pool, pgx.TxOptions{})
 			ask(t, tx, p, op, "k", cost)
-			if inside := ask(t, tx, p, "check", "k", 0); inside.Allowed && near(inside.Level, 4) {
-				t.Errorf("%s: %s has no effect inside the transaction: %+v", variant(p), op, inside)
+			if inside := ask(t, tx, p, "check", "k", 0); inside.Allowed && bed.Near(inside.Level, 4) {
+				t.Errorf("%s: %s has no effect inside the transaction: %+v", bed.Variant(p), op, inside)
 			}
 			if err := tx.Rollback(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if r := ask(t, pool, p, "check", "k", 0); !r.Allowed || !near(r.Level, 4) {
-				t.Errorf("%s: %s left after the rollback: %+v", variant(p), op, r)
+			if r := ask(t, pool, p, "check", "k", 0); !r.Allowed || !bed.Near(r.Level, 4) {
+				t.Errorf("%s: %s left after the rollback: %+v", bed.Variant(p), op, r)
 			}
 		}
-		tx := begin(t, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+		tx := bed.Begin(t, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 		ask(t, tx, p, "check", "k", 0) // takes the snapshot
 		ask(t, pool, p, "allow", "k", 1)
-		_, err := callFunction(ctx, tx, p, "allow", "k", 1, nil)
+		_, err := bed.CallFunction(ctx, tx, p, "allow", "k", 1, nil)
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != "40001" {
-			t.Errorf("%s: a concurrent change gave %v, want 40001", variant(p), err)
+			t.Errorf("%s: a concurrent change gave %v, want 40001", bed.Variant(p), err)
 		}
 		_ = tx.Rollback(ctx) // it has failed: all that this does is give its connection back
 	}
@@ -111,8 +112,8 @@ func TestFunctionsRollBackWithTheCaller(t *testing.T) {
 func TestFunctionsHolds(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := functionsPool(t)
-	reserve := func(q querier, key string, units float64, now string) (hold *string) {
+	pool := bed.FunctionsPool(t)
+	reserve := func(q bed.Querier, key string, units float64, now string) (hold *string) {
 		rows, err := q.Query(ctx, `SELECT hold FROM pglimit.reserve('fixed_window', 'h', $1, $2, limit_units => 30, period_s => 3600000, ttl_s => 60, now => $3::text::timestamptz)`,
 			key, units, now)
 		if err == nil {
@@ -126,9 +127,9 @@ func TestFunctionsHolds(t *testing.T) {
 	const start, after = "2026-01-01 00:00+00", "2026-01-01 00:01+00" // ttl_s later
 	level := func(key string) float64 {
 		t.Helper()
-		return one[float64](t, pool, `SELECT level FROM pglimit.check('fixed_window', 'h', $1, 0, 30, 3600000, now => '2026-01-01 00:00+00')`, key)
+		return bed.Value[float64](t, pool, `SELECT level FROM pglimit.check('fixed_window', 'h', $1, 0, 30, 3600000, now => '2026-01-01 00:00+00')`, key)
 	}
-	tx := begin(t, pool, pgx.TxOptions{})
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
 	hold := reserve(tx, "tx", 30, start)
 	if err := tx.Rollback(ctx); err != nil || hold == nil {
 		t.Fatal(err, hold)
@@ -155,14 +156,14 @@ func TestFunctionsHolds(t *testing.T) {
 			t.Errorf("%s of a hold that was settled: %v", call, err)
 		}
 	}
-	clients := connect(t, pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = callers })
+	clients := bed.Connect(t, pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = bed.Callers })
 	var held atomic.Int64
 	var all sync.WaitGroup
-	for range callers {
+	for range bed.Callers {
 		all.Go(func() {
 			for {
 				h := reserve(clients, "storm", 2, start)
-				if h == nil || held.Add(2) > 10*capUnit {
+				if h == nil || held.Add(2) > 10*bed.CapUnit {
 					return
 				}
 				if rand.IntN(2) == 0 {
@@ -184,9 +185,9 @@ func TestFunctionsHolds(t *testing.T) {
 // waits for locks is the caller's.
 func TestFunctionsLeaveTheCallersSettings(t *testing.T) {
 	t.Parallel()
-	pool := functionsPool(t)
+	pool := bed.FunctionsPool(t)
 	for _, commit := range []string{"off", "local", "on"} {
-		tx := begin(t, pool, pgx.TxOptions{})
+		tx := bed.Begin(t, pool, pgx.TxOptions{})
 		settings := func() (s string) {
 			if err := tx.QueryRow(context.Background(), `SELECT concat_ws(', ', current_setting('synchronous_commit'),
 				current_setting('lock_timeout'), current_setting('search_path'))`).Scan(&s); err != nil {
@@ -198,7 +199,7 @@ func TestFunctionsLeaveTheCallersSettings(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := settings()
-		for _, p := range variants(10, time.Hour) {
+		for _, p := range bed.Variants(10, time.Hour) {
 			for _, op := range []string{"allow", "allow_up_to", "check", "fill", "block", "unblock", "reset"} {
 				ask(t, tx, p, op, "k", 1)
 			}
@@ -216,26 +217,26 @@ func TestFunctionsLeaveTheCallersSettings(t *testing.T) {
 // all that it takes, and the functions lend nobody more.
 func TestFunctionsRuntimeRole(t *testing.T) {
 	t.Parallel()
-	owner := functionsPool(t)
-	address := runtimeRole(t, owner.Config().ConnString())
+	owner := bed.FunctionsPool(t)
+	address := bed.RuntimeRole(t, owner.Config().ConnString())
 	u, err := url.Parse(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool := connect(t, address)
+	pool := bed.Connect(t, address)
 	denied := func(when string) {
 		t.Helper()
-		_, err := pool.Exec(t.Context(), login)
+		_, err := pool.Exec(t.Context(), bed.LoginCall)
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != "42501" {
 			t.Errorf("%s: got %v, want 42501", when, err)
 		}
 	}
 	denied("without USAGE")
-	exec(t, owner, `GRANT USAGE ON SCHEMA pglimit TO `+u.User.Username())
+	bed.Exec(t, owner, `GRANT USAGE ON SCHEMA pglimit TO `+u.User.Username())
 	denied("without rights on the tables")
-	exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO `+u.User.Username())
-	for _, p := range variants(10, time.Hour) {
+	bed.Exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO `+u.User.Username())
+	for _, p := range bed.Variants(10, time.Hour) {
 		for _, op := range []string{"allow", "allow", "allow_up_to", "check", "fill", "block", "unblock", "reset"} {
 			ask(t, pool, p, op, "k", 1)
 		}
@@ -245,18 +246,18 @@ func TestFunctionsRuntimeRole(t *testing.T) {
 // TestFunctionsCheckReadOnly: reading is allowed where nothing can be written.
 func TestFunctionsCheckReadOnly(t *testing.T) {
 	t.Parallel()
-	pool := functionsPool(t)
-	for _, p := range variants(10, time.Hour) {
-		tx := begin(t, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	pool := bed.FunctionsPool(t)
+	for _, p := range bed.Variants(10, time.Hour) {
+		tx := bed.Begin(t, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 		if r := ask(t, tx, p, "check", "k", 3); !r.Allowed || r.Granted != 3 {
-			t.Errorf("%s: %+v", variant(p), r)
+			t.Errorf("%s: %+v", bed.Variant(p), r)
 		}
 		if r := ask(t, tx, p, "allow", "k", 11); r.Allowed || r.RetryAfter != limiter.Never { // above the burst: writes nothing
-			t.Errorf("%s: %+v", variant(p), r)
+			t.Errorf("%s: %+v", bed.Variant(p), r)
 		}
 		ask(t, pool, p, "allow", "full", 10)
 		if r := ask(t, tx, p, "check", "full", 1); r.Allowed || r.Reason != limiter.ReasonLimit { // looks for no expired holds
-			t.Errorf("%s: %+v", variant(p), r)
+			t.Errorf("%s: %+v", bed.Variant(p), r)
 		}
 		if err := tx.Commit(context.Background()); err != nil {
 			t.Error(err)
@@ -269,9 +270,9 @@ func TestFunctionsCheckReadOnly(t *testing.T) {
 func TestFunctionsEndsAt(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := functionsPool(t)
+	pool := bed.FunctionsPool(t)
 	clock := new(conformance.Clock)
-	l := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
 	base := limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 10, Period: 10 * time.Second, Aligned: true}
 	var histories atomic.Int64
 	rapid.Check(t, func(rt *rapid.T) {
@@ -282,11 +283,11 @@ func TestFunctionsEndsAt(t *testing.T) {
 		}
 		at := int64(1_000_000_000)
 		for step := range 25 {
-			at = max(0, at+drawDelta(rt, p))
+			at = max(0, at+bed.DrawDelta(rt, p))
 			clock.Set(at)
 			now := clock.Now()
 			op := rapid.SampledFrom([]string{"allow", "allow", "allow_up_to", "check", "fill", "refund"}).Draw(rt, "op")
-			cost := drawCost(rt, op, p)
+			cost := bed.DrawCost(rt, op, p)
 			endsAt := now.Truncate(p.Period).Add(p.Period) // Unix times and Go's zero time are whole minutes apart
 			want, err := conformance.Do(ctx, l, p, op, "go", cost)
 			if err != nil {
@@ -305,13 +306,13 @@ func TestFunctionsEndsAt(t *testing.T) {
 			}
 		}
 	})
-	if one[bool](t, pool, `SELECT bool_or(ends_at_us % 10000000 <> 0) FROM pglimit_fixed_window`) {
+	if bed.Value[bool](t, pool, `SELECT bool_or(ends_at_us % 10000000 <> 0) FROM pglimit_fixed_window`) {
 		t.Error("a window ends at another time than asked for")
 	}
 }
 
 // callEndsAt is callFunction with ends_at for the period.
-func callEndsAt(ctx context.Context, q querier, p limiter.Policy, op, key string, cost float64, now, endsAt time.Time) (limiter.Result, error) {
+func callEndsAt(ctx context.Context, q bed.Querier, p limiter.Policy, op, key string, cost float64, now, endsAt time.Time) (limiter.Result, error) {
 	function := "fixed_window("
 	if op != "allow" {
 		function = op + "('fixed_window', "
@@ -321,11 +322,11 @@ func callEndsAt(ctx context.Context, q querier, p limiter.Policy, op, key string
 	if err != nil {
 		return limiter.Result{}, err
 	}
-	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[functionResult])
+	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[bed.FunctionResult])
 	if err != nil {
 		return limiter.Result{}, err
 	}
-	return r.result(), nil
+	return r.Result(), nil
 }
 
 // TestFunctionsByTheDatabasesClock: without now, times count from the clock of the
@@ -333,10 +334,10 @@ func callEndsAt(ctx context.Context, q querier, p limiter.Policy, op, key string
 func TestFunctionsByTheDatabasesClock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := functionsPool(t)
+	pool := bed.FunctionsPool(t)
 	p := limiter.Policy{Name: "clock", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
-	ends := one[time.Time](t, pool, `SELECT clock_timestamp() + interval '1 hour'`)
-	endsAt := func(q querier) (s float64) {
+	ends := bed.Value[time.Time](t, pool, `SELECT clock_timestamp() + interval '1 hour'`)
+	endsAt := func(q bed.Querier) (s float64) {
 		rows, err := q.Query(ctx, `SELECT reset_after_s FROM pglimit.fixed_window('clock', 'given', limit_units => 10, ends_at => $1)`, ends)
 		if err == nil {
 			s, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[float64])
@@ -346,23 +347,23 @@ func TestFunctionsByTheDatabasesClock(t *testing.T) {
 		}
 		return s
 	}
-	for key, call := range map[string]func(querier) float64{
-		"k":     func(q querier) float64 { return ask(t, q, p, "allow", "k", 1).ResetAfter.Seconds() },
+	for key, call := range map[string]func(bed.Querier) float64{
+		"k":     func(q bed.Querier) float64 { return ask(t, q, p, "allow", "k", 1).ResetAfter.Seconds() },
 		"given": endsAt,
 	} {
-		tx := begin(t, pool, pgx.TxOptions{})
+		tx := bed.Begin(t, pool, pgx.TxOptions{})
 		call(tx) // holds the row
 		after := make(chan float64, 1)
 		go func() { after <- call(pool) }()
-		awaitBlocked(t, pool)
+		bed.AwaitBlocked(t, pool)
 		// The holder's clock is the later one: the row's time moves on.
 		call(tx)
 		if err := tx.Commit(ctx); err != nil {
 			t.Fatal(err)
 		}
-		got := next(t, after, "the answer")
-		us := one[int64](t, pool, `SELECT ends_at_us - updated_at_us FROM pglimit_fixed_window WHERE key = $1`, key)
-		if got != seconds(&got).Seconds() || time.Duration(us)*time.Microsecond != seconds(&got) {
+		got := bed.Receive(t, after, "the answer")
+		us := bed.Value[int64](t, pool, `SELECT ends_at_us - updated_at_us FROM pglimit_fixed_window WHERE key = $1`, key)
+		if got != bed.Seconds(&got).Seconds() || time.Duration(us)*time.Microsecond != bed.Seconds(&got) {
 			t.Errorf("%s: reset_after_s is %v, and by the row's clock %v µs", key, got, us)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/migrations"
 )
 
@@ -88,7 +89,7 @@ func export(t *testing.T, dir string, want ...string) {
 
 func TestInAnApplicationsGooseFolder(t *testing.T) {
 	t.Parallel()
-	pool := connect(t, emptyDatabase(t))
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	dir := appFolder(t)
 	gooseUp(t, pool, dir, "00001_users.sql", "00002_orders.sql")
 	export(t, dir, "00003_pglimit_tables.sql", "00004_pglimit_storage.sql", "00005_pglimit_views.sql")
@@ -97,32 +98,32 @@ func TestInAnApplicationsGooseFolder(t *testing.T) {
 	export(t, dir)
 
 	gooseUp(t, pool, dir, "00003_pglimit_tables.sql", "00004_pglimit_storage.sql", "00005_pglimit_views.sql", "00006_invoices.sql")
-	want := schema(t, newPool(t))
-	if got := schema(t, pool); got != want {
+	want := bed.Schema(t, bed.NewPool(t))
+	if got := bed.Schema(t, pool); got != want {
 		t.Errorf("the application's goose made:\n%s\nwant:\n%s", got, want)
 	}
-	if called, failed := callStatements(t.Context(), pool, every); len(failed) > 0 {
+	if called, failed := bed.CallStatements(t.Context(), pool, bed.EveryStatement); len(failed) > 0 {
 		t.Errorf("of %q failed %v", called, failed)
 	}
-	if one[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, migrations.VersionTable) {
+	if bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, migrations.VersionTable) {
 		t.Errorf("%s is there, though the application's table keeps the record", migrations.VersionTable)
 	}
 	// Who calls Up as well is told so, and nothing is broken.
 	if err := migrations.Up(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "made by something else") {
 		t.Errorf("Up beside exported migrations: %v", err)
 	}
-	if got := schema(t, pool); got != want {
+	if got := bed.Schema(t, pool); got != want {
 		t.Errorf("Up beside exported migrations left:\n%s\nwant:\n%s", got, want)
 	}
 	gooseDownTo(t, pool, dir, 0, "00006_invoices.sql", "00005_pglimit_views.sql", "00004_pglimit_storage.sql", "00003_pglimit_tables.sql", "00002_orders.sql", "00001_users.sql")
-	if left := schema(t, pool); left != "" {
+	if left := bed.Schema(t, pool); left != "" {
 		t.Errorf("goose down left:\n%s", left)
 	}
 }
 
 func TestExportWhereVersionsAreTimes(t *testing.T) {
 	t.Parallel()
-	pool := connect(t, emptyDatabase(t))
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "20240102030405_users.sql"), appMigrations["00001_users.sql"])
 	files, err := migrations.Export(dir)
@@ -132,7 +133,7 @@ func TestExportWhereVersionsAreTimes(t *testing.T) {
 	if _, err := appGoose(t, pool, dir).Up(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := schema(t, pool), schema(t, newPool(t)); got != want {
+	if got, want := bed.Schema(t, pool), bed.Schema(t, bed.NewPool(t)); got != want {
 		t.Errorf("goose made:\n%s\nwant:\n%s", got, want)
 	}
 }
@@ -141,15 +142,15 @@ func TestExportWhereVersionsAreTimes(t *testing.T) {
 // know of each other.
 func TestBesideAnApplicationsGoose(t *testing.T) {
 	t.Parallel()
-	pool := connect(t, emptyDatabase(t))
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	dir := appFolder(t)
 	gooseUp(t, pool, dir, "00001_users.sql", "00002_orders.sql")
-	upTo(t, pool, migrations.Latest, allUp)
+	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
 	gooseDownTo(t, pool, dir, 0, "00002_orders.sql", "00001_users.sql")
-	checkMigratedOnce(t, pool)
+	bed.CheckMigratedOnce(t, pool)
 	gooseUp(t, pool, dir, "00001_users.sql", "00002_orders.sql")
-	down(t, pool, 0, allDown)
-	if !one[bool](t, pool, `SELECT to_regclass('users') IS NOT NULL`) {
+	bed.StepsDown(t, pool, 0, bed.AllDown)
+	if !bed.Value[bool](t, pool, `SELECT to_regclass('users') IS NOT NULL`) {
 		t.Error("down took the application's table away")
 	}
 }
@@ -157,7 +158,7 @@ func TestBesideAnApplicationsGoose(t *testing.T) {
 // TestFSInAProviderOfOnesOwn is the fourth way: goose over FS.
 func TestFSInAProviderOfOnesOwn(t *testing.T) {
 	t.Parallel()
-	pool := connect(t, emptyDatabase(t))
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	p, err := goose.NewProvider(goose.DialectPostgres, stdlib.OpenDBFromPool(pool), migrations.FS, goose.WithTableName("limits_version"))
 	if err != nil {
 		t.Fatal(err)
@@ -166,28 +167,28 @@ func TestFSInAProviderOfOnesOwn(t *testing.T) {
 	if _, err := p.Up(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := schema(t, pool), schema(t, newPool(t)); got != want {
+	if got, want := bed.Schema(t, pool), bed.Schema(t, bed.NewPool(t)); got != want {
 		t.Errorf("goose made:\n%s\nwant:\n%s", got, want)
 	}
 }
 
 func TestPrintedSQL(t *testing.T) {
 	t.Parallel()
-	pool := connect(t, emptyDatabase(t))
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	run := func(down bool) {
 		t.Helper()
 		var text strings.Builder
 		if err := migrations.Print(&text, down); err != nil {
 			t.Fatal(err)
 		}
-		exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
+		bed.Exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
 	}
 	run(false)
-	if got, want := schema(t, pool), schema(t, newPool(t)); got != want {
+	if got, want := bed.Schema(t, pool), bed.Schema(t, bed.NewPool(t)); got != want {
 		t.Errorf("the printed SQL made:\n%s\nwant:\n%s", got, want)
 	}
 	run(true)
-	if left := schema(t, pool); left != "" {
+	if left := bed.Schema(t, pool); left != "" {
 		t.Errorf("the printed SQL for down left:\n%s", left)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -17,14 +18,14 @@ import (
 func TestReserveAtTheEpoch(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	l := newLimiter(t, newPool(t), &limiter.Config{Now: func() time.Time { return time.Unix(0, 0) }})
-	for _, p := range holdable() {
-		h := reserve(t, l, p.Ask("k", 4), time.Minute)
+	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{Now: func() time.Time { return time.Unix(0, 0) }})
+	for _, p := range bed.Holdable() {
+		h := bed.Reserve(t, l, p.Ask("k", 4), time.Minute)
 		again := p.Ask("k", 3)
 		again.IdempotencyKey = "order 1"
-		reserve(t, l, again, time.Minute)
-		if r := must(t)(l.Check(ctx, p, "k", 0)); r.Level != 7 || h.Expires != time.Unix(60, 0) {
-			t.Errorf("%s: level %v, expires %v", variant(p), r.Level, h.Expires)
+		bed.Reserve(t, l, again, time.Minute)
+		if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); r.Level != 7 || h.Expires != time.Unix(60, 0) {
+			t.Errorf("%s: level %v, expires %v", bed.Variant(p), r.Level, h.Expires)
 		}
 	}
 }
@@ -34,11 +35,11 @@ func TestReserveAtTheEpoch(t *testing.T) {
 func TestDenialOutlastsFailedReaping(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
-	l := newLimiter(t, pool, nil)
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
-	must(t)(l.AllowN(ctx, p, "k", 10))
-	exec(t, pool, "ALTER TABLE pglimit_hold RENAME TO elsewhere")
+	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
+	bed.Exec(t, pool, "ALTER TABLE pglimit_hold RENAME TO elsewhere")
 	for what, ask := range map[string]func() (limiter.Result, error){
 		"allow": func() (limiter.Result, error) { return l.Allow(ctx, p, "k") },
 		"up to": func() (limiter.Result, error) { return l.AllowUpTo(ctx, p, "k", 2) },
@@ -56,7 +57,7 @@ func TestDenialOutlastsFailedReaping(t *testing.T) {
 		}
 	}
 	// In a transaction the failed statement is the caller's to know of.
-	tx := begin(t, pool, pgx.TxOptions{})
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
 	if r, err := l.InTx(tx).AllowN(ctx, p, "k", 3); !errors.Is(err, limiter.ErrNotMigrated) {
 		t.Errorf("in a transaction: %+v, %v", r, err)
 	}
@@ -67,31 +68,31 @@ func TestDenialOutlastsFailedReaping(t *testing.T) {
 func TestCheckWritesNothingWhereItMustNot(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	url := newDatabase(t)
-	pool := connect(t, url)
+	url := bed.NewDatabase(t)
+	pool := bed.Connect(t, url)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	config := &limiter.Config{Now: func() time.Time { return at }}
-	l := newLimiter(t, pool, config)
-	readOnly := newLimiter(t, connect(t, url, setting("default_transaction_read_only", "on")), config)
-	for _, p := range holdable() {
+	l := bed.NewLimiter(t, pool, config)
+	readOnly := bed.NewLimiter(t, bed.Connect(t, url, bed.Setting("default_transaction_read_only", "on")), config)
+	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
-		reserve(t, l, p.Ask("k", 10), time.Second)
+		bed.Reserve(t, l, p.Ask("k", 10), time.Second)
 		at = at.Add(time.Second)
 		if r, err := readOnly.Check(ctx, p, "k", 1); err != nil || r.Allowed {
-			t.Errorf("%s: where one only reads: %+v, %v", variant(p), r, err)
+			t.Errorf("%s: where one only reads: %+v, %v", bed.Variant(p), r, err)
 		}
 		for _, mode := range []pgx.TxAccessMode{pgx.ReadOnly, pgx.ReadWrite} {
-			tx := begin(t, pool, pgx.TxOptions{AccessMode: mode})
+			tx := bed.Begin(t, pool, pgx.TxOptions{AccessMode: mode})
 			if r, err := l.InTx(tx).Check(ctx, p, "k", 1); err != nil || r.Allowed {
-				t.Errorf("%s: in a transaction, %s: %+v, %v", variant(p), mode, r, err)
+				t.Errorf("%s: in a transaction, %s: %+v, %v", bed.Variant(p), mode, r, err)
 			}
-			exec(t, pool, "SELECT FROM pglimit_hold WHERE policy = $1 FOR UPDATE NOWAIT", p.Name)
+			bed.Exec(t, pool, "SELECT FROM pglimit_hold WHERE policy = $1 FOR UPDATE NOWAIT", p.Name)
 			if err := tx.Rollback(ctx); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if r := must(t)(l.Check(ctx, p, "k", 1)); !r.Allowed || r.Level != 0 {
-			t.Errorf("%s: %+v", variant(p), r)
+		if r := bed.Must(t)(l.Check(ctx, p, "k", 1)); !r.Allowed || r.Level != 0 {
+			t.Errorf("%s: %+v", bed.Variant(p), r)
 		}
 	}
 }
@@ -106,26 +107,26 @@ func TestManyExpiredHoldsComeBackAtOnce(t *testing.T) {
 		p := limiter.Policy{Name: "p", Algorithm: a, Limit: 130, Period: 1000 * time.Hour}
 		at(0)
 		for range 130 {
-			reserve(t, l, p.Ask("k", 1), time.Second)
-			reserve(t, l, p.Ask("other", 1), time.Second)
+			bed.Reserve(t, l, p.Ask("k", 1), time.Second)
+			bed.Reserve(t, l, p.Ask("other", 1), time.Second)
 		}
 		at(time.Second)
-		if r := must(t)(other.AllowN(ctx, p, "k", 129)); !r.Allowed {
+		if r := bed.Must(t)(other.AllowN(ctx, p, "k", 129)); !r.Allowed {
 			t.Errorf("%s: %+v", a, r)
 		}
-		if all := mustAll(t)(l.AllowAll(ctx, p.Ask("other", 129), p.Ask("third", 1))); !all.Allowed {
+		if all := bed.MustAll(t)(l.AllowAll(ctx, p.Ask("other", 129), p.Ask("third", 1))); !all.Allowed {
 			t.Errorf("%s: %+v", a, all)
 		}
 	}
 	p := limiter.Policy{Name: "leaked", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Second, Burst: 130}
 	at(0)
 	for range 110 {
-		reserve(t, l, p.Ask("k", 1), time.Second)
+		bed.Reserve(t, l, p.Ask("k", 1), time.Second)
 	}
 	at(2 * time.Second) // of each 1 has leaked, of all together 2
-	reserve(t, l, p.Ask("k", 20), time.Second)
+	bed.Reserve(t, l, p.Ask("k", 20), time.Second)
 	at(3 * time.Second)
-	if r := must(t)(other.AllowN(ctx, p, "k", 10)); !r.Allowed {
+	if r := bed.Must(t)(other.AllowN(ctx, p, "k", 10)); !r.Allowed {
 		t.Errorf("%+v", r)
 	}
 }
@@ -135,15 +136,15 @@ func TestReapingForgetsTheDenial(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	l := newLimiter(t, newPool(t), &limiter.Config{Now: func() time.Time { return at }, DenyCacheTTL: time.Hour})
+	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{Now: func() time.Time { return at }, DenyCacheTTL: time.Hour})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
-	reserve(t, l, p.Ask("k", 10), time.Second)
-	if r := must(t)(l.AllowN(ctx, p, "k", 5)); r.Allowed {
+	bed.Reserve(t, l, p.Ask("k", 10), time.Second)
+	if r := bed.Must(t)(l.AllowN(ctx, p, "k", 5)); r.Allowed {
 		t.Fatalf("%+v", r)
 	}
 	at = at.Add(time.Second)
-	must(t)(l.AllowN(ctx, p, "k", 2)) // which the denial of 5 does not answer
-	if r := must(t)(l.AllowN(ctx, p, "k", 5)); !r.Allowed {
+	bed.Must(t)(l.AllowN(ctx, p, "k", 2)) // which the denial of 5 does not answer
+	if r := bed.Must(t)(l.AllowN(ctx, p, "k", 5)); !r.Allowed {
 		t.Errorf("%+v", r)
 	}
 }
@@ -153,32 +154,32 @@ func TestReapingForgetsTheDenial(t *testing.T) {
 func TestOverdraftOutlivesTheJanitor(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := func() time.Time { return at }
-	l := newLimiter(t, pool, &limiter.Config{Now: now, DenyCacheTTL: -1})
-	j := newJanitor(t, pool, &janitor.Config{Now: now})
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: now, DenyCacheTTL: -1})
+	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now})
 	for _, a := range []limiter.Algorithm{limiter.LeakyBucket, limiter.TokenBucket, limiter.GCRA} {
 		for _, order := range []string{"slower before", "slower after", "twice"} {
 			fast := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: time.Second}
 			slow := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: 10 * time.Hour}
 			began := at
-			hold, key := reserve(t, l, fast.Ask(order, 1), time.Hour), order
+			hold, key := bed.Reserve(t, l, fast.Ask(order, 1), time.Hour), order
 			if order == "slower before" {
-				must(t)(l.Allow(ctx, slow, key))
+				bed.Must(t)(l.Allow(ctx, slow, key))
 			}
-			must(t)(l.Settle(ctx, hold.ID, 1e6))
+			bed.Must(t)(l.Settle(ctx, hold.ID, 1e6))
 			if order == "twice" {
-				must(t)(l.Settle(ctx, reserveAfter(t, l, fast, key), 1e6))
+				bed.Must(t)(l.Settle(ctx, reserveAfter(t, l, fast, key), 1e6))
 			}
 			if order != "slower before" {
-				must(t)(l.Allow(ctx, slow, key))
+				bed.Must(t)(l.Allow(ctx, slow, key))
 			}
 			at = began.Add(20 * 365 * 24 * time.Hour)
 			if _, err := j.Sweep(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if r := must(t)(l.Check(ctx, slow, key, 1)); r.Allowed || r.Level < 1e6-20*365*24-100 {
+			if r := bed.Must(t)(l.Check(ctx, slow, key, 1)); r.Allowed || r.Level < 1e6-20*365*24-100 {
 				t.Errorf("%s, %s: %+v", a, order, r)
 			}
 		}
@@ -188,8 +189,8 @@ func TestOverdraftOutlivesTheJanitor(t *testing.T) {
 // reserveAfter makes a hold on a key that is overdrawn, before it is.
 func reserveAfter(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) string {
 	t.Helper()
-	must(t)(l.Refund(context.Background(), p, key, 1e6))
-	return reserve(t, l, p.Ask(key, 1), time.Hour).ID
+	bed.Must(t)(l.Refund(context.Background(), p, key, 1e6))
+	return bed.Reserve(t, l, p.Ask(key, 1), time.Hour).ID
 }
 
 // TestSettleAfterResetAndBlock: a row that only a block made is none to go by, and
@@ -199,19 +200,19 @@ func TestSettleAfterResetAndBlock(t *testing.T) {
 	ctx := context.Background()
 	l, _, at := settable(t)
 	memory := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC) }})
-	for _, p := range holdable() {
+	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
 		for where, l := range map[string]*limiter.Limiter{"SQL": l, "memory": memory} {
 			at(0)
-			first, second := reserve(t, l, p.Ask("k", 4), time.Hour), reserve(t, l, p.Ask("k", 4), time.Hour)
+			first, second := bed.Reserve(t, l, p.Ask("k", 4), time.Hour), bed.Reserve(t, l, p.Ask("k", 4), time.Hour)
 			if err := errors.Join(l.Reset(ctx, p, "k"), l.Block(ctx, p, "k", time.Minute), l.Unblock(ctx, p, "k")); err != nil {
 				t.Fatal(err)
 			}
 			for i, id := range []string{first.ID, second.ID} {
 				at(time.Duration(i+1) * time.Second)
-				r := must(t)(l.Settle(ctx, id, 3))
-				if want := 3 * float64(i+1); !near(r.Level, want) || !near(level(t, l, p, "k"), want) {
-					t.Errorf("%s, %s: level %v, of %v", variant(p), where, r.Level, want)
+				r := bed.Must(t)(l.Settle(ctx, id, 3))
+				if want := 3 * float64(i+1); !bed.Near(r.Level, want) || !bed.Near(bed.Level(t, l, p, "k"), want) {
+					t.Errorf("%s, %s: level %v, of %v", bed.Variant(p), where, r.Level, want)
 				}
 			}
 		}
@@ -224,16 +225,16 @@ func TestSettleTellsTheLevel(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l, _, at := settable(t)
-	for _, p := range holdable() {
+	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
 		at(0)
-		h := reserve(t, l, p.Ask("k", 4), time.Hour)
+		h := bed.Reserve(t, l, p.Ask("k", 4), time.Hour)
 		larger := p
 		larger.Limit = 30
-		must(t)(l.AllowN(ctx, larger, "k", 20))
+		bed.Must(t)(l.AllowN(ctx, larger, "k", 20))
 		for range 2 {
-			if r := must(t)(l.Settle(ctx, h.ID, 4)); !near(r.Level, 24) {
-				t.Errorf("%s: %+v", variant(p), r)
+			if r := bed.Must(t)(l.Settle(ctx, h.ID, 4)); !bed.Near(r.Level, 24) {
+				t.Errorf("%s: %+v", bed.Variant(p), r)
 			}
 		}
 	}
@@ -249,17 +250,17 @@ func TestOtherPeriodsWindowIsLeftAlone(t *testing.T) {
 	longer := p
 	longer.Period = 30 * time.Second
 	at(15 * time.Second) // of a window from 10 to 20
-	h := reserve(t, l, p.Ask("k", 10), time.Hour)
+	h := bed.Reserve(t, l, p.Ask("k", 10), time.Hour)
 	at(35 * time.Second)
-	must(t)(l.AllowN(ctx, p, "k", 10))
+	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
 	at(41 * time.Second)
-	must(t)(l.Allow(ctx, p, "k")) // in a window from 40 to 50, which is one of the longer policy then
-	must(t)(l.Allow(ctx, longer, "k"))
-	before := level(t, l, longer, "k")
+	bed.Must(t)(l.Allow(ctx, p, "k")) // in a window from 40 to 50, which is one of the longer policy then
+	bed.Must(t)(l.Allow(ctx, longer, "k"))
+	before := bed.Level(t, l, longer, "k")
 	if err := l.Cancel(ctx, h.ID); err != nil {
 		t.Fatal(err)
 	}
-	if got := level(t, l, longer, "k"); got != before {
+	if got := bed.Level(t, l, longer, "k"); got != before {
 		t.Errorf("level %v, before the cancel %v", got, before)
 	}
 }
@@ -269,46 +270,46 @@ func TestOtherPeriodsWindowIsLeftAlone(t *testing.T) {
 func TestReapingLiftsTheDenialsBlock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	config := &limiter.Config{Now: func() time.Time { return at }, DenyCacheTTL: -1}
-	for where, l := range map[string]*limiter.Limiter{"SQL": newLimiter(t, pool, config), "memory": limiter.NewMemory(config)} {
-		for _, p := range holdable() {
+	for where, l := range map[string]*limiter.Limiter{"SQL": bed.NewLimiter(t, pool, config), "memory": limiter.NewMemory(config)} {
+		for _, p := range bed.Holdable() {
 			p.Period, p.BlockFor = 1000*time.Hour, time.Hour
 			for _, key := range []string{"one", "all"} {
-				reserve(t, l, p.Ask(key, 10), time.Second)
+				bed.Reserve(t, l, p.Ask(key, 10), time.Second)
 			}
 			at = at.Add(time.Second)
-			if r := must(t)(l.AllowN(ctx, p, "one", 9)); !r.Allowed {
-				t.Errorf("%s, %s: %+v", variant(p), where, r)
+			if r := bed.Must(t)(l.AllowN(ctx, p, "one", 9)); !r.Allowed {
+				t.Errorf("%s, %s: %+v", bed.Variant(p), where, r)
 			}
-			if all := mustAll(t)(l.AllowAll(ctx, p.Ask("all", 9), p.Ask("other", 1))); !all.Allowed {
-				t.Errorf("%s, %s: %+v", variant(p), where, all)
+			if all := bed.MustAll(t)(l.AllowAll(ctx, p.Ask("all", 9), p.Ask("other", 1))); !all.Allowed {
+				t.Errorf("%s, %s: %+v", bed.Variant(p), where, all)
 			}
 			for range 2 {
-				if r := must(t)(l.AllowN(ctx, p, "one", 9)); r.Allowed || r.RetryAfter < time.Hour {
-					t.Errorf("%s, %s: %+v", variant(p), where, r)
+				if r := bed.Must(t)(l.AllowN(ctx, p, "one", 9)); r.Allowed || r.RetryAfter < time.Hour {
+					t.Errorf("%s, %s: %+v", bed.Variant(p), where, r)
 				}
 			}
 		}
 	}
 	// The block that ends at a moment is lifted, not one that ends at another.
 	blocked := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
-	l := newLimiter(t, pool, &limiter.Config{Now: func() time.Time { return blocked }})
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: func() time.Time { return blocked }})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
 	if err := l.Block(ctx, p, "k", time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	until := blocked.Add(time.Minute).UnixMicro()
 	for _, lift := range []int64{until - 1, until + 1, until} {
-		if r := must(t)(l.Check(ctx, p, "k", 0)); r.Allowed {
+		if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); r.Allowed {
 			t.Errorf("%d is lifted with another", until)
 		}
 		if err := db.New().TokenBucketUnblock(ctx, pool, db.TokenBucketUnblockParams{Policy: "p", Key: "k", UntilUs: lift}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if r := must(t)(l.Check(ctx, p, "k", 0)); !r.Allowed {
+	if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); !r.Allowed {
 		t.Errorf("%+v", r)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -18,8 +19,8 @@ import (
 func TestExpiredHoldsComeBackOnceAnyoneAsks(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	url := newDatabase(t)
-	owner := newLimiter(t, connect(t, url), nil)
+	url := bed.NewDatabase(t)
+	owner := bed.NewLimiter(t, bed.Connect(t, url), nil)
 	asks := map[string]func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error){
 		"allow": func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error) { return l.AllowN(ctx, p, "k", 9) },
 		"up to": func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error) { return l.AllowUpTo(ctx, p, "k", 9) },
@@ -36,13 +37,13 @@ func TestExpiredHoldsComeBackOnceAnyoneAsks(t *testing.T) {
 	for name, ask := range asks {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			other := newLimiter(t, connect(t, url), &limiter.Config{DenyCacheTTL: -1})
+			other := bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{DenyCacheTTL: -1})
 			p := limiter.Policy{Name: strings.ReplaceAll(name, " ", "-"), Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
 			for range 2 { // the second is denied, and looks when no hold is there
-				must(t)(other.AllowN(ctx, p, "full", 10))
+				bed.Must(t)(other.AllowN(ctx, p, "full", 10))
 			}
-			h := reserve(t, owner, p.Ask("k", 10), time.Second)
-			eventually(t, "the hold is given back", func(context.Context) (bool, error) {
+			h := bed.Reserve(t, owner, p.Ask("k", 10), time.Second)
+			bed.Eventually(t, "the hold is given back", func(context.Context) (bool, error) {
 				r, err := ask(other, p)
 				if r.Allowed && r.At.Before(h.Expires) {
 					t.Errorf("at %v, before the hold expired at %v", r.At, h.Expires)
@@ -57,42 +58,42 @@ func TestExpiredHoldsComeBackOnceAnyoneAsks(t *testing.T) {
 func TestJanitorGivesBackExpiredHolds(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := func() time.Time { return at }
-	l := newLimiter(t, pool, &limiter.Config{Now: now, IdempotencyTTL: time.Hour})
-	j := newJanitor(t, pool, &janitor.Config{Now: now, BatchSize: 3})
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: now, IdempotencyTTL: time.Hour})
+	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now, BatchSize: 3})
 	var kept []limiter.Hold
-	for _, p := range holdable() {
+	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
 		for range 2 {
-			reserve(t, l, p.Ask("k", 2), time.Minute)
+			bed.Reserve(t, l, p.Ask("k", 2), time.Minute)
 		}
-		kept = append(kept, reserve(t, l, p.Ask("k", 3), 2*time.Hour))
+		kept = append(kept, bed.Reserve(t, l, p.Ask("k", 3), 2*time.Hour))
 	}
 	// One that somebody is at work with is passed over.
 	busy := limiter.Policy{Name: "busy", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
-	reserve(t, l, busy.Ask("k", 5), time.Minute)
-	tx := begin(t, pool, pgx.TxOptions{})
-	must(t)(l.InTx(tx).Allow(ctx, busy, "k"))
+	bed.Reserve(t, l, busy.Ask("k", 5), time.Minute)
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	bed.Must(t)(l.InTx(tx).Allow(ctx, busy, "k"))
 
 	at = at.Add(time.Minute)
 	removed, err := j.Sweep(ctx)
 	if err != nil || int(removed.HoldsExpired) != 2*len(kept) || removed.ByTable["pglimit_hold"] != 0 {
 		t.Errorf("the first sweep: %+v, %v", removed, err)
 	}
-	for _, p := range holdable() {
+	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
-		if got := level(t, l, p, "k"); !near(got, 3) {
-			t.Errorf("%s: level %v after the sweep", variant(p), got)
+		if got := bed.Level(t, l, p, "k"); !bed.Near(got, 3) {
+			t.Errorf("%s: level %v after the sweep", bed.Variant(p), got)
 		}
 	}
 	if err := tx.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}
 	removed, err = j.Sweep(ctx)
-	if err != nil || removed.HoldsExpired != 1 || !near(level(t, l, busy, "k"), 0) {
-		t.Errorf("after the transaction: %+v, %v, level %v", removed, err, level(t, l, busy, "k"))
+	if err != nil || removed.HoldsExpired != 1 || !bed.Near(bed.Level(t, l, busy, "k"), 0) {
+		t.Errorf("after the transaction: %+v, %v, level %v", removed, err, bed.Level(t, l, busy, "k"))
 	}
 	at = at.Add(time.Hour)
 	removed, err = j.Sweep(ctx)
@@ -100,7 +101,7 @@ func TestJanitorGivesBackExpiredHolds(t *testing.T) {
 		t.Errorf("an hour later: %+v, %v", removed, err)
 	}
 	for _, h := range kept { // open holds stay
-		must(t)(l.Settle(ctx, h.ID, 1))
+		bed.Must(t)(l.Settle(ctx, h.ID, 1))
 	}
 }
 
@@ -109,11 +110,11 @@ func TestJanitorGivesBackExpiredHolds(t *testing.T) {
 func TestHoldsLiveInTheTransaction(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
-	l := newLimiter(t, pool, nil)
-	for _, p := range holdable() {
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
+	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
-		open := reserve(t, l, p.Ask("k", 6), time.Hour)
+		open := bed.Reserve(t, l, p.Ask("k", 6), time.Hour)
 		ask := p.Ask("k", 2)
 		ask.IdempotencyKey = "order 1"
 		steps := []func(tx *limiter.Tx) error{
@@ -129,32 +130,32 @@ func TestHoldsLiveInTheTransaction(t *testing.T) {
 		}
 		for last := range len(steps) + 1 {
 			for _, end := range []string{"rollback", "crash"} {
-				tx := begin(t, pool, pgx.TxOptions{})
+				tx := bed.Begin(t, pool, pgx.TxOptions{})
 				for i, step := range steps[:last] {
 					if err := step(l.InTx(tx)); err != nil {
-						t.Fatalf("%s: step %d: %v", variant(p), i, err)
+						t.Fatalf("%s: step %d: %v", bed.Variant(p), i, err)
 					}
 				}
 				if end == "crash" {
-					exec(t, pool, "SELECT pg_terminate_backend($1)", tx.Conn().PgConn().PID())
+					bed.Exec(t, pool, "SELECT pg_terminate_backend($1)", tx.Conn().PgConn().PID())
 				}
 				_ = tx.Rollback(ctx)
-				eventually(t, "the transaction is over", func(context.Context) (bool, error) {
-					return near(level(t, l, p, "k"), 6), nil
+				bed.Eventually(t, "the transaction is over", func(context.Context) (bool, error) {
+					return bed.Near(bed.Level(t, l, p, "k"), 6), nil
 				})
-				if n := one[int](t, pool, "SELECT count(*) FROM pglimit_hold WHERE policy = $1", p.Name); n != 1 {
-					t.Errorf("%s: %d holds after %d steps and a %s", variant(p), n, last, end)
+				if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_hold WHERE policy = $1", p.Name); n != 1 {
+					t.Errorf("%s: %d holds after %d steps and a %s", bed.Variant(p), n, last, end)
 				}
 			}
 		}
-		tx := begin(t, pool, pgx.TxOptions{})
+		tx := bed.Begin(t, pool, pgx.TxOptions{})
 		for _, step := range steps {
 			if err := step(l.InTx(tx)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := tx.Commit(ctx); err != nil || !near(level(t, l, p, "k"), 5) {
-			t.Errorf("%s: committed: %v, level %v", variant(p), err, level(t, l, p, "k"))
+		if err := tx.Commit(ctx); err != nil || !bed.Near(bed.Level(t, l, p, "k"), 5) {
+			t.Errorf("%s: committed: %v, level %v", bed.Variant(p), err, bed.Level(t, l, p, "k"))
 		}
 	}
 }
@@ -164,23 +165,23 @@ func TestHoldsLiveInTheTransaction(t *testing.T) {
 func TestReapingNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
-	l := newLimiter(t, pool, nil)
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
-	h := reserve(t, l, p.Ask("k", 10), time.Second)
-	eventually(t, "the hold has expired", func(ctx context.Context) (bool, error) {
-		return one[bool](t, pool, "SELECT clock_timestamp() > $1", h.Expires), nil
+	h := bed.Reserve(t, l, p.Ask("k", 10), time.Second)
+	bed.Eventually(t, "the hold has expired", func(ctx context.Context) (bool, error) {
+		return bed.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.Expires), nil
 	})
-	asking, settling := begin(t, pool, pgx.TxOptions{}), begin(t, pool, pgx.TxOptions{})
+	asking, settling := bed.Begin(t, pool, pgx.TxOptions{}), bed.Begin(t, pool, pgx.TxOptions{})
 	// The key's row is the first one's, the hold the second's, which waits.
-	must(t)(l.InTx(asking).Fill(ctx, p, "k", 1))
+	bed.Must(t)(l.InTx(asking).Fill(ctx, p, "k", 1))
 	done := make(chan error, 1)
 	go func() {
 		_, err := l.InTx(settling).Settle(ctx, h.ID, 5)
 		done <- errors.Join(err, settling.Commit(ctx))
 	}()
-	eventually(t, "the settle waits for the key's row", func(ctx context.Context) (bool, error) {
-		n, err := blocked(ctx, pool)
+	bed.Eventually(t, "the settle waits for the key's row", func(ctx context.Context) (bool, error) {
+		n, err := bed.Blocked(ctx, pool)
 		return n == 1, err
 	})
 	if r, err := l.InTx(asking).Allow(ctx, p, "k"); err != nil || r.Allowed {
@@ -189,7 +190,7 @@ func TestReapingNeverDeadlocks(t *testing.T) {
 	if err := errors.Join(asking.Commit(ctx), <-done); err != nil {
 		t.Error(err)
 	}
-	if n := one[int](t, pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {
+	if n := bed.Value[int](t, pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {
 		t.Errorf("%d deadlocks", n)
 	}
 }
@@ -198,8 +199,8 @@ func TestReapingNeverDeadlocks(t *testing.T) {
 func TestReserveFailsClosed(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
-	l := newLimiter(t, pool, nil)
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
 	pool.Close()
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour, OnError: limiter.FailOpen}
 	if h, err := l.Reserve(ctx, p.Ask("k", 1), time.Hour); !errors.Is(err, limiter.ErrUnavailable) || h.Result.Allowed {
@@ -211,8 +212,8 @@ func TestReserveFailsClosed(t *testing.T) {
 func TestHoldArguments(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
-	l := newLimiter(t, pool, nil)
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
 	queue := p
 	queue.Algorithm = limiter.LeakyBucketQueue
@@ -220,7 +221,7 @@ func TestHoldArguments(t *testing.T) {
 	long.IdempotencyKey = string(make([]byte, 256))
 	nul := p.Ask("k", 1)
 	nul.IdempotencyKey = "a\x00"
-	odd := newLimiter(t, pool, &limiter.Config{IdempotencyTTL: -time.Second})
+	odd := bed.NewLimiter(t, pool, &limiter.Config{IdempotencyTTL: -time.Second})
 	for want, err := range map[string]error{
 		"pglimit: invalid: ttl 999ms: must be whole microseconds from one second to a hundred years":        second(l.Reserve(ctx, p.Ask("k", 1), 999*time.Millisecond)),
 		"pglimit: invalid: ttl 1.000000001s: must be whole microseconds from one second to a hundred years": second(l.Reserve(ctx, p.Ask("k", 1), time.Second+1)),
@@ -235,7 +236,7 @@ func TestHoldArguments(t *testing.T) {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	}
-	if got := one[int](t, pool, "SELECT (SELECT count(*) FROM pglimit_hold) + (SELECT count(*) FROM pglimit_gcra)"); got != 0 {
+	if got := bed.Value[int](t, pool, "SELECT (SELECT count(*) FROM pglimit_hold) + (SELECT count(*) FROM pglimit_gcra)"); got != 0 {
 		t.Errorf("%d rows were written", got)
 	}
 }
@@ -249,12 +250,12 @@ func TestStatement(t *testing.T) {
 	l, other, at := settable(t)
 	p := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 1e12, Period: time.Hour}
 	at(0)
-	old := reserve(t, l, p.Ask("k", 100), 3*time.Hour)
+	old := bed.Reserve(t, l, p.Ask("k", 100), 3*time.Hour)
 	at(time.Hour)
-	must(t)(l.AllowN(ctx, p, "k", 1))
-	reserve(t, l, p.Ask("k", 999_999_999_000), time.Hour)
-	h := reserve(t, l, p.Ask("k", 500), time.Hour)
-	must(t)(l.Settle(ctx, h.ID, 30))
+	bed.Must(t)(l.AllowN(ctx, p, "k", 1))
+	bed.Reserve(t, l, p.Ask("k", 999_999_999_000), time.Hour)
+	h := bed.Reserve(t, l, p.Ask("k", 500), time.Hour)
+	bed.Must(t)(l.Settle(ctx, h.ID, 30))
 	s, err := other.Statement(ctx, p, "k")
 	if err != nil || s.Spent != 31 || s.Held != 999_999_999_000 || s.Holds != 1 || s.Left != 969 || s.Result.Level != 999_999_999_031 {
 		t.Errorf("%+v, %v", s, err)
@@ -266,8 +267,8 @@ func TestStatement(t *testing.T) {
 	if s, err := other.Statement(ctx, p, "k"); err != nil || s.Spent != 0 || s.Held != 0 || s.Left != 1e12 || !s.Ends.IsZero() {
 		t.Errorf("in the next window: %+v, %v", s, err)
 	}
-	must(t)(l.Settle(ctx, old.ID, 1000)) // its window is long over
-	if got := level(t, l, p, "k"); got != 0 {
+	bed.Must(t)(l.Settle(ctx, old.ID, 1000)) // its window is long over
+	if got := bed.Level(t, l, p, "k"); got != 0 {
 		t.Errorf("level %v after settling a hold of an earlier window", got)
 	}
 }

@@ -13,21 +13,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"pgregory.net/rapid"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// holdVerbs are those that a Limiter and a Tx share.
-type holdVerbs interface {
-	Do(context.Context, limiter.Ask) (limiter.Result, error)
-	Reserve(context.Context, limiter.Ask, time.Duration) (limiter.Hold, error)
-	Settle(context.Context, string, float64) (limiter.Result, error)
-	Cancel(context.Context, string) error
-	Check(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
-	Refund(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
-	Fill(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
-	Reset(context.Context, limiter.Policy, string) error
-}
 
 // pair is one hold as both sides name it.
 type pair struct{ inSQL, inMemory string }
@@ -37,36 +26,36 @@ type pair struct{ inSQL, inMemory string }
 // caller's transaction.
 func TestHoldsInSQLAsInMemory(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	pool := connect(t, address)
-	dbs := []*sql.DB{connectSQL(t, "pgx", address), connectSQL(t, "postgres", address)}
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	dbs := []*sql.DB{bed.ConnectSQL(t, "pgx", address), bed.ConnectSQL(t, "postgres", address)}
 	var histories atomic.Int64
-	for _, base := range variants(10, 10*time.Second) {
+	for _, base := range bed.Variants(10, 10*time.Second) {
 		if base.Algorithm == limiter.LeakyBucketQueue {
 			continue
 		}
-		t.Run(variant(base), func(t *testing.T) {
+		t.Run(bed.Variant(base), func(t *testing.T) {
 			t.Parallel()
 			ctx := context.Background()
 			clock := new(conformance.Clock)
 			config := limiter.Config{Now: clock.Now, DenyCacheTTL: -1}
 			overSQL := config
 			overSQL.Timeout = time.Minute
-			all := []*limiter.Limiter{newLimiter(t, pool, &config), newSQL(t, dbs[0], &overSQL), newSQL(t, dbs[1], &overSQL)}
+			all := []*limiter.Limiter{bed.NewLimiter(t, pool, &config), bed.NewSQL(t, dbs[0], &overSQL), bed.NewSQL(t, dbs[1], &overSQL)}
 			rapid.Check(t, func(rt *rapid.T) {
 				model := limiter.NewMemory(&config)
-				plans := drawPlans(rt, base, fmt.Sprintf("p%d", histories.Add(1)))
+				plans := bed.DrawPlans(rt, base, fmt.Sprintf("p%d", histories.Add(1)))
 				var holds []pair
 				var trace []string
 				at := int64(1_000_000_000)
 				for range 60 {
-					at = max(0, at+drawDelta(rt, plans[0]))
+					at = max(0, at+bed.DrawDelta(rt, plans[0]))
 					clock.Set(at)
 					alone := rapid.SampledFrom(all).Draw(rt, "limiter") // they share the rows
 					p := rapid.SampledFrom(plans).Draw(rt, "plan")
 					h := holdStep{p: p, at: at, where: "alone", holds: &holds}
 					h.draw(rt)
-					inSQL, commit := holdVerbs(alone), func() error { return nil }
+					inSQL, commit := bed.HoldVerbs(alone), func() error { return nil }
 					// A Check in a transaction gives no expired hold back.
 					if rapid.IntRange(0, 3).Draw(rt, "in a transaction") == 0 && h.op != "check" {
 						tx, err := pool.BeginTx(ctx, pgx.TxOptions{})
@@ -117,7 +106,7 @@ func (h *holdStep) draw(rt *rapid.T) {
 	ops := []string{"do", "do", "check", "refund", "fill", "reset", "reserve", "reserve", "reserve", "settle", "settle", "cancel"}
 	h.op = rapid.SampledFrom(ops).Draw(rt, "op")
 	h.key = rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key")
-	h.cost = drawCost(rt, "allow", h.p)
+	h.cost = bed.DrawCost(rt, "allow", h.p)
 	h.again = rapid.SampledFrom([]string{"", "", "", "1", "2", "3"}).Draw(rt, "idempotency")
 	h.ttl = rapid.SampledFrom([]time.Duration{time.Second, 5 * time.Second, time.Hour}).Draw(rt, "ttl")
 	if n := len(*h.holds); n > 0 {
@@ -131,7 +120,7 @@ func (h *holdStep) draw(rt *rapid.T) {
 }
 
 // run takes the step on one side; id is where that side keeps a hold's name.
-func (h *holdStep) run(ctx context.Context, l holdVerbs, id func(*pair) *string) (limiter.Result, error) {
+func (h *holdStep) run(ctx context.Context, l bed.HoldVerbs, id func(*pair) *string) (limiter.Result, error) {
 	ask := h.p.Ask(h.key, h.cost)
 	ask.IdempotencyKey = h.again
 	switch h.op {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -20,17 +21,17 @@ import (
 // came is forgotten with the row, and has nothing to give back to others' cost.
 func TestResetFreesTheHoldItWaitedFor(t *testing.T) {
 	t.Parallel()
-	for _, p := range holdable() {
+	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
 		for _, inTx := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, in a transaction: %v", variant(p), inTx), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, in a transaction: %v", bed.Variant(p), inTx), func(t *testing.T) {
 				t.Parallel()
 				ctx := context.Background()
-				pool := newPool(t)
-				l := newLimiter(t, pool, nil)
-				must(t)(l.Allow(ctx, p, "k"))
-				reserving := begin(t, pool, pgx.TxOptions{})
-				h := reserve(t, l.InTx(reserving), p.Ask("k", 5), time.Hour)
+				pool := bed.NewPool(t)
+				l := bed.NewLimiter(t, pool, nil)
+				bed.Must(t)(l.Allow(ctx, p, "k"))
+				reserving := bed.Begin(t, pool, pgx.TxOptions{})
+				h := bed.Reserve(t, l.InTx(reserving), p.Ask("k", 5), time.Hour)
 				done := make(chan error, 1)
 				go func() {
 					if !inTx {
@@ -39,16 +40,16 @@ func TestResetFreesTheHoldItWaitedFor(t *testing.T) {
 					}
 					done <- pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return l.InTx(tx).Reset(ctx, p, "k") })
 				}()
-				eventually(t, "the reset waits for the row", func(ctx context.Context) (bool, error) {
-					n, err := blocked(ctx, pool)
+				bed.Eventually(t, "the reset waits for the row", func(ctx context.Context) (bool, error) {
+					n, err := bed.Blocked(ctx, pool)
 					return n == 1, err
 				})
 				if err := errors.Join(reserving.Commit(ctx), <-done); err != nil {
 					t.Fatal(err)
 				}
-				must(t)(l.AllowN(ctx, p, "k", 10))
-				if err := l.Cancel(ctx, h.ID); err != nil || !near(level(t, l, p, "k"), 10) {
-					t.Errorf("level %v after the cancel, %v: units can pass twice", level(t, l, p, "k"), err)
+				bed.Must(t)(l.AllowN(ctx, p, "k", 10))
+				if err := l.Cancel(ctx, h.ID); err != nil || !bed.Near(bed.Level(t, l, p, "k"), 10) {
+					t.Errorf("level %v after the cancel, %v: units can pass twice", bed.Level(t, l, p, "k"), err)
 				}
 			})
 		}
@@ -60,17 +61,17 @@ func TestResetFreesTheHoldItWaitedFor(t *testing.T) {
 func TestOneEndOfAHold(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := connect(t, newDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 32 })
+	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 32 })
 	var at atomic.Int64
 	at.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
 	now := func() time.Time { return time.UnixMicro(at.Load()) }
-	l := newLimiter(t, pool, &limiter.Config{Timeout: -1, Now: now, DenyCacheTTL: -1})
-	for _, p := range holdable() {
+	l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: -1, Now: now, DenyCacheTTL: -1})
+	for _, p := range bed.Holdable() {
 		p.Period, p.Limit = 1000*time.Hour, 100
 		for round := range 4 {
 			key := fmt.Sprint("k", round)
-			must(t)(l.AllowN(ctx, p, key, 50))
-			h := reserve(t, l, p.Ask(key, 20), time.Second)
+			bed.Must(t)(l.AllowN(ctx, p, key, 50))
+			h := bed.Reserve(t, l, p.Ask(key, 20), time.Second)
 			expired := round%2 == 1
 			if expired {
 				at.Add(time.Second.Microseconds())
@@ -81,7 +82,7 @@ func TestOneEndOfAHold(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range 32 {
 				units := float64(1 + i%3)
-				settle := func(s holdVerbs) (bool, error) {
+				settle := func(s bed.HoldVerbs) (bool, error) {
 					r, err := s.Settle(ctx, h.ID, units)
 					return !r.Replayed, err
 				}
@@ -121,10 +122,10 @@ func TestOneEndOfAHold(t *testing.T) {
 			}
 			// Either one settled and all others are told, or none did.
 			if all > 1 || all == 0 && cancelled == 0 || all == 1 && !expired && cancelled > 0 {
-				t.Errorf("%s: settled %v, cancelled %d, told that it had ended %d", variant(p), settled, cancelled, ended)
+				t.Errorf("%s: settled %v, cancelled %d, told that it had ended %d", bed.Variant(p), settled, cancelled, ended)
 			}
-			if got := level(t, l, p, key); !near(got, want) {
-				t.Errorf("%s: level %v, want %v: settled %v, cancelled %d", variant(p), got, want, settled, cancelled)
+			if got := bed.Level(t, l, p, key); !bed.Near(got, want) {
+				t.Errorf("%s: level %v, want %v: settled %v, cancelled %d", bed.Variant(p), got, want, settled, cancelled)
 			}
 		}
 	}
@@ -135,13 +136,13 @@ func TestOneEndOfAHold(t *testing.T) {
 // unit, it was never more than the limit, and nobody deadlocked.
 func TestStormOfHolds(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	for i, w := range ways(t, address, false)[:3] {
-		t.Run(w.name, func(t *testing.T) {
+	address := bed.NewDatabase(t)
+	for i, w := range bed.Ways(t, address, false)[:3] {
+		t.Run(w.Name, func(t *testing.T) {
 			t.Parallel()
-			pool := connect(t, address)
+			pool := bed.Connect(t, address)
 			s := holdStorm{w: w, pool: pool, keys: []string{"a", "b", "c"}}
-			for _, p := range holdable() {
+			for _, p := range bed.Holdable() {
 				p.Name, p.Limit, p.Period = fmt.Sprintf("%s-%d", p.Name, i), 25, 100_000*time.Hour
 				p.Tick = 0
 				s.policies = append(s.policies, p)
@@ -150,7 +151,7 @@ func TestStormOfHolds(t *testing.T) {
 		})
 	}
 	t.Cleanup(func() {
-		conn := connectOnce(t, address)
+		conn := bed.ConnectOnce(t, address)
 		var n int
 		if err := conn.QueryRow(context.Background(), "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&n); err != nil || n != 0 {
 			t.Errorf("%d deadlocks, %v", n, err)
@@ -160,7 +161,7 @@ func TestStormOfHolds(t *testing.T) {
 
 // holdStorm is what many callers do at once to a few keys, and what of it was admitted.
 type holdStorm struct {
-	w        way
+	w        bed.Way
 	pool     *pgxpool.Pool
 	policies []limiter.Policy
 	keys     []string
@@ -189,7 +190,7 @@ func (s *holdStorm) spend(in limiter.Ask, units float64) {
 func (s *holdStorm) run(t *testing.T) {
 	ctx := context.Background()
 	s.spent, s.above = map[string]float64{}, map[string]float64{}
-	j := newJanitor(t, s.pool, &janitor.Config{BatchSize: 5})
+	j := bed.NewJanitor(t, s.pool, &janitor.Config{BatchSize: 5})
 	var wg sync.WaitGroup
 	for worker := range 12 {
 		wg.Go(func() {
@@ -220,7 +221,7 @@ func (s *holdStorm) run(t *testing.T) {
 	wg.Wait()
 	close(stop)
 	<-swept
-	if n := one[int](t, s.pool, "SELECT count(*) FROM pglimit_hold WHERE state = 'expired' AND policy LIKE $1", "%"+s.policies[0].Name[len("variant-0"):]); n == 0 || s.denied == 0 {
+	if n := bed.Value[int](t, s.pool, "SELECT count(*) FROM pglimit_hold WHERE state = 'expired' AND policy LIKE $1", "%"+s.policies[0].Name[len("variant-0"):]); n == 0 || s.denied == 0 {
 		t.Errorf("%d holds expired, %d asks were denied: the storm proves little", n, s.denied)
 	}
 	for _, h := range s.holds { // what was left open
@@ -228,9 +229,9 @@ func (s *holdStorm) run(t *testing.T) {
 	}
 	for _, p := range s.policies {
 		for _, key := range s.keys {
-			got, want, above := level(t, s.w.l, p, key), s.spent[p.Name+" "+key], s.above[p.Name+" "+key]
-			if !near(got, want) || want == 0 || want > p.Limit+above {
-				t.Errorf("%s %s: the key holds %v, and %v was spent, %v of it above if need be", variant(p), key, got, want, above)
+			got, want, above := bed.Level(t, s.w.L, p, key), s.spent[p.Name+" "+key], s.above[p.Name+" "+key]
+			if !bed.Near(got, want) || want == 0 || want > p.Limit+above {
+				t.Errorf("%s %s: the key holds %v, and %v was spent, %v of it above if need be", bed.Variant(p), key, got, want, above)
 			}
 		}
 	}
@@ -238,7 +239,7 @@ func (s *holdStorm) run(t *testing.T) {
 
 // settle ends a hold with 1 unit, expired or not.
 func (s *holdStorm) settle(ctx context.Context, t *testing.T, h stormHold) {
-	if _, err := s.w.l.Settle(ctx, h.hold.ID, 1); err != nil {
+	if _, err := s.w.L.Settle(ctx, h.hold.ID, 1); err != nil {
 		t.Error(err)
 	}
 	s.spend(h.ask, 1)
@@ -249,7 +250,7 @@ func (s *holdStorm) settle(ctx context.Context, t *testing.T, h stormHold) {
 func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
 	switch what {
 	case 0, 1: // alone or in a batch
-		r, err := s.w.l.Do(ctx, ask)
+		r, err := s.w.L.Do(ctx, ask)
 		s.spend(ask, r.Granted)
 		return err
 	case 2: // all keys of the policy
@@ -257,7 +258,7 @@ func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
 		for _, key := range s.keys {
 			asks = append(asks, ask.Policy.Ask(key, 1))
 		}
-		all, err := s.w.l.AllowAll(ctx, asks...)
+		all, err := s.w.L.AllowAll(ctx, asks...)
 		for _, in := range asks {
 			if all.Allowed {
 				s.spend(in, 1)
@@ -270,7 +271,7 @@ func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
 			return func() { s.spend(ask, r.Granted) }, err
 		})
 	case 4: // left to expire, or open to the end
-		h, err := s.w.l.Reserve(ctx, ask, time.Hour)
+		h, err := s.w.L.Reserve(ctx, ask, time.Hour)
 		if err != nil || !h.Result.Allowed {
 			return err
 		}
@@ -282,21 +283,21 @@ func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
 		s.holds = append(s.holds, stormHold{h, ask})
 		return err
 	case 5:
-		h, err := s.w.l.Reserve(ctx, ask, time.Hour)
+		h, err := s.w.L.Reserve(ctx, ask, time.Hour)
 		if err == nil && h.Result.Allowed {
-			err = twice(func() error { return s.w.l.Cancel(ctx, h.ID) })
+			err = twice(func() error { return s.w.L.Cancel(ctx, h.ID) })
 		}
 		return err
 	case 6, 7: // settled below, or above
-		h, err := s.w.l.Reserve(ctx, ask, time.Hour)
+		h, err := s.w.L.Reserve(ctx, ask, time.Hour)
 		if err != nil || !h.Result.Allowed {
 			return err
 		}
 		units := float64(what - 6 + int(ask.Cost)/2)
 		s.spend(ask, units)
-		return twice(func() error { return second(s.w.l.Settle(ctx, h.ID, units)) })
+		return twice(func() error { return second(s.w.L.Settle(ctx, h.ID, units)) })
 	case 8: // reserved here and settled in a transaction, which commits or not
-		h, err := s.w.l.Reserve(ctx, ask, time.Hour)
+		h, err := s.w.L.Reserve(ctx, ask, time.Hour)
 		if err != nil || !h.Result.Allowed {
 			return err
 		}
@@ -306,12 +307,12 @@ func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
 			return func() { s.spend(ask, 1) }, err
 		})
 		if !commit && err == nil {
-			return s.w.l.Cancel(ctx, h.ID)
+			return s.w.L.Cancel(ctx, h.ID)
 		}
 		return err
 	case 9: // by several at once under one idempotency key
 		ask.IdempotencyKey = fmt.Sprint(ask.Key, ask.Cost)
-		r, err := s.w.l.Do(ctx, ask)
+		r, err := s.w.L.Do(ctx, ask)
 		if !r.Replayed {
 			s.spend(ask, r.Granted)
 		}
@@ -331,15 +332,15 @@ func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
 
 // inTx runs f in a transaction, and what it returns if that commits.
 func (s *holdStorm) inTx(ctx context.Context, commit bool, f func(*limiter.Tx) (func(), error)) error {
-	tx, err := s.w.begin(ctx)
+	tx, err := s.w.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	then, err := f(tx.Tx)
 	if err != nil {
-		return errors.Join(err, tx.close(ctx, false))
+		return errors.Join(err, tx.Close(ctx, false))
 	}
-	if err := tx.close(ctx, commit); err != nil || !commit {
+	if err := tx.Close(ctx, commit); err != nil || !commit {
 		return err
 	}
 	then()
@@ -351,15 +352,4 @@ func twice(f func() error) error {
 	other := make(chan error, 1)
 	go func() { other <- f() }()
 	return errors.Join(f(), <-other)
-}
-
-// connectOnce is for what comes after a test, when its pools are closed.
-func connectOnce(t *testing.T, address string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(context.Background(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
 }

@@ -11,48 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// holdable are the variants that can have holds, of 10 units and 10 s.
-func holdable() (policies []limiter.Policy) {
-	for _, p := range variants(10, 10*time.Second) {
-		if p.Algorithm != limiter.LeakyBucketQueue {
-			p.Burst = 0
-			policies = append(policies, p)
-		}
-	}
-	return policies
-}
 
 // settable makes a limiter whose clock is set by the test.
 func settable(t *testing.T) (l, other *limiter.Limiter, at func(time.Duration)) {
 	t.Helper()
-	return settableOn(t, newPool(t))
-}
-
-func settableOn(t *testing.T, pool *pgxpool.Pool) (l, other *limiter.Limiter, at func(time.Duration)) {
-	t.Helper()
-	clock := new(conformance.Clock)
-	config := &limiter.Config{Now: clock.Now, DenyCacheTTL: -1, IdempotencyTTL: time.Minute}
-	return newLimiter(t, pool, config), newLimiter(t, pool, config), func(d time.Duration) { clock.Set(1_000_000_000 + d.Microseconds()) }
-}
-
-// reserve makes a hold that has to be allowed.
-func reserve(t *testing.T, l holdVerbs, ask limiter.Ask, ttl time.Duration) limiter.Hold {
-	t.Helper()
-	h, err := l.Reserve(context.Background(), ask, ttl)
-	if err != nil || !h.Result.Allowed || h.ID == "" {
-		t.Fatalf("reserve %v: %+v, %v", ask.Cost, h, err)
-	}
-	return h
-}
-
-// level reads what a key holds.
-func level(t *testing.T, l holdVerbs, p limiter.Policy, key string) float64 {
-	t.Helper()
-	return must(t)(l.Check(context.Background(), p, key, 0)).Level
+	return bed.SettableOn(t, bed.NewPool(t))
 }
 
 // TestNoUnitPassesTwice: what has leaked of a hold since it was made, or has left
@@ -61,26 +27,26 @@ func TestNoUnitPassesTwice(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l, other, at := settable(t)
-	for _, p := range holdable() {
+	for _, p := range bed.Holdable() {
 		at(0)
-		h := reserve(t, l, p.Ask("k", 10), time.Hour)
+		h := bed.Reserve(t, l, p.Ask("k", 10), time.Hour)
 		at(10 * time.Second)
-		if r := must(t)(l.AllowN(ctx, p, "k", 10)); !r.Allowed && p.Algorithm != limiter.SlidingWindowCounter {
-			t.Fatalf("%s: 10 more after 10 s: %+v", variant(p), r)
+		if r := bed.Must(t)(l.AllowN(ctx, p, "k", 10)); !r.Allowed && p.Algorithm != limiter.SlidingWindowCounter {
+			t.Fatalf("%s: 10 more after 10 s: %+v", bed.Variant(p), r)
 		}
-		before := level(t, l, p, "k")
+		before := bed.Level(t, l, p, "k")
 		if err := other.Cancel(ctx, h.ID); err != nil {
 			t.Fatal(err)
 		}
-		left := level(t, l, p, "k")
+		left := bed.Level(t, l, p, "k")
 		if p.Algorithm == limiter.SlidingWindowCounter {
 			if before < 10 || left != before-10 { // the hold weighs in the window before
-				t.Errorf("%s: level %v before, %v after the cancel", variant(p), before, left)
+				t.Errorf("%s: level %v before, %v after the cancel", bed.Variant(p), before, left)
 			}
 			continue
 		}
 		if left != 10 {
-			t.Errorf("%s: level %v after the cancel: units can pass twice", variant(p), left)
+			t.Errorf("%s: level %v after the cancel: units can pass twice", bed.Variant(p), left)
 		}
 	}
 }
@@ -95,11 +61,11 @@ func TestEarlySettleGivesBackWhatCannotHaveLeaked(t *testing.T) {
 	for spent, left := range map[float64]float64{0: 7 + 5 - 7, 2: 7 + 5 - 7, 5: 7 + 5 - 5, 10: 7 + 5, 12: 7 + 5 + 2} {
 		key := fmt.Sprint(spent)
 		at(0)
-		h := reserve(t, l, p.Ask(key, 10), time.Hour)
+		h := bed.Reserve(t, l, p.Ask(key, 10), time.Hour)
 		at(3 * time.Second)
-		must(t)(l.AllowN(ctx, p, key, 5))
-		r := must(t)(l.Settle(ctx, h.ID, spent))
-		if r.Granted != spent || !near(r.Level, left) || !near(level(t, l, p, key), left) {
+		bed.Must(t)(l.AllowN(ctx, p, key, 5))
+		r := bed.Must(t)(l.Settle(ctx, h.ID, spent))
+		if r.Granted != spent || !bed.Near(r.Level, left) || !bed.Near(bed.Level(t, l, p, key), left) {
 			t.Errorf("settled with %v: %+v, want a level of %v", spent, r, left)
 		}
 	}
@@ -113,14 +79,14 @@ func TestLogGivesBackTheHoldsOwnEntry(t *testing.T) {
 	l, _, at := settable(t)
 	p := limiter.Policy{Name: "log", Algorithm: limiter.SlidingWindowLog, Limit: 20, Period: time.Minute}
 	at(0)
-	h := reserve(t, l, p.Ask("k", 10), time.Hour)
+	h := bed.Reserve(t, l, p.Ask("k", 10), time.Hour)
 	at(59 * time.Second)
-	must(t)(l.AllowN(ctx, p, "k", 10))
+	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
 	if err := l.Cancel(ctx, h.ID); err != nil {
 		t.Fatal(err)
 	}
 	at(60 * time.Second)
-	if r := must(t)(l.AllowN(ctx, p, "k", 11)); r.Allowed {
+	if r := bed.Must(t)(l.AllowN(ctx, p, "k", 11)); r.Allowed {
 		t.Errorf("21 passed within 2 s: %+v", r)
 	}
 }
@@ -130,22 +96,22 @@ func TestSettle(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l, other, at := settable(t)
-	for _, p := range holdable() {
+	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
-		t.Run(variant(p), func(t *testing.T) {
+		t.Run(bed.Variant(p), func(t *testing.T) {
 			at(0)
-			h := reserve(t, l, p.Ask("k", 6), time.Minute)
+			h := bed.Reserve(t, l, p.Ask("k", 6), time.Minute)
 			if got := h.Expires.Sub(h.Result.At); got != time.Minute {
 				t.Errorf("expires after %v", got)
 			}
-			if r := must(t)(l.AllowN(ctx, p, "k", 5)); r.Allowed {
+			if r := bed.Must(t)(l.AllowN(ctx, p, "k", 5)); r.Allowed {
 				t.Errorf("held units passed: %+v", r)
 			}
 			// By another process, below the hold; again; again with others.
-			if r := must(t)(other.Settle(ctx, h.ID, 4)); !r.Allowed || r.Granted != 4 || !near(r.Level, 4) || r.Replayed || r.Expired {
+			if r := bed.Must(t)(other.Settle(ctx, h.ID, 4)); !r.Allowed || r.Granted != 4 || !bed.Near(r.Level, 4) || r.Replayed || r.Expired {
 				t.Errorf("settled below: %+v", r)
 			}
-			if r := must(t)(l.Settle(ctx, h.ID, 4)); !r.Replayed || !near(r.Level, 4) {
+			if r := bed.Must(t)(l.Settle(ctx, h.ID, 4)); !r.Replayed || !bed.Near(r.Level, 4) {
 				t.Errorf("settled again: %+v", r)
 			}
 			if _, err := l.Settle(ctx, h.ID, 5); !errors.Is(err, limiter.ErrHoldEnded) {
@@ -155,52 +121,52 @@ func TestSettle(t *testing.T) {
 				t.Errorf("cancelled after the settle: %v", err)
 			}
 			// Above the hold and above the burst: recorded, and nothing is left.
-			h = reserve(t, l, p.Ask("k", 6), time.Minute)
-			if r := must(t)(l.Settle(ctx, h.ID, 60)); !near(r.Level, 64) || r.Remaining != 0 || !r.Full {
+			h = bed.Reserve(t, l, p.Ask("k", 6), time.Minute)
+			if r := bed.Must(t)(l.Settle(ctx, h.ID, 60)); !bed.Near(r.Level, 64) || r.Remaining != 0 || !r.Full {
 				t.Errorf("settled above: %+v", r)
 			}
-			if r := must(t)(l.Allow(ctx, p, "k")); r.Allowed || !near(r.Level, 64) {
+			if r := bed.Must(t)(l.Allow(ctx, p, "k")); r.Allowed || !bed.Near(r.Level, 64) {
 				t.Errorf("after the overdraft: %+v", r)
 			}
 			// Cancelled, twice, and settled after that.
-			h = reserve(t, l, p.Ask("c", 6), time.Minute)
+			h = bed.Reserve(t, l, p.Ask("c", 6), time.Minute)
 			for range 2 {
 				if err := other.Cancel(ctx, h.ID); err != nil {
 					t.Errorf("cancel: %v", err)
 				}
 			}
-			if _, err := l.Settle(ctx, h.ID, 6); !errors.Is(err, limiter.ErrHoldEnded) || !near(level(t, l, p, "c"), 0) {
+			if _, err := l.Settle(ctx, h.ID, 6); !errors.Is(err, limiter.ErrHoldEnded) || !bed.Near(bed.Level(t, l, p, "c"), 0) {
 				t.Errorf("settled after the cancel: %v", err)
 			}
 			// Expired while its owner lives: a denied ask of anyone gives it back,
 			// and its owner's settle is recorded all the same, and says so.
-			h = reserve(t, l, p.Ask("e", 8), 10*time.Second)
+			h = bed.Reserve(t, l, p.Ask("e", 8), 10*time.Second)
 			at(9 * time.Second)
-			if r := must(t)(other.AllowN(ctx, p, "e", 5)); r.Allowed {
+			if r := bed.Must(t)(other.AllowN(ctx, p, "e", 5)); r.Allowed {
 				t.Errorf("before the hold expired: %+v", r)
 			}
 			at(10 * time.Second)
-			if r := must(t)(other.AllowN(ctx, p, "e", 5)); !r.Allowed || !near(r.Level, 5) {
+			if r := bed.Must(t)(other.AllowN(ctx, p, "e", 5)); !r.Allowed || !bed.Near(r.Level, 5) {
 				t.Errorf("once the hold has expired: %+v", r)
 			}
-			if r := must(t)(l.Settle(ctx, h.ID, 7)); !r.Expired || !near(r.Level, 12) {
+			if r := bed.Must(t)(l.Settle(ctx, h.ID, 7)); !r.Expired || !bed.Near(r.Level, 12) {
 				t.Errorf("settled after expiry: %+v", r)
 			}
 			// Late, but nobody had asked: it is still counted, and only the rest
 			// comes back.
-			h = reserve(t, l, p.Ask("l", 8), time.Second)
+			h = bed.Reserve(t, l, p.Ask("l", 8), time.Second)
 			at(20 * time.Second)
-			if r := must(t)(l.Settle(ctx, h.ID, 3)); !r.Expired || !near(r.Level, 3) {
+			if r := bed.Must(t)(l.Settle(ctx, h.ID, 3)); !r.Expired || !bed.Near(r.Level, 3) {
 				t.Errorf("settled late: %+v", r)
 			}
 			// After a reset nothing of it is counted, so nothing comes back.
-			h = reserve(t, l, p.Ask("r", 8), time.Minute)
+			h = bed.Reserve(t, l, p.Ask("r", 8), time.Minute)
 			if err := l.Reset(ctx, p, "r"); err != nil {
 				t.Fatal(err)
 			}
-			must(t)(l.AllowN(ctx, p, "r", 5))
-			if err := l.Cancel(ctx, h.ID); err != nil || !near(level(t, l, p, "r"), 5) {
-				t.Errorf("cancelled after a reset: %v, level %v", err, level(t, l, p, "r"))
+			bed.Must(t)(l.AllowN(ctx, p, "r", 5))
+			if err := l.Cancel(ctx, h.ID); err != nil || !bed.Near(bed.Level(t, l, p, "r"), 5) {
+				t.Errorf("cancelled after a reset: %v, level %v", err, bed.Level(t, l, p, "r"))
 			}
 		})
 	}
@@ -219,11 +185,11 @@ func TestSettle(t *testing.T) {
 func TestIdempotencyKeyCountsOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	url := newDatabase(t)
-	pool := connect(t, url, func(c *pgxpool.Config) { c.MaxConns = 32 })
-	l := newLimiter(t, pool, &limiter.Config{Timeout: -1})
-	for _, p := range variants(1000, 1000*time.Hour) {
-		t.Run(variant(p), func(t *testing.T) {
+	url := bed.NewDatabase(t)
+	pool := bed.Connect(t, url, func(c *pgxpool.Config) { c.MaxConns = 32 })
+	l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: -1})
+	for _, p := range bed.Variants(1000, 1000*time.Hour) {
+		t.Run(bed.Variant(p), func(t *testing.T) {
 			for round := range 4 {
 				ask := p.Ask("k", 7)
 				ask.IdempotencyKey = fmt.Sprintf("order %d", round)
@@ -255,8 +221,8 @@ func TestIdempotencyKeyCountsOnce(t *testing.T) {
 					})
 				}
 				wg.Wait()
-				if fresh != 1 || replayed != 23 || !near(level(t, l, p, "k"), 7*float64(round+1)) {
-					t.Fatalf("%d admitted, %d replayed, level %v", fresh, replayed, level(t, l, p, "k"))
+				if fresh != 1 || replayed != 23 || !bed.Near(bed.Level(t, l, p, "k"), 7*float64(round+1)) {
+					t.Fatalf("%d admitted, %d replayed, level %v", fresh, replayed, bed.Level(t, l, p, "k"))
 				}
 			}
 		})
@@ -269,41 +235,41 @@ func TestIdempotencyKeyRemembersAdmissions(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l, other, at := settable(t)
-	for _, p := range variants(10, 1000*time.Hour) {
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
 		at(0)
-		must(t)(l.AllowN(ctx, p, "k", 8))
+		bed.Must(t)(l.AllowN(ctx, p, "k", 8))
 		ask := p.Ask("k", 5)
 		ask.IdempotencyKey = "order 1"
-		if r := must(t)(l.Do(ctx, ask)); r.Allowed || r.Replayed {
-			t.Errorf("%s: %+v", variant(p), r)
+		if r := bed.Must(t)(l.Do(ctx, ask)); r.Allowed || r.Replayed {
+			t.Errorf("%s: %+v", bed.Variant(p), r)
 		}
 		if err := l.Reset(ctx, p, "k"); err != nil {
 			t.Fatal(err)
 		}
-		first := must(t)(l.Do(ctx, ask)) // a denial is not remembered
-		must(t)(l.AllowN(ctx, p, "k", 5))
+		first := bed.Must(t)(l.Do(ctx, ask)) // a denial is not remembered
+		bed.Must(t)(l.AllowN(ctx, p, "k", 5))
 		at(30 * time.Second)
-		again := must(t)(other.Do(ctx, ask))
+		again := bed.Must(t)(other.Do(ctx, ask))
 		first.Replayed = true
-		if !first.Allowed || told(again) != told(first) {
-			t.Errorf("%s: first %+v\nagain %+v", variant(p), first, again)
+		if !first.Allowed || bed.Told(again) != bed.Told(first) {
+			t.Errorf("%s: first %+v\nagain %+v", bed.Variant(p), first, again)
 		}
 		smaller := ask
 		smaller.Policy.Limit, smaller.Policy.Burst = 4, 0 // what was admitted is, under any plan
-		if r := must(t)(other.Do(ctx, smaller)); !r.Allowed || !r.Replayed {
-			t.Errorf("%s: under a smaller plan: %+v", variant(p), r)
+		if r := bed.Must(t)(other.Do(ctx, smaller)); !r.Allowed || !r.Replayed {
+			t.Errorf("%s: under a smaller plan: %+v", bed.Variant(p), r)
 		}
 		ask.Cost = 6
 		if _, err := l.Do(ctx, ask); !errors.Is(err, limiter.ErrInvalid) {
-			t.Errorf("%s: another cost: %v", variant(p), err)
+			t.Errorf("%s: another cost: %v", bed.Variant(p), err)
 		}
 		if _, err := l.Reserve(ctx, ask, time.Second); !errors.Is(err, limiter.ErrInvalid) && !errors.Is(err, limiter.ErrUnsupported) {
-			t.Errorf("%s: another verb: %v", variant(p), err)
+			t.Errorf("%s: another verb: %v", bed.Variant(p), err)
 		}
 		ask.Cost = 5
 		at(61 * time.Second) // forgotten, and denied now
-		if r := must(t)(l.Do(ctx, ask)); r.Replayed || r.Allowed {
-			t.Errorf("%s: after it was forgotten: %+v", variant(p), r)
+		if r := bed.Must(t)(l.Do(ctx, ask)); r.Replayed || r.Allowed {
+			t.Errorf("%s: after it was forgotten: %+v", bed.Variant(p), r)
 		}
 	}
 }
@@ -313,28 +279,19 @@ func TestReserveIdempotently(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l, other, at := settable(t)
-	for _, p := range holdable() {
+	for _, p := range bed.Holdable() {
 		at(0)
 		ask := p.Ask("k", 5)
 		ask.IdempotencyKey = "stream 1"
-		first := reserve(t, l, ask, time.Second)
+		first := bed.Reserve(t, l, ask, time.Second)
 		again, err := other.Reserve(ctx, ask, time.Second)
 		first.Result.Replayed = true
 		if err != nil || again.ID != first.ID || !again.Expires.Equal(first.Expires) || again.Result != first.Result {
-			t.Errorf("%s: first %+v\nagain %+v, %v", variant(p), first, again, err)
+			t.Errorf("%s: first %+v\nagain %+v, %v", bed.Variant(p), first, again, err)
 		}
 		at(70 * time.Second) // an open hold that is to be forgotten goes first
-		if next := reserve(t, l, ask, time.Second); next.ID == first.ID || next.Result.Replayed || !near(level(t, l, p, "k"), 5) {
-			t.Errorf("%s: %+v", variant(p), next)
+		if next := bed.Reserve(t, l, ask, time.Second); next.ID == first.ID || next.Result.Replayed || !bed.Near(bed.Level(t, l, p, "k"), 5) {
+			t.Errorf("%s: %+v", bed.Variant(p), next)
 		}
-	}
-}
-
-// told is a Result without what Undo goes by.
-func told(r limiter.Result) limiter.Result {
-	return limiter.Result{
-		Allowed: r.Allowed, Granted: r.Granted, Limit: r.Limit, Burst: r.Burst, Remaining: r.Remaining, Level: r.Level,
-		RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter, Delay: r.Delay, Full: r.Full, Reason: r.Reason,
-		Replayed: r.Replayed, Expired: r.Expired, Source: r.Source, At: r.At,
 	}
 }

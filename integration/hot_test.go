@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
@@ -37,15 +38,15 @@ func TestUpdatesStayHOT(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range variants(1000, time.Minute) {
-		t.Run(variant(p), func(t *testing.T) {
-			pool := connect(t, template.New(t))
+	for _, p := range bed.Variants(1000, time.Minute) {
+		t.Run(bed.Variant(p), func(t *testing.T) {
+			pool := bed.Connect(t, template.New(t))
 			clock := new(conformance.Clock)
-			l := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
 
 			for i := range int64(1000) { // a millisecond apart
 				clock.Set(i * 1000)
-				must(t)(l.Allow(ctx, p, "hot"))
+				bed.Must(t)(l.Allow(ctx, p, "hot"))
 			}
 			first := stayedHOT(t, pool, p, "a hot key", hotCount{}, 999)
 
@@ -54,7 +55,7 @@ func TestUpdatesStayHOT(t *testing.T) {
 				at += expiry(p).Microseconds() / 3
 				clock.Set(at)
 				for key := range 5 {
-					must(t)(l.Allow(ctx, p, fmt.Sprint("spread", key)))
+					bed.Must(t)(l.Allow(ctx, p, fmt.Sprint("spread", key)))
 				}
 			}
 			stayedHOT(t, pool, p, "three hits a period", first, 5*199)
@@ -76,7 +77,7 @@ type hotCount struct{ updates, hot int64 }
 func stayedHOT(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, what string, before hotCount, updates int64) (c hotCount) {
 	t.Helper()
 	pool.Reset() // a session hands its counters in when it ends
-	eventually(t, "the updates are counted", func(ctx context.Context) (bool, error) {
+	bed.Eventually(t, "the updates are counted", func(ctx context.Context) (bool, error) {
 		err := pool.QueryRow(ctx,
 			"SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", "pglimit_"+string(p.Algorithm)).Scan(&c.updates, &c.hot)
 		return c.updates >= before.updates+updates, err

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
@@ -30,7 +31,7 @@ type house struct {
 // newHouse makes a house and, at the test's end, sees that nothing runs in it.
 func newHouse(t *testing.T) *house {
 	t.Helper()
-	built, err := build()
+	built, err := bed.BuildCommand()
 	if err != nil {
 		t.Fatalf("build the command: %v", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -45,7 +46,7 @@ func visit(t testing.TB, server *httptest.Server, path, user, password string) *
 // the failed ones alone stay counted.
 func TestHTTPLimit(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	const period = 1000 * time.Hour
 	user := limiter.Policy{Name: "user", Algorithm: limiter.TokenBucket, Limit: 20, Period: period}
 	everybody := limiter.Policy{Name: "all", Algorithm: limiter.FixedWindow, Limit: 50, Period: period}
@@ -67,7 +68,7 @@ func TestHTTPLimit(t *testing.T) {
 	var servers []*httptest.Server
 	var l *limiter.Limiter
 	for range 2 {
-		l = newLimiter(t, pool, nil)
+		l = bed.NewLimiter(t, pool, nil)
 		mux := http.NewServeMux()
 		mux.Handle("/work", httplimit.New(l, func(r *http.Request) ([]limiter.Ask, error) {
 			return []limiter.Ask{user.Ask(name(r), 1), everybody.Ask("all", 1)}, nil
@@ -96,12 +97,12 @@ func TestHTTPLimit(t *testing.T) {
 		key := fmt.Sprint("user ", i)
 		n, _ := passed.LoadOrStore(key, new(atomic.Int64))
 		count := float64(n.(*atomic.Int64).Load())
-		if got := must(t)(l.Check(t.Context(), user, key, 0)).Level; count > 20 || !near(got, count) {
+		if got := bed.Must(t)(l.Check(t.Context(), user, key, 0)).Level; count > 20 || !bed.Near(got, count) {
 			t.Errorf("%s: %v requests passed, %v are counted", key, count, got)
 		}
 		total += count
 	}
-	if got := must(t)(l.Check(t.Context(), everybody, "all", 0)).Level; total != 50 || got != 50 {
+	if got := bed.Must(t)(l.Check(t.Context(), everybody, "all", 0)).Level; total != 50 || got != 50 {
 		t.Errorf("%v requests passed and %v are counted, want 50", total, got)
 	}
 
@@ -115,7 +116,7 @@ func TestHTTPLimit(t *testing.T) {
 		clients.Go(func() { visit(t, servers[1], "/login", "alice", "wrong") })
 	}
 	clients.Wait()
-	if got := must(t)(l.Check(t.Context(), login, "alice", 0)).Level; got != 5 || wrong.Load() != 5 {
+	if got := bed.Must(t)(l.Check(t.Context(), login, "alice", 0)).Level; got != 5 || wrong.Load() != 5 {
 		t.Errorf("%v wrong passwords were looked at and %v are counted, want 5", wrong.Load(), got)
 	}
 	if res := visit(t, servers[0], "/login", "alice", "right"); res.StatusCode != 429 {
@@ -150,7 +151,7 @@ func TestHTTPLimitServerStopped(t *testing.T) {
 		if err := migrations.Up(ctx, pool); err != nil {
 			t.Fatal(err)
 		}
-		l := newLimiter(t, pool, &limiter.Config{Timeout: 30 * time.Second, Logger: quiet})
+		l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: 30 * time.Second, Logger: quiet})
 		mux := http.NewServeMux()
 		ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 		for path, p := range map[string]limiter.Policy{"/closed": closed, "/open": open} {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/janitor"
 )
 
@@ -27,11 +28,11 @@ func heldElsewhere(t *testing.T, j *janitor.Janitor) {
 func newLeader(t *testing.T, pool *pgxpool.Pool, clock *handClock) (stop func()) {
 	t.Helper()
 	swept := make(chan janitor.Removed, 1)
-	stop = start(t, newJanitor(t, pool, &janitor.Config{
+	stop = start(t, bed.NewJanitor(t, pool, &janitor.Config{
 		Interval: 24 * time.Hour, Lease: lease, Now: clock.now,
 		OnSweep: func(r janitor.Removed) { swept <- r },
 	}))
-	if r := next(t, swept, "the leader's sweep"); r.HeldElsewhere {
+	if r := bed.Receive(t, swept, "the leader's sweep"); r.HeldElsewhere {
 		t.Fatal("the first janitor did not get the lease")
 	}
 	return stop
@@ -39,11 +40,11 @@ func newLeader(t *testing.T, pool *pgxpool.Pool, clock *handClock) (stop func())
 
 func TestOneJanitorSweepsUntilItEnds(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	clock := newHandClock()
 	stop := newLeader(t, pool, clock)
-	second := newJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.now})
-	insertRows(t, pool, "pglimit_gcra", "p", 1, 0)
+	second := bed.NewJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.now})
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", 1, 0)
 	heldElsewhere(t, second)
 	stop()
 	sweep(t, second, map[string]int64{"pglimit_gcra": 1})
@@ -54,11 +55,11 @@ func TestOneJanitorSweepsUntilItEnds(t *testing.T) {
 
 func TestOneJanitorSweepsUntilItsLeaseRunsOut(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	clock := newHandClock()
 	stop := newLeader(t, pool, clock)
-	insertRows(t, pool, "pglimit_gcra", "p", 1, 0)
-	second := newJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.now})
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", 1, 0)
+	second := bed.NewJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.now})
 	clock.add(lease - time.Microsecond)
 	heldElsewhere(t, second)
 	clock.add(time.Microsecond)
@@ -76,16 +77,16 @@ func TestOneJanitorSweepsUntilItsLeaseRunsOut(t *testing.T) {
 // TestJanitorTakesOver: one that runs beside the leader goes on when it ends.
 func TestJanitorTakesOver(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	clock := newHandClock()
 	stop := newLeader(t, pool, clock)
-	insertRows(t, pool, "pglimit_gcra", "p", 1, 0)
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", 1, 0)
 	swept, onSweep := heard(t)
-	start(t, newJanitor(t, pool, &janitor.Config{
+	start(t, bed.NewJanitor(t, pool, &janitor.Config{
 		Interval: time.Millisecond, Lease: lease, Now: clock.now, OnSweep: onSweep,
 	}))
 	for range 3 {
-		if r := next(t, swept, "a sweep beside the leader"); !r.HeldElsewhere || r.Total() != 0 {
+		if r := bed.Receive(t, swept, "a sweep beside the leader"); !r.HeldElsewhere || r.Total() != 0 {
 			t.Errorf("a sweep beside a leader: %+v", r)
 		}
 	}
@@ -107,11 +108,11 @@ func (s *steps) now() time.Time {
 
 func TestJanitorRenewsItsLease(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	const table, rows = "pglimit_sliding_window_log", 10
-	insertRows(t, pool, table, "p", rows, 0)
+	bed.InsertRows(t, pool, table, "p", rows, 0)
 	clock := &steps{handClock: newHandClock()}
-	other := newJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.handClock.now})
+	other := bed.NewJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.handClock.now})
 	left := rows
 	clock.at = func() {
 		// Each batch of one row takes half a lease: after two of them, a
@@ -122,7 +123,7 @@ func TestJanitorRenewsItsLease(t *testing.T) {
 			heldElsewhere(t, other)
 		}
 	}
-	j := newJanitor(t, pool, &janitor.Config{BatchSize: 1, Lease: lease, Now: clock.now})
+	j := bed.NewJanitor(t, pool, &janitor.Config{BatchSize: 1, Lease: lease, Now: clock.now})
 	sweep(t, j, map[string]int64{table: rows})
 	if left != 0 {
 		t.Errorf("the clock was last asked when %d rows were left: this test tested too little", left)
@@ -131,11 +132,11 @@ func TestJanitorRenewsItsLease(t *testing.T) {
 
 func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	const table = "pglimit_leaky_bucket"
 	clock := &steps{handClock: newHandClock()}
-	insertRows(t, pool, table, "p", 10, 0)
-	insertRows(t, pool, "pglimit_gcra", "p", 10, 0)
+	bed.InsertRows(t, pool, table, "p", 10, 0)
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", 10, 0)
 	clock.at = func() {
 		if count(t, pool, table) == 7 {
 			clock.add(lease) // this one was away for longer than its lease
@@ -148,7 +149,7 @@ func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 		}
 	}
 	lost := newLogWatch("lost its lease")
-	j := newJanitor(t, pool, &janitor.Config{BatchSize: 1, Lease: lease, Now: clock.now, Logger: slog.New(lost)})
+	j := bed.NewJanitor(t, pool, &janitor.Config{BatchSize: 1, Lease: lease, Now: clock.now, Logger: slog.New(lost)})
 	r, err := j.Sweep(t.Context())
 	if err != nil || !r.HeldElsewhere || r.Total() != 3 {
 		t.Errorf("a sweep that lost its lease: %+v, %v; want 3 rows removed", r, err)
@@ -158,7 +159,7 @@ func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 	default:
 		t.Error("the log does not tell")
 	}
-	if holder := one[string](t, pool, `SELECT holder FROM pglimit_lease`); holder != "another" {
+	if holder := bed.Value[string](t, pool, `SELECT holder FROM pglimit_lease`); holder != "another" {
 		t.Errorf("the lease is %s's", holder)
 	}
 	if a, b := count(t, pool, table), count(t, pool, "pglimit_gcra"); a != 7 || b != 10 {
@@ -169,18 +170,18 @@ func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 // TestSweepWhileRunning: a sweep by hand shares Run's lease and leaves it there.
 func TestSweepWhileRunning(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	clock := newHandClock()
 	swept := make(chan janitor.Removed, 2)
-	j := newJanitor(t, pool, &janitor.Config{
+	j := bed.NewJanitor(t, pool, &janitor.Config{
 		Interval: 24 * time.Hour, Lease: lease, Now: clock.now,
 		OnSweep: func(r janitor.Removed) { swept <- r },
 	})
 	stop := start(t, j)
-	next(t, swept, "the first sweep")
-	insertRows(t, pool, "pglimit_gcra", "p", 1, 0)
+	bed.Receive(t, swept, "the first sweep")
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", 1, 0)
 	sweep(t, j, map[string]int64{"pglimit_gcra": 1})
-	heldElsewhere(t, newJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.now}))
+	heldElsewhere(t, bed.NewJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.now}))
 	if err := j.Run(context.Background()); err == nil {
 		t.Error("Run ran twice at once")
 	}
@@ -190,7 +191,7 @@ func TestSweepWhileRunning(t *testing.T) {
 	}
 	stop = start(t, j) // and it may run again
 	for range 2 {      // the sweep by hand, and one more
-		next(t, swept, "a sweep")
+		bed.Receive(t, swept, "a sweep")
 	}
 	stop()
 }

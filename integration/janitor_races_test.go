@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/janitor"
 )
 
@@ -21,9 +22,9 @@ const gateLock = 4711
 
 func newGate(t *testing.T, pool *pgxpool.Pool, table string) *gate {
 	t.Helper()
-	exec(t, pool, `CREATE FUNCTION pass_gate() RETURNS trigger LANGUAGE plpgsql AS
+	bed.Exec(t, pool, `CREATE FUNCTION pass_gate() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN OLD; END $$`)
-	exec(t, pool, `CREATE TRIGGER gate BEFORE DELETE ON `+table+` FOR EACH ROW EXECUTE FUNCTION pass_gate()`)
+	bed.Exec(t, pool, `CREATE TRIGGER gate BEFORE DELETE ON `+table+` FOR EACH ROW EXECUTE FUNCTION pass_gate()`)
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -38,15 +39,6 @@ func newGate(t *testing.T, pool *pgxpool.Pool, table string) *gate {
 		}
 	})
 	return g
-}
-
-// awaitBlocked returns once a statement in pool's database waits for a lock.
-func awaitBlocked(t *testing.T, pool *pgxpool.Pool) {
-	t.Helper()
-	eventually(t, "a statement waits for a lock", func(ctx context.Context) (bool, error) {
-		n, err := blocked(ctx, pool)
-		return n > 0, err
-	})
 }
 
 func (g *gate) open(t *testing.T) {
@@ -91,7 +83,7 @@ func renew(t *testing.T, tx pgx.Tx, pool *pgxpool.Pool, key string) {
 // checkLevels wants the keys of policy p with their levels, and no others.
 func checkLevels(t *testing.T, pool *pgxpool.Pool, want string) {
 	t.Helper()
-	got := one[string](t, pool, `SELECT coalesce(string_agg(key || ':' || level, ' ' ORDER BY key), '') FROM pglimit_token_bucket`)
+	got := bed.Value[string](t, pool, `SELECT coalesce(string_agg(key || ':' || level, ' ' ORDER BY key), '') FROM pglimit_token_bucket`)
 	if got != want {
 		t.Errorf("left are %q, want %q", got, want)
 	}
@@ -102,8 +94,8 @@ func checkLevels(t *testing.T, pool *pgxpool.Pool, want string) {
 // the row and then deleted it without reading it again would forget the token.
 func TestJanitorLeavesWhatATransactionRenews(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
-	insertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
+	pool := bed.NewPool(t)
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -111,24 +103,24 @@ func TestJanitorLeavesWhatATransactionRenews(t *testing.T) {
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
 	renew(t, tx, nil, "k2")
 
-	ended := sweepAside(t, newJanitor(t, pool, nil))
+	ended := sweepAside(t, bed.NewJanitor(t, pool, nil))
 	var r result
 	done := false
-	eventually(t, "the sweep has ended or waits for the row", func(ctx context.Context) (bool, error) {
+	bed.Eventually(t, "the sweep has ended or waits for the row", func(ctx context.Context) (bool, error) {
 		select {
 		case r = <-ended:
 			done = true
 			return true, nil
 		default:
 		}
-		n, err := blocked(ctx, pool)
+		n, err := bed.Blocked(ctx, pool)
 		return n > 0, err
 	})
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if !done {
-		r = next(t, ended, "the sweep's end")
+		r = bed.Receive(t, ended, "the sweep's end")
 	}
 	if r.err != nil || r.removed.Total() != 2 {
 		t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
@@ -143,18 +135,18 @@ func TestJanitorLeavesWhatWasRenewedSinceItLooked(t *testing.T) {
 	for _, isolation := range []string{"read committed", "repeatable read"} {
 		t.Run(isolation, func(t *testing.T) {
 			t.Parallel()
-			address := newDatabase(t)
-			pool := connect(t, address)
-			insertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
+			address := bed.NewDatabase(t)
+			pool := bed.Connect(t, address)
+			bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
 			// Rows are found, locked and deleted one after the other in this plan.
-			sweeper := connect(t, address, setting("default_transaction_isolation", isolation),
-				setting("enable_hashjoin", "off"), setting("enable_mergejoin", "off"), setting("enable_seqscan", "off"), setting("enable_material", "off"))
+			sweeper := bed.Connect(t, address, bed.Setting("default_transaction_isolation", isolation),
+				bed.Setting("enable_hashjoin", "off"), bed.Setting("enable_mergejoin", "off"), bed.Setting("enable_seqscan", "off"), bed.Setting("enable_material", "off"))
 			gate := newGate(t, pool, "pglimit_token_bucket")
-			ended := sweepAside(t, newJanitor(t, sweeper, nil))
-			awaitBlocked(t, pool)
-			renew(t, nil, connect(t, address, setting("lock_timeout", "30s")), "k3") // fails if the plan is another
+			ended := sweepAside(t, bed.NewJanitor(t, sweeper, nil))
+			bed.AwaitBlocked(t, pool)
+			renew(t, nil, bed.Connect(t, address, bed.Setting("lock_timeout", "30s")), "k3") // fails if the plan is another
 			gate.open(t)
-			if r := next(t, ended, "the sweep's end"); r.err != nil || r.removed.Total() != 2 {
+			if r := bed.Receive(t, ended, "the sweep's end"); r.err != nil || r.removed.Total() != 2 {
 				t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
 			}
 			checkLevels(t, pool, "k3:1")
@@ -166,8 +158,8 @@ func TestJanitorLeavesWhatWasRenewedSinceItLooked(t *testing.T) {
 // deleted nor waited for.
 func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
-	insertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
+	pool := bed.NewPool(t)
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -175,9 +167,9 @@ func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
 	renew(t, tx, nil, "k1")
 
-	j := newJanitor(t, pool, &janitor.Config{BatchSize: 1, Logger: slog.New(slog.DiscardHandler)})
+	j := bed.NewJanitor(t, pool, &janitor.Config{BatchSize: 1, Logger: slog.New(slog.DiscardHandler)})
 	ended := sweepAside(t, j)
-	eventually(t, "the sweep has ended", func(ctx context.Context) (bool, error) {
+	bed.Eventually(t, "the sweep has ended", func(ctx context.Context) (bool, error) {
 		select {
 		case r := <-ended:
 			if r.err != nil || r.removed.Total() != 2 {
@@ -186,7 +178,7 @@ func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
 			return true, nil
 		default:
 		}
-		if n, err := blocked(ctx, pool); n > 0 || err != nil {
+		if n, err := bed.Blocked(ctx, pool); n > 0 || err != nil {
 			t.Fatalf("the sweep waits for the row that the transaction holds (%v)", err)
 		}
 		return false, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -32,21 +33,6 @@ func newHandClock() *handClock {
 func (c *handClock) now() time.Time           { return time.UnixMicro(c.us.Load()) }
 func (c *handClock) add(d time.Duration)      { c.us.Add(d.Microseconds()) }
 func (c *handClock) in(d time.Duration) int64 { return c.us.Load() + d.Microseconds() }
-
-func newJanitor(t *testing.T, pool *pgxpool.Pool, cfg *janitor.Config) *janitor.Janitor {
-	t.Helper()
-	if cfg == nil {
-		cfg = &janitor.Config{}
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
-	}
-	j, err := janitor.New(pool, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return j
-}
 
 // sweep has to succeed and to remove so many rows of each table.
 func sweep(t *testing.T, j *janitor.Janitor, want map[string]int64) {
@@ -86,23 +72,11 @@ func heard(t *testing.T) (sweeps <-chan janitor.Removed, onSweep func(janitor.Re
 	}
 }
 
-// next waits for what comes out of c.
-func next[T any](t *testing.T, c <-chan T, what string) T {
-	t.Helper()
-	var v T
-	select {
-	case v = <-c:
-	case <-time.After(time.Minute): // against hanging for ever
-		t.Fatalf("it did not come: %s", what)
-	}
-	return v
-}
-
 // awaitRemoved reads sweeps until one removes so many rows.
 func awaitRemoved(t *testing.T, sweeps <-chan janitor.Removed, rows int64) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < time.Minute; { // against hanging for ever
-		if next(t, sweeps, "a sweep").Total() == rows {
+		if bed.Receive(t, sweeps, "a sweep").Total() == rows {
 			return
 		}
 	}
@@ -111,7 +85,7 @@ func awaitRemoved(t *testing.T, sweeps <-chan janitor.Removed, rows int64) {
 
 func count(t *testing.T, pool *pgxpool.Pool, table string) int {
 	t.Helper()
-	return one[int](t, pool, `SELECT count(*) FROM `+table)
+	return bed.Value[int](t, pool, `SELECT count(*) FROM `+table)
 }
 
 // take decides one ask of one token on a key whose tokens never come back.
@@ -124,30 +98,30 @@ func take(ctx context.Context, conn db.DBTX, policy, key string, now *int64) (db
 
 func TestJanitorCountsWhatItRemoves(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	var swept []janitor.Removed
 	clock := newHandClock()
-	j := newJanitor(t, pool, &janitor.Config{
+	j := bed.NewJanitor(t, pool, &janitor.Config{
 		Now: clock.now, BatchSize: 4,
 		OnSweep: func(r janitor.Removed) { swept = append(swept, r) },
 	})
 	want, total := map[string]int64{}, int64(0)
-	for i, table := range limitTables(t, pool) {
+	for i, table := range bed.LimitTables(t, pool) {
 		n := 3 * i // none at all, less than a batch, whole batches, and more
-		insertRows(t, pool, table, "gone", n, clock.in(-time.Second))
-		insertRows(t, pool, table, "lives", 2, clock.in(time.Second))
+		bed.InsertRows(t, pool, table, "gone", n, clock.in(-time.Second))
+		bed.InsertRows(t, pool, table, "lives", 2, clock.in(time.Second))
 		if n > 0 {
 			want[table] = int64(n)
 		}
 		total += int64(n)
 	}
 	sweep(t, j, want)
-	for _, table := range limitTables(t, pool) {
+	for _, table := range bed.LimitTables(t, pool) {
 		if n := count(t, pool, table); n != 2 {
 			t.Errorf("%s has %d rows left, want the 2 that live", table, n)
 		}
 	}
-	insertRows(t, pool, "pglimit_gcra", "gone too", 1, clock.in(-time.Second))
+	bed.InsertRows(t, pool, "pglimit_gcra", "gone too", 1, clock.in(-time.Second))
 	sweep(t, j, map[string]int64{"pglimit_gcra": 1})
 	sweep(t, j, nil)
 
@@ -167,20 +141,20 @@ func TestJanitorCountsWhatItRemoves(t *testing.T) {
 
 func TestJanitorTakesTheClockItIsGiven(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	clock := newHandClock()
-	byHand := newJanitor(t, pool, &janitor.Config{Now: clock.now})
-	insertRows(t, pool, "pglimit_gcra", "p", 3, clock.in(time.Hour)) // 1, 2 and 3 microseconds later than that
+	byHand := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.now})
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, clock.in(time.Hour)) // 1, 2 and 3 microseconds later than that
 	clock.add(time.Hour)
 	sweep(t, byHand, nil)
 	clock.add(2 * time.Microsecond) // a row goes at its very microsecond
 	sweep(t, byHand, map[string]int64{"pglimit_gcra": 2})
 
 	// Without one it is the database's, whatever this machine's is.
-	byDatabase := newJanitor(t, pool, nil)
-	now := one[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`)
-	insertRows(t, pool, "pglimit_fixed_window", "past", 1, now-1)
-	insertRows(t, pool, "pglimit_fixed_window", "in an hour", 1, now+time.Hour.Microseconds())
+	byDatabase := bed.NewJanitor(t, pool, nil)
+	now := bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`)
+	bed.InsertRows(t, pool, "pglimit_fixed_window", "past", 1, now-1)
+	bed.InsertRows(t, pool, "pglimit_fixed_window", "in an hour", 1, now+time.Hour.Microseconds())
 	sweep(t, byDatabase, map[string]int64{"pglimit_gcra": 1, "pglimit_fixed_window": 1})
 }
 
@@ -190,13 +164,13 @@ func TestJanitorSweepsAMillionRows(t *testing.T) {
 	t.Parallel()
 	const gone, live, workers = 1_000_000, 20_000, 2
 	const table = "pglimit_token_bucket"
-	pool := connect(t, newDatabase(t), func(c *pgxpool.Config) { c.MaxConns = workers + 2 })
-	insertRows(t, pool, table, "gone", gone, 0)
-	insertRows(t, pool, table, "live", live, 0)
-	exec(t, pool, `UPDATE `+table+` SET expires_at_us = expires_at_us * $1 WHERE policy = 'live'`, gone/live)
-	exec(t, pool, `ANALYZE `+table)
+	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = workers + 2 })
+	bed.InsertRows(t, pool, table, "gone", gone, 0)
+	bed.InsertRows(t, pool, table, "live", live, 0)
+	bed.Exec(t, pool, `UPDATE `+table+` SET expires_at_us = expires_at_us * $1 WHERE policy = 'live'`, gone/live)
+	bed.Exec(t, pool, `ANALYZE `+table)
 
-	j := newJanitor(t, pool, nil)
+	j := bed.NewJanitor(t, pool, nil)
 	var granted [live]atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -266,62 +240,62 @@ func TestJanitorSweepsAMillionRows(t *testing.T) {
 // middle of a sweep nor a database that refuses connections ends Run.
 func TestJanitorOutlivesTheDatabase(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	watch := connect(t, address)
+	address := bed.NewDatabase(t)
+	watch := bed.Connect(t, address)
 	name := watch.Config().ConnConfig.Database
-	outside := connect(t, server.URL())
+	outside := bed.Connect(t, bed.Server().URL())
 	clock := newHandClock()
 	gate := newGate(t, watch, "pglimit_gcra")
-	insertRows(t, watch, "pglimit_gcra", "p", 1, 0)
+	bed.InsertRows(t, watch, "pglimit_gcra", "p", 1, 0)
 
 	swept, onSweep := heard(t)
 	failed := newLogWatch("the janitor's sweep failed")
-	start(t, newJanitor(t, connect(t, address, setting("application_name", "janitor")), &janitor.Config{
+	start(t, bed.NewJanitor(t, bed.Connect(t, address, bed.Setting("application_name", "janitor")), &janitor.Config{
 		Interval: time.Millisecond, Now: clock.now, Logger: slog.New(failed),
 		OnSweep: onSweep,
 	}))
-	awaitBlocked(t, watch)
-	exec(t, outside, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND application_name = 'janitor'`, name)
-	if r := next(t, swept, "the sweep whose connection broke"); r.Total() != 0 {
+	bed.AwaitBlocked(t, watch)
+	bed.Exec(t, outside, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND application_name = 'janitor'`, name)
+	if r := bed.Receive(t, swept, "the sweep whose connection broke"); r.Total() != 0 {
 		t.Errorf("the sweep whose connection broke removed %v", r.ByTable)
 	}
-	next(t, failed.seen, "the log of the sweep whose connection broke")
+	bed.Receive(t, failed.seen, "the log of the sweep whose connection broke")
 	gate.open(t)
 	awaitRemoved(t, swept, 1)
 
 	watch.Close()
-	exec(t, outside, fmt.Sprintf(`ALTER DATABASE "%s" ALLOW_CONNECTIONS false`, name))
-	exec(t, outside, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1`, name)
+	bed.Exec(t, outside, fmt.Sprintf(`ALTER DATABASE "%s" ALLOW_CONNECTIONS false`, name))
+	bed.Exec(t, outside, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1`, name)
 	failed.reset()
 	for range 3 { // at least two of these sweeps began after that
-		next(t, swept, "a sweep of a closed database")
+		bed.Receive(t, swept, "a sweep of a closed database")
 	}
-	next(t, failed.seen, "the log of a sweep of a closed database")
-	exec(t, outside, fmt.Sprintf(`ALTER DATABASE "%s" ALLOW_CONNECTIONS true`, name))
-	insertRows(t, connect(t, address), "pglimit_gcra", "p", 1, 0)
+	bed.Receive(t, failed.seen, "the log of a sweep of a closed database")
+	bed.Exec(t, outside, fmt.Sprintf(`ALTER DATABASE "%s" ALLOW_CONNECTIONS true`, name))
+	bed.InsertRows(t, bed.Connect(t, address), "pglimit_gcra", "p", 1, 0)
 	awaitRemoved(t, swept, 1)
 }
 
 func TestJanitorBeforeMigrations(t *testing.T) {
 	t.Parallel()
-	pool := connect(t, emptyDatabase(t))
-	_, err := newJanitor(t, pool, nil).Sweep(t.Context())
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	_, err := bed.NewJanitor(t, pool, nil).Sweep(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "run `pglimit migrate up`") || !strings.HasPrefix(err.Error(), "pglimit: ") {
 		t.Errorf("a sweep without tables: %v", err)
 	}
 	// Run waits for the tables.
 	swept, onSweep := heard(t)
 	failed := newLogWatch("run `pglimit migrate up`")
-	start(t, newJanitor(t, pool, &janitor.Config{
+	start(t, bed.NewJanitor(t, pool, &janitor.Config{
 		Interval: time.Millisecond, Logger: slog.New(failed),
 		OnSweep: onSweep,
 	}))
-	next(t, swept, "the first sweep")
-	next(t, failed.seen, "the log of a sweep without tables")
+	bed.Receive(t, swept, "the first sweep")
+	bed.Receive(t, failed.seen, "the log of a sweep without tables")
 	if err := migrations.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	insertRows(t, pool, "pglimit_gcra", "p", 5, 0)
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", 5, 0)
 	awaitRemoved(t, swept, 5)
 }
 
@@ -329,17 +303,17 @@ func TestJanitorBeforeMigrations(t *testing.T) {
 // others from it.
 func TestJanitorLeavesNoTableOut(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
-	tables := limitTables(t, pool)
+	pool := bed.NewPool(t)
+	tables := bed.LimitTables(t, pool)
 	want := map[string]int64{}
 	for _, table := range tables {
-		insertRows(t, pool, table, "p", 2, 0)
+		bed.InsertRows(t, pool, table, "p", 2, 0)
 		want[table] = 2
 	}
 	const broken = "pglimit_leaky_bucket"
-	exec(t, pool, `ALTER TABLE `+broken+` RENAME TO away`)
+	bed.Exec(t, pool, `ALTER TABLE `+broken+` RENAME TO away`)
 	delete(want, broken)
-	removed, err := newJanitor(t, pool, nil).Sweep(t.Context())
+	removed, err := bed.NewJanitor(t, pool, nil).Sweep(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "sweep "+broken+":") {
 		t.Errorf("the error does not name %s: %v", broken, err)
 	}

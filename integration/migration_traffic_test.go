@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -102,10 +103,10 @@ func TestDownGivesWay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			address := newDatabase(t)
+			address := bed.NewDatabase(t)
 			seen := new(states)
-			pool, other := connect(t, address, seen.trace), connect(t, address)
-			l := newLimiter(t, pool, nil)
+			pool, other := bed.Connect(t, address, seen.trace), bed.Connect(t, address)
+			l := bed.NewLimiter(t, pool, nil)
 			tx, err := pool.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -121,13 +122,13 @@ func TestDownGivesWay(t *testing.T) {
 						_, err := migrations.Down(t.Context(), other, c.to)
 						ended <- err
 					}()
-					awaitBlocked(t, pool)
+					bed.AwaitBlocked(t, pool)
 				}
 			}
 			if err := tx.Commit(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if err := next(t, ended, "Down's end"); err != nil {
+			if err := bed.Receive(t, ended, "Down's end"); err != nil {
 				t.Errorf("Down: %v", err)
 			}
 			seen.allows(t)
@@ -143,11 +144,11 @@ func TestDownGivesWay(t *testing.T) {
 // statement of theirs meets a deadlock.
 func TestDownUnderTraffic(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
+	address := bed.NewDatabase(t)
 	seen := new(states)
-	pool, other := connect(t, address, seen.trace, func(c *pgxpool.Config) { c.MaxConns = 16 }), connect(t, address)
-	l := newLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1, BreakAfter: -1})
-	policies := variants(1e9, time.Hour)
+	pool, other := bed.Connect(t, address, seen.trace, func(c *pgxpool.Config) { c.MaxConns = 16 }), bed.Connect(t, address)
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1, BreakAfter: -1})
+	policies := bed.Variants(1e9, time.Hour)
 	ctx, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for i := range 6 {
@@ -194,7 +195,7 @@ func TestDownUnderTraffic(t *testing.T) {
 		if err := migrations.Up(t.Context(), other); err != nil {
 			t.Fatalf("round %d: Up: %v", round, err)
 		}
-		eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
+		bed.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
 			var n int
 			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_hold`).Scan(&n)
 			return n > 20, err
@@ -208,9 +209,9 @@ func TestDownUnderTraffic(t *testing.T) {
 // TestFunctionsDownUnderTraffic is the same for the SQL functions.
 func TestFunctionsDownUnderTraffic(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
+	address := bed.NewDatabase(t)
 	seen := new(states)
-	pool, other := connect(t, address, seen.trace), connect(t, address)
+	pool, other := bed.Connect(t, address, seen.trace), bed.Connect(t, address)
 	ctx, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for i := range 4 {
@@ -232,8 +233,8 @@ func TestFunctionsDownUnderTraffic(t *testing.T) {
 		if err := migrations.UpFunctions(t.Context(), other); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		before := one[int](t, other, `SELECT count(*) FROM pglimit_hold`)
-		eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
+		before := bed.Value[int](t, other, `SELECT count(*) FROM pglimit_hold`)
+		bed.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
 			var n int
 			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_hold`).Scan(&n)
 			return n > before+20, err
@@ -251,9 +252,9 @@ func TestFunctionsDownUnderTraffic(t *testing.T) {
 // has changed, and callers were served meanwhile.
 func TestDownGivesUp(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	pool, other := connect(t, address), connect(t, address)
-	l := newLimiter(t, pool, nil)
+	address := bed.NewDatabase(t)
+	pool, other := bed.Connect(t, address), bed.Connect(t, address)
+	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1e9, Period: time.Hour}
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
@@ -268,7 +269,7 @@ func TestDownGivesUp(t *testing.T) {
 		_, err := migrations.Down(t.Context(), other, 0)
 		ended <- err
 	}()
-	awaitBlocked(t, pool)
+	bed.AwaitBlocked(t, pool)
 	served := 0
 	for ; len(ended) == 0; served++ {
 		if _, err := l.Allow(t.Context(), p, "k"); err != nil {
@@ -285,7 +286,7 @@ func TestDownGivesUp(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if n := one[int](t, other, `SELECT count(*) FROM pglimit_token_bucket WHERE key = 'kept' AND level = 1`); n != 1 {
+	if n := bed.Value[int](t, other, `SELECT count(*) FROM pglimit_token_bucket WHERE key = 'kept' AND level = 1`); n != 1 {
 		t.Errorf("%d rows are left of the transaction that went on, want 1", n)
 	}
 }

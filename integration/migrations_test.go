@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -12,97 +11,69 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// names renders steps as "1 tables, 2 storage".
-func names(steps []migrations.Step) string {
-	var all []string
-	for _, s := range steps {
-		all = append(all, fmt.Sprint(s.Version, " ", s.Name))
-	}
-	return strings.Join(all, ", ")
-}
-
-const (
-	allUp   = "1 tables, 2 storage, 3 views"
-	allDown = "3 views, 2 storage, 1 tables"
-)
-
-// upTo and down fail the test on an error and check what was done.
-func upTo(t *testing.T, pool *pgxpool.Pool, to int64, want string) {
-	t.Helper()
-	steps, err := migrations.UpTo(t.Context(), pool, to)
-	if err != nil || names(steps) != want {
-		t.Fatalf("up to %d: ran %q, error %v; want %q", to, names(steps), err, want)
-	}
-}
-
-func down(t *testing.T, pool *pgxpool.Pool, to int64, want string) {
-	t.Helper()
-	steps, err := migrations.Down(t.Context(), pool, to)
-	if err != nil || names(steps) != want {
-		t.Fatalf("down to %d: undid %q, error %v; want %q", to, names(steps), err, want)
-	}
-}
+const ()
 
 func TestUpAndDown(t *testing.T) {
 	t.Parallel()
-	pool := connect(t, emptyDatabase(t))
-	down(t, pool, migrations.Previous, "") // nothing to undo
-	upTo(t, pool, migrations.Latest, allUp)
-	whole := schema(t, pool)
-	upTo(t, pool, migrations.Latest, "")
-	down(t, pool, migrations.Previous, "3 views")
-	down(t, pool, 1, "2 storage")
-	if strings.Contains(schema(t, pool), "fillfactor") {
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	bed.StepsDown(t, pool, migrations.Previous, "") // nothing to undo
+	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
+	whole := bed.Schema(t, pool)
+	bed.UpTo(t, pool, migrations.Latest, "")
+	bed.StepsDown(t, pool, migrations.Previous, "3 views")
+	bed.StepsDown(t, pool, 1, "2 storage")
+	if strings.Contains(bed.Schema(t, pool), "fillfactor") {
 		t.Error("the storage settings are still there")
 	}
-	upTo(t, pool, 2, "2 storage")
-	down(t, pool, 0, "2 storage, 1 tables")
-	if left := schema(t, pool); left != "" {
+	bed.UpTo(t, pool, 2, "2 storage")
+	bed.StepsDown(t, pool, 0, "2 storage, 1 tables")
+	if left := bed.Schema(t, pool); left != "" {
 		t.Errorf("down to 0 left:\n%s", left)
 	}
-	down(t, pool, 0, "")
-	upTo(t, pool, migrations.Latest, allUp)
-	if again := schema(t, pool); again != whole {
+	bed.StepsDown(t, pool, 0, "")
+	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
+	if again := bed.Schema(t, pool); again != whole {
 		t.Errorf("up after down made:\n%s\nwant:\n%s", again, whole)
 	}
 }
 
 func TestUpAndDownOnData(t *testing.T) {
 	t.Parallel()
-	pool := connect(t, emptyDatabase(t))
-	upTo(t, pool, 1, "1 tables")
-	tables := limitTables(t, pool)
-	if called, failed := callStatements(t.Context(), pool, suffix("Take")); len(failed) > 0 || len(called) < len(tables) {
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	bed.UpTo(t, pool, 1, "1 tables")
+	tables := bed.LimitTables(t, pool)
+	if called, failed := bed.CallStatements(t.Context(), pool, bed.NamesEndingIn("Take")); len(failed) > 0 || len(called) < len(tables) {
 		t.Fatalf("called %q: %v", called, failed)
 	}
-	data := contents(t, pool)
+	data := bed.Contents(t, pool)
 	if strings.Contains(data, "no rows") {
 		t.Fatalf("a table is empty:\n%s", data)
 	}
 	check := func(after string) {
 		t.Helper()
-		if got := contents(t, pool); got != data {
+		if got := bed.Contents(t, pool); got != data {
 			t.Errorf("after %s the tables hold:\n%s\nwant:\n%s", after, got, data)
 		}
 	}
-	upTo(t, pool, migrations.Latest, "2 storage, 3 views")
+	bed.UpTo(t, pool, migrations.Latest, "2 storage, 3 views")
 	check("up")
 	for _, table := range tables {
-		if n := one[int](t, pool, `SELECT count(*) FROM `+table+`_now WHERE level >= 0 AND updated_at <= clock_timestamp()`); n != 1 {
+		if n := bed.Value[int](t, pool, `SELECT count(*) FROM `+table+`_now WHERE level >= 0 AND updated_at <= clock_timestamp()`); n != 1 {
 			t.Errorf("the view of %s shows %d rows, want 1", table, n)
 		}
 	}
-	upTo(t, pool, migrations.Latest, "")
+	bed.UpTo(t, pool, migrations.Latest, "")
 	check("up with nothing to do")
-	down(t, pool, 1, "3 views, 2 storage")
+	bed.StepsDown(t, pool, 1, "3 views, 2 storage")
 	check("down to 1")
-	upTo(t, pool, migrations.Latest, "2 storage, 3 views")
+	bed.UpTo(t, pool, migrations.Latest, "2 storage, 3 views")
 	check("up again")
-	down(t, pool, 0, allDown)
-	if left := schema(t, pool); left != "" {
+	bed.StepsDown(t, pool, 0, bed.AllDown)
+	if left := bed.Schema(t, pool); left != "" {
 		t.Errorf("down to 0 on data left:\n%s", left)
 	}
 }
@@ -110,7 +81,7 @@ func TestUpAndDownOnData(t *testing.T) {
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	// Times are right in whatever zone the sessions are.
-	pool := connect(t, emptyDatabase(t), setting("TimeZone", "Australia/Lord_Howe"))
+	pool := bed.Connect(t, bed.EmptyDatabase(t), bed.Setting("TimeZone", "Australia/Lord_Howe"))
 	status := func() string {
 		t.Helper()
 		all, err := migrations.Status(t.Context(), pool)
@@ -129,12 +100,12 @@ func TestStatus(t *testing.T) {
 	if got := status(); got != "1 tables false, 2 storage false, 3 views false" {
 		t.Errorf("at first: %s", got)
 	}
-	if one[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, migrations.VersionTable) {
+	if bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, migrations.VersionTable) {
 		t.Error("Status made the version table")
 	}
-	before := one[time.Time](t, pool, `SELECT clock_timestamp()`)
-	upTo(t, pool, 2, "1 tables, 2 storage")
-	after := one[time.Time](t, pool, `SELECT clock_timestamp()`)
+	before := bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
+	bed.UpTo(t, pool, 2, "1 tables, 2 storage")
+	after := bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
 	if got := status(); got != "1 tables true, 2 storage true, 3 views false" {
 		t.Errorf("after two: %s", got)
 	}
@@ -151,12 +122,12 @@ func TestStatus(t *testing.T) {
 
 func TestOneConnectionIsEnough(t *testing.T) {
 	t.Parallel()
-	pool := connect(t, emptyDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 1 })
-	upTo(t, pool, migrations.Latest, allUp)
+	pool := bed.Connect(t, bed.EmptyDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 1 })
+	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
 	if _, err := migrations.Status(t.Context(), pool); err != nil {
 		t.Error(err)
 	}
-	down(t, pool, 0, allDown)
+	bed.StepsDown(t, pool, 0, bed.AllDown)
 	if n := pool.Stat().AcquiredConns(); n != 0 {
 		t.Errorf("%d connections were not given back", n)
 	}
@@ -164,13 +135,13 @@ func TestOneConnectionIsEnough(t *testing.T) {
 
 func TestUpFromManyAtOnce(t *testing.T) {
 	t.Parallel()
-	address := emptyDatabase(t)
+	address := bed.EmptyDatabase(t)
 	const many = 8
 	var ran [many][]migrations.Step
 	var errs [many]error
 	var all sync.WaitGroup
 	for i := range many {
-		pool := connect(t, address)
+		pool := bed.Connect(t, address)
 		all.Go(func() { ran[i], errs[i] = migrations.UpTo(t.Context(), pool, migrations.Latest) })
 	}
 	all.Wait()
@@ -181,29 +152,17 @@ func TestUpFromManyAtOnce(t *testing.T) {
 		}
 		steps = append(steps, ran[i]...)
 	}
-	if names(steps) != allUp {
-		t.Errorf("together they ran %q, want %q", names(steps), allUp)
+	if bed.MigrationNames(steps) != bed.AllUp {
+		t.Errorf("together they ran %q, want %q", bed.MigrationNames(steps), bed.AllUp)
 	}
-	checkMigratedOnce(t, connect(t, address))
-}
-
-// checkMigratedOnce checks that the database is as a migrated one is, and that
-// each migration is on record once.
-func checkMigratedOnce(t *testing.T, pool *pgxpool.Pool) {
-	t.Helper()
-	if got, want := schema(t, pool), schema(t, newPool(t)); got != want {
-		t.Errorf("the schema is:\n%s\nwant:\n%s", got, want)
-	}
-	if got := one[string](t, pool, `SELECT string_agg(version_id::text, ' ' ORDER BY version_id) FROM `+migrations.VersionTable+` WHERE version_id > 0`); got != "1 2 3" {
-		t.Errorf("on record are %q, want 1 2 3", got)
-	}
+	bed.CheckMigratedOnce(t, bed.Connect(t, address))
 }
 
 // TestUpIsInterrupted: a cancelled Up leaves neither half a migration nor its
 // lock behind.
 func TestUpIsInterrupted(t *testing.T) {
 	t.Parallel()
-	pool := connect(t, emptyDatabase(t))
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	// A table of that name which is not committed yet makes Up wait half-way.
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
@@ -216,54 +175,42 @@ func TestUpIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- migrations.Up(ctx, pool) }()
-	awaitBlocked(t, pool)
+	bed.AwaitBlocked(t, pool)
 	cancel()
-	if err := next(t, ended, "Up's end"); !errors.Is(err, context.Canceled) {
+	if err := bed.Receive(t, ended, "Up's end"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled Up returned %v", err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if left := schema(t, pool); left != "" {
+	if left := bed.Schema(t, pool); left != "" {
 		t.Errorf("a cancelled Up left:\n%s", left)
 	}
-	upTo(t, pool, migrations.Latest, allUp)
-}
-
-func withSearchPath(t *testing.T, address, path string) string {
-	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := u.Query()
-	q.Set("search_path", path)
-	u.RawQuery = q.Encode()
-	return u.String()
+	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
 }
 
 func TestSchemaOfItsOwn(t *testing.T) {
 	t.Parallel()
-	address := emptyDatabase(t)
-	public := connect(t, address)
-	exec(t, public, `CREATE SCHEMA limits; CREATE SCHEMA more`)
-	limits := connect(t, withSearchPath(t, address, "limits"))
-	more := connect(t, withSearchPath(t, address, "more,public"))
+	address := bed.EmptyDatabase(t)
+	public := bed.Connect(t, address)
+	bed.Exec(t, public, `CREATE SCHEMA limits; CREATE SCHEMA more`)
+	limits := bed.Connect(t, bed.WithSearchPath(t, address, "limits"))
+	more := bed.Connect(t, bed.WithSearchPath(t, address, "more,public"))
 
-	upTo(t, limits, migrations.Latest, allUp)
-	if left := schema(t, public); left != "" {
+	bed.UpTo(t, limits, migrations.Latest, bed.AllUp)
+	if left := bed.Schema(t, public); left != "" {
 		t.Errorf("up in a schema of its own made in public:\n%s", left)
 	}
-	upTo(t, more, migrations.Latest, allUp) // of the two schemas, the first
-	upTo(t, public, migrations.Latest, allUp)
+	bed.UpTo(t, more, migrations.Latest, bed.AllUp) // of the two schemas, the first
+	bed.UpTo(t, public, migrations.Latest, bed.AllUp)
 	for name, pool := range map[string]*pgxpool.Pool{"limits": limits, "more": more} {
-		called, failed := callStatements(t.Context(), pool, every)
+		called, failed := bed.CallStatements(t.Context(), pool, bed.EveryStatement)
 		if len(failed) > 0 {
 			t.Errorf("%s: of %q failed %v", name, called, failed)
 		}
 	}
-	down(t, limits, 0, allDown)
-	if schema(t, limits) != "" || schema(t, more) == "" || schema(t, public) == "" {
+	bed.StepsDown(t, limits, 0, bed.AllDown)
+	if bed.Schema(t, limits) != "" || bed.Schema(t, more) == "" || bed.Schema(t, public) == "" {
 		t.Error("down in one schema did not keep to that schema")
 	}
 }

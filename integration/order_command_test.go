@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"github.com/pglimit/pglimit/integration/bed"
+
 	"encoding/json"
 	"strings"
 	"testing"
@@ -10,8 +12,8 @@ import (
 // row, by the exit code and in JSON, and work on the row all the same.
 func TestOrdersFindTheirRow(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	pool := connect(t, address)
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
 	for _, c := range []struct {
 		args  string
 		code  int
@@ -32,7 +34,7 @@ func TestOrdersFindTheirRow(t *testing.T) {
 		{"allow --limit 9 bob", 0, false},
 		{"block bob 1h", 0, true},
 	} {
-		code, stdout, stderr := pglimit(t, address, append(strings.Fields(c.args), "--json")...)
+		code, stdout, stderr := bed.Pglimit(t, address, append(strings.Fields(c.args), "--json")...)
 		var o struct{ Found bool }
 		if err := json.Unmarshal([]byte(stdout), &o); err != nil || code != c.code || o.Found != c.found {
 			t.Errorf("%s: exit code %d, want %d; found %v, want %v; %v: %s%s", c.args, code, c.code, o.Found, c.found, err, stdout, stderr)
@@ -42,12 +44,12 @@ func TestOrdersFindTheirRow(t *testing.T) {
 		}
 	}
 	// A block that has ended is none to lift.
-	exec(t, pool, `UPDATE pglimit_token_bucket SET blocked_until_us = updated_at_us WHERE key = 'bob'`)
-	if code, stdout, _ := pglimit(t, address, "unblock", "bob"); code != 1 || stdout != "nothing to unblock: bob was not blocked (cli, token_bucket)\n" {
+	bed.Exec(t, pool, `UPDATE pglimit_token_bucket SET blocked_until_us = updated_at_us WHERE key = 'bob'`)
+	if code, stdout, _ := bed.Pglimit(t, address, "unblock", "bob"); code != 1 || stdout != "nothing to unblock: bob was not blocked (cli, token_bucket)\n" {
 		t.Errorf("exit code %d, stdout %q", code, stdout)
 	}
 	const want = "carol had no row under policy login, algorithm gcra; it is blocked now, for 15m0s\n"
-	if code, stdout, _ := pglimit(t, address, "block", "--name", "login", "--algorithm", "gcra", "carol", "15m"); code != 1 || stdout != want {
+	if code, stdout, _ := bed.Pglimit(t, address, "block", "--name", "login", "--algorithm", "gcra", "carol", "15m"); code != 1 || stdout != want {
 		t.Errorf("exit code %d, stdout %q, want %q", code, stdout, want)
 	}
 }

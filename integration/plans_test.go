@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
@@ -16,13 +17,13 @@ import (
 // between.
 func TestPlansAdmitNoMoreThanTheLargest(t *testing.T) {
 	t.Parallel()
-	for _, base := range variants(10, 10*time.Second) {
-		t.Run(variant(base), func(t *testing.T) {
+	for _, base := range bed.Variants(10, 10*time.Second) {
+		t.Run(bed.Variant(base), func(t *testing.T) {
 			t.Parallel()
-			pool := newPool(t)
+			pool := bed.NewPool(t)
 			clock := new(conformance.Clock)
-			l := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
-			j := newJanitor(t, pool, &janitor.Config{Now: clock.Now})
+			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
 			histories := 0
 			rapid.Check(t, func(rt *rapid.T) {
 				histories++

@@ -20,6 +20,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/playground"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -112,7 +113,7 @@ func everyAlgorithm(key string, times string) string {
 // at the end nothing is left.
 func TestPlayground(t *testing.T) {
 	t.Parallel()
-	address := emptyDatabase(t) // it runs the migrations
+	address := bed.EmptyDatabase(t) // it runs the migrations
 	c := startCommand(t, address, "playground", "--addr", "localhost:0", "--json")
 	out := json.NewDecoder(c.stdout)
 	var at struct{ URL string }
@@ -124,7 +125,7 @@ func TestPlayground(t *testing.T) {
 	if status, text := p.do(t, http.MethodGet, "/api/setup", ""); status != 200 || json.Unmarshal([]byte(text), &setup) != nil {
 		t.Fatalf("setup: %d %s", status, text)
 	}
-	version := one[string](t, connect(t, address), "SHOW server_version")
+	version := bed.Value[string](t, bed.Connect(t, address), "SHOW server_version")
 	if version, _, _ = strings.Cut(version, " "); setup.Database != "PostgreSQL "+version || setup.Version == "" {
 		t.Errorf("setup: %+v, want PostgreSQL %s", setup, version)
 	}
@@ -177,7 +178,7 @@ func TestPlayground(t *testing.T) {
 		t.Errorf("/limited/: %d %s; the event: %+v", status, body, d)
 	}
 	// What another process does is seen at once.
-	if code, _, stderr := pglimit(t, address, "reset", "--name", "playground", "--algorithm", "sliding_window_log", "alice"); code != 0 {
+	if code, _, stderr := bed.Pglimit(t, address, "reset", "--name", "playground", "--algorithm", "sliding_window_log", "alice"); code != 0 {
 		t.Errorf("pglimit reset: exit code %d, %s", code, stderr)
 	}
 	if status, body := p.do(t, http.MethodGet, "/limited/sliding_window_log?limit=3&period=1000h&key=alice", ""); status != 200 {
@@ -202,8 +203,8 @@ func TestPlayground(t *testing.T) {
 	if code != 0 || rest != "" && rest != "\n" || strings.Count(c.stderr.String(), "\n") != 1 {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, rest, &c.stderr)
 	}
-	pool := connect(t, address)
-	for _, table := range limitTables(t, pool) {
+	pool := bed.Connect(t, address)
+	for _, table := range bed.LimitTables(t, pool) {
 		var n int
 		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&n); err != nil || n != 0 {
 			t.Errorf("%d rows are left in %s, %v", n, table, err)
@@ -222,7 +223,7 @@ func TestPlaygroundClosedPipe(t *testing.T) {
 	if err := reader.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c := command(t, newDatabase(t), "playground", "--addr", "localhost:0")
+	c := bed.Command(t, bed.NewDatabase(t), "playground", "--addr", "localhost:0")
 	var stderr bytes.Buffer
 	c.Stdout, c.Stderr = writer, &stderr
 	if _ = c.Run(); c.ProcessState.ExitCode() != 141 || strings.Contains(stderr.String(), "pglimit: ") {
@@ -234,7 +235,7 @@ func TestPlaygroundClosedPipe(t *testing.T) {
 // would is answered all the same.
 func TestPlaygroundPatient(t *testing.T) {
 	t.Parallel()
-	pool := connect(t, newDatabase(t))
+	pool := bed.Connect(t, bed.NewDatabase(t))
 	server, err := playground.New(playground.Config{
 		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return limiter.New(pool, config) },
 		Logger:  slog.New(slog.DiscardHandler),
@@ -263,7 +264,7 @@ func TestPlaygroundPatient(t *testing.T) {
 			`{"key":"alice","times":1,"asks":[{"policy":{"algorithm":"gcra","limit":3,"period":"1h"}}]}`)
 		answered <- text
 	}()
-	eventually(t, "the ask has waited for longer", func(ctx context.Context) (long bool, err error) {
+	bed.Eventually(t, "the ask has waited for longer", func(ctx context.Context) (long bool, err error) {
 		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
 			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > $1)`, limiter.DefaultTimeout).Scan(&long)
 		return long || len(answered) > 0, err
@@ -313,10 +314,12 @@ func (o *outage) set(cut bool) {
 func TestPlaygroundOutage(t *testing.T) {
 	t.Parallel()
 	var network outage
-	pool := connect(t, newDatabase(t), func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.dial })
+	pool := bed.Connect(t, bed.NewDatabase(t), func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.dial })
 	server, err := playground.New(playground.Config{
-		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return limiter.New(pool, withPatience(config)) },
-		Logger:  slog.New(slog.DiscardHandler),
+		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) {
+			return limiter.New(pool, bed.WithPatience(config))
+		},
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -356,8 +359,8 @@ func TestPlaygroundOutage(t *testing.T) {
 		t.Error(err)
 	}
 	var left int
-	for _, table := range limitTables(t, pool) {
-		left += one[int](t, pool, `SELECT count(*) FROM `+table)
+	for _, table := range bed.LimitTables(t, pool) {
+		left += bed.Value[int](t, pool, `SELECT count(*) FROM `+table)
 	}
 	if left != 0 {
 		t.Errorf("%d rows are left", left)

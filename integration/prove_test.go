@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"github.com/pglimit/pglimit/integration/bed"
+
 	"context"
 	"encoding/json"
 	"strings"
@@ -46,8 +48,8 @@ type proof struct {
 // leftovers counts the rows of all limits.
 func leftovers(t *testing.T, pool *pgxpool.Pool) (n int) {
 	t.Helper()
-	for _, table := range limitTables(t, pool) {
-		n += one[int](t, pool, `SELECT count(*) FROM `+table)
+	for _, table := range bed.LimitTables(t, pool) {
+		n += bed.Value[int](t, pool, `SELECT count(*) FROM `+table)
 	}
 	return n
 }
@@ -56,8 +58,8 @@ func leftovers(t *testing.T, pool *pgxpool.Pool) (n int) {
 // asked and admitted of each, connections were ended, and nothing is left.
 func TestProve(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	code, stdout, stderr := pglimit(t, address, "prove", "--for", "4s", "--workers", "8", "--json")
+	address := bed.NewDatabase(t)
+	code, stdout, stderr := bed.Pglimit(t, address, "prove", "--for", "4s", "--workers", "8", "--json")
 	var p proof
 	if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 0 {
 		t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
@@ -74,10 +76,10 @@ func TestProve(t *testing.T) {
 			t.Errorf("%s: two plans %+v, held rows %+v", a.Algorithm, a.Plans, a.Held)
 		}
 	}
-	if n := leftovers(t, connect(t, address)); n != 0 {
+	if n := leftovers(t, bed.Connect(t, address)); n != 0 {
 		t.Errorf("it left %d rows", n)
 	}
-	code, stdout, stderr = pglimit(t, address, "prove", "--for", "300ms", "--workers", "2", "--kill=false")
+	code, stdout, stderr = bed.Pglimit(t, address, "prove", "--for", "300ms", "--workers", "2", "--kill=false")
 	if code != 0 || !strings.Contains(stdout, "sliding_window_log") || !strings.Contains(stdout, "; 0 connections ended") || !strings.Contains(stdout, "It holds") ||
 		!strings.Contains(stdout, "\ntwo limits in turn: ") || !strings.Contains(stdout, "\nrows held: ") {
 		t.Errorf("as text: exit code %d, %s%s", code, stdout, stderr)
@@ -88,12 +90,12 @@ func TestProve(t *testing.T) {
 // limiter's back is found, told by key, and ends with exit code 1.
 func TestProveFindsOverAdmission(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	pool := connect(t, address)
-	exec(t, pool, `CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	bed.Exec(t, pool, `CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN NEW.level := NEW.level / 2; RETURN NEW; END $$`)
-	exec(t, pool, `CREATE TRIGGER forget BEFORE UPDATE ON pglimit_gcra FOR EACH ROW EXECUTE FUNCTION forget()`)
-	code, stdout, stderr := pglimit(t, address, "prove", "--for", "2s", "--workers", "8", "--json")
+	bed.Exec(t, pool, `CREATE TRIGGER forget BEFORE UPDATE ON pglimit_gcra FOR EACH ROW EXECUTE FUNCTION forget()`)
+	code, stdout, stderr := bed.Pglimit(t, address, "prove", "--for", "2s", "--workers", "8", "--json")
 	var p proof
 	if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 1 || p.Holds {
 		t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
@@ -103,7 +105,7 @@ func TestProveFindsOverAdmission(t *testing.T) {
 			t.Errorf("%s: exceeded %s", a.Algorithm, a.Exceeded)
 		}
 	}
-	if code, stdout, _ := pglimit(t, address, "prove", "--for", "2s", "--workers", "8"); code != 1 || !strings.Contains(stdout, "EXCEEDED: gcra, key ") {
+	if code, stdout, _ := bed.Pglimit(t, address, "prove", "--for", "2s", "--workers", "8"); code != 1 || !strings.Contains(stdout, "EXCEEDED: gcra, key ") {
 		t.Errorf("as text: exit code %d, %s", code, stdout)
 	}
 	if n := leftovers(t, pool); n != 0 {
@@ -114,10 +116,10 @@ func TestProveFindsOverAdmission(t *testing.T) {
 // TestProveInterrupted: after Ctrl-C in the midst of it nothing is left.
 func TestProveInterrupted(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	pool := connect(t, address)
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
 	prove := startCommand(t, address, "prove", "--for", "1h", "--workers", "8")
-	eventually(t, "it has counted", func(ctx context.Context) (there bool, err error) {
+	bed.Eventually(t, "it has counted", func(ctx context.Context) (there bool, err error) {
 		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pglimit_leaky_bucket)`).Scan(&there)
 		return there, err
 	})
@@ -133,7 +135,7 @@ func TestProveInterrupted(t *testing.T) {
 // TestDemo: it sets itself up, shows every algorithm, and leaves no key.
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	address := emptyDatabase(t)
+	address := bed.EmptyDatabase(t)
 	var d struct {
 		Bursts []struct {
 			Algorithm                string
@@ -146,7 +148,7 @@ func TestDemo(t *testing.T) {
 		}
 		Proof proof
 	}
-	pglimitJSON(t, &d, address, "demo")
+	bed.PglimitJSON(t, &d, address, "demo")
 	if len(d.Bursts) != 7 || !d.Proof.Holds || len(d.Spend) != 2 || d.Spend[0].Spent != 120 || d.Spend[1].Spent != 0 {
 		t.Errorf("got %+v", d)
 	}
@@ -155,7 +157,7 @@ func TestDemo(t *testing.T) {
 			t.Errorf("got %+v", b)
 		}
 	}
-	if n := leftovers(t, connect(t, address)); n != 0 {
+	if n := leftovers(t, bed.Connect(t, address)); n != 0 {
 		t.Errorf("it left %d rows", n)
 	}
 }

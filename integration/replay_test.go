@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"github.com/pglimit/pglimit/integration/bed"
+
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -63,8 +65,8 @@ func TestReplayAgrees(t *testing.T) {
 	log := invented(1000, 10)
 	plain := logFile(t, "access.log", log)
 	zipped := logFile(t, "access.log", packed(t, log)) // told by its content
-	address := newDatabase(t)
-	sweepAllTheTime(t, connect(t, address))
+	address := bed.NewDatabase(t)
+	bed.SweepAllTheTime(t, bed.Connect(t, address))
 	for _, flags := range []string{
 		"--algorithm leaky_bucket", "--algorithm leaky_bucket --tick 5s", "--algorithm leaky_bucket_queue",
 		"--algorithm token_bucket --burst 20", "--algorithm gcra --block-for 3m",
@@ -74,19 +76,19 @@ func TestReplayAgrees(t *testing.T) {
 		"--candidate algorithm=leaky_bucket_queue,limit=4,burst=2 --candidate algorithm=fixed_window,limit=5,block_for=3m",
 	} {
 		args := append(strings.Fields("replay --json --limit 5 --period 1m "+flags), plain)
-		code, inMemory, stderr := pglimit(t, "", args...)
+		code, inMemory, stderr := bed.Pglimit(t, "", args...)
 		if code != 0 || !strings.Contains(stderr, "and 97 more lines") || !strings.Contains(inMemory, `"bad_lines": 100`) || strings.Contains(inMemory, `"denied": 0,`) {
 			t.Fatalf("%s: exit code %d: %s %s", flags, code, inMemory, stderr)
 		}
-		if code, inSQL, stderr := pglimit(t, "", append(args, "--database-url", address)...); code != 0 || inSQL != inMemory {
+		if code, inSQL, stderr := bed.Pglimit(t, "", append(args, "--database-url", address)...); code != 0 || inSQL != inMemory {
 			t.Errorf("%s: by SQL, exit code %d: %s\nin memory: %s\n%s", flags, code, inSQL, inMemory, stderr)
 		}
 		args[len(args)-1] = zipped
-		if code, got, _ := pglimit(t, "", args...); code != 0 || got != inMemory {
+		if code, got, _ := bed.Pglimit(t, "", args...); code != 0 || got != inMemory {
 			t.Errorf("%s: packed, exit code %d: %s", flags, code, got)
 		}
 		args[len(args)-1] = "-"
-		c := command(t, "", args...)
+		c := bed.Command(t, "", args...)
 		c.Stdin = strings.NewReader(log)
 		if got, err := c.Output(); err != nil || string(got) != inMemory {
 			t.Errorf("%s: standard input, %v: %s", flags, err, got)
@@ -98,9 +100,9 @@ func TestReplayAgrees(t *testing.T) {
 // nothingLeft finds every table empty.
 func nothingLeft(t *testing.T, address string) {
 	t.Helper()
-	pool := connect(t, address)
-	for _, table := range limitTables(t, pool) {
-		if n := one[int](t, pool, "SELECT count(*) FROM "+table); n != 0 {
+	pool := bed.Connect(t, address)
+	for _, table := range bed.LimitTables(t, pool) {
+		if n := bed.Value[int](t, pool, "SELECT count(*) FROM "+table); n != 0 {
 			t.Errorf("%d rows are left in %s", n, table)
 		}
 	}
@@ -109,7 +111,7 @@ func nothingLeft(t *testing.T, address string) {
 // TestReplayText holds the report for people to a file.
 func TestReplayText(t *testing.T) {
 	t.Parallel()
-	code, got, stderr := pglimit(t, "", "replay", "--limit", "3", "--period", "1m", "--algorithm", "sliding_window_log", logFile(t, "a.log", invented(300, 100)))
+	code, got, stderr := bed.Pglimit(t, "", "replay", "--limit", "3", "--period", "1m", "--algorithm", "sliding_window_log", logFile(t, "a.log", invented(300, 100)))
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
@@ -136,7 +138,7 @@ func TestReplayErrors(t *testing.T) {
 		{logFile(t, "a", "\x1f\x8bbroken"), "gzip"},
 		{logFile(t, "a", packed(t, invented(1000, 0))[:2000]), "unexpected EOF"},
 	} {
-		code, stdout, stderr := pglimit(t, "", "replay", "--limit", "3", c.file)
+		code, stdout, stderr := bed.Pglimit(t, "", "replay", "--limit", "3", c.file)
 		if code != 2 || stdout != "" || !strings.Contains(stderr, c.want) {
 			t.Errorf("exit code %d, stdout %q, stderr %q; want %q", code, stdout, stderr, c.want)
 		}
@@ -148,11 +150,11 @@ func TestKeysCannotDriveATerminal(t *testing.T) {
 	t.Parallel()
 	evil := "\x1b]0;owned\a\x1b[2J"
 	line := evil + ` - - [17/May/2026:10:05:03 +0000] "GET / HTTP/1.1" 200 1` + "\n"
-	code, stdout, stderr := pglimit(t, "", "replay", "--limit", "1", logFile(t, "a.log", line+line))
+	code, stdout, stderr := bed.Pglimit(t, "", "replay", "--limit", "1", logFile(t, "a.log", line+line))
 	if code != 0 || strings.Contains(stdout+stderr, "\x1b") || !strings.Contains(stdout, `"\x1b]0;owned\a\x1b[2J"`) {
 		t.Errorf("replay: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
-	c := command(t, newDatabase(t), "allow", "--limit", "1", "-")
+	c := bed.Command(t, bed.NewDatabase(t), "allow", "--limit", "1", "-")
 	c.Stdin = strings.NewReader(evil + "\n" + evil + " no-number\n")
 	out, _ := c.CombinedOutput()
 	if strings.Contains(string(out), "\x1b") || !strings.Contains(string(out), `"\x1b]0;owned\a\x1b[2J"`) {
@@ -163,8 +165,8 @@ func TestKeysCannotDriveATerminal(t *testing.T) {
 // awaitReplay waits until a replay decides in that database.
 func awaitReplay(t *testing.T, address string) {
 	t.Helper()
-	pool := connect(t, address)
-	eventually(t, "it decides", func(ctx context.Context) (bool, error) {
+	pool := bed.Connect(t, address)
+	bed.Eventually(t, "it decides", func(ctx context.Context) (bool, error) {
 		var n int
 		err := pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND application_name = 'pglimit' AND query LIKE '%INSERT INTO pglimit_token_bucket%'`).Scan(&n)
@@ -175,7 +177,7 @@ func awaitReplay(t *testing.T, address string) {
 // TestReplayInterrupted: Ctrl-C while it decides by SQL leaves nothing behind.
 func TestReplayInterrupted(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
+	address := bed.NewDatabase(t)
 	file := logFile(t, "long.log", invented(300_000, 0))
 	c := startCommand(t, "", "replay", "--limit", "3", "--database-url", address, file)
 	awaitReplay(t, address)
@@ -189,7 +191,7 @@ func TestReplayInterrupted(t *testing.T) {
 // TestReplayKilled: kill -9 leaves nothing behind either.
 func TestReplayKilled(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
+	address := bed.NewDatabase(t)
 	c := startCommand(t, "", "replay", "--limit", "3", "--database-url", address, logFile(t, "long.log", invented(300_000, 0)))
 	awaitReplay(t, address)
 	if err := c.Process.Kill(); err != nil {
@@ -202,7 +204,7 @@ func TestReplayKilled(t *testing.T) {
 // TestReplayNotMigrated names the command to run.
 func TestReplayNotMigrated(t *testing.T) {
 	t.Parallel()
-	code, _, stderr := pglimit(t, "", "replay", "--limit", "3", "--database-url", emptyDatabase(t), logFile(t, "a.log", invented(10, 0)))
+	code, _, stderr := bed.Pglimit(t, "", "replay", "--limit", "3", "--database-url", bed.EmptyDatabase(t), logFile(t, "a.log", invented(10, 0)))
 	if code != 3 || !strings.Contains(stderr, "pglimit migrate up") {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}

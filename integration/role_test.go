@@ -1,57 +1,26 @@
 package integration
 
 import (
-	"context"
 	"net/url"
 	"slices"
 	"testing"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/migrations"
 )
-
-// runtimeRole makes a role that may log in and nothing else, and returns a URL
-// that does so.
-func runtimeRole(t *testing.T, address string) string {
-	t.Helper()
-	owner := connect(t, address)
-	role := one[string](t, owner, `SELECT 'pglimit_test_' || md5(random()::text || clock_timestamp())`)
-	exec(t, owner, `CREATE ROLE `+role+` LOGIN PASSWORD 'limits'`)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		conn, err := pgx.Connect(ctx, address)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer conn.Close(ctx)
-		if _, err := conn.Exec(ctx, `DROP OWNED BY `+role+`; DROP ROLE `+role); err != nil {
-			t.Error(err)
-		}
-	})
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.User = url.UserPassword(role, "limits")
-	return u.String()
-}
 
 // TestRuntimeRole: reading and writing rows is all that deciding takes, and Up
 // at the start of an application whose tables are there takes no more.
 func TestRuntimeRole(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	owner := connect(t, address)
-	exec(t, owner, `REVOKE CREATE ON SCHEMA public FROM public`)
-	role := runtimeRole(t, address)
-	pool := connect(t, role)
+	address := bed.NewDatabase(t)
+	owner := bed.Connect(t, address)
+	bed.Exec(t, owner, `REVOKE CREATE ON SCHEMA public FROM public`)
+	role := bed.RuntimeRole(t, address)
+	pool := bed.Connect(t, role)
 
-	_, failed := callStatements(t.Context(), pool, suffix("Get"))
+	_, failed := bed.CallStatements(t.Context(), pool, bed.NamesEndingIn("Get"))
 	if len(failed) < 7 {
 		t.Errorf("without any right only these failed: %v", failed)
 	}
@@ -59,20 +28,20 @@ func TestRuntimeRole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO `+u.User.Username())
-	called, failed := callStatements(t.Context(), pool, every)
+	bed.Exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO `+u.User.Username())
+	called, failed := bed.CallStatements(t.Context(), pool, bed.EveryStatement)
 	if len(failed) > 0 {
 		t.Errorf("with rights to read and write rows these failed: %v", failed)
 	}
 	for _, kind := range []string{"Take", "TakeMany", "Held", "Fill", "Refund", "Get", "Block", "Unblock", "Reset", "Expire"} {
-		if !slices.ContainsFunc(called, suffix(kind)) {
+		if !slices.ContainsFunc(called, bed.NamesEndingIn(kind)) {
 			t.Errorf("no statement %s among %q", kind, called)
 		}
 	}
-	for _, table := range limitTables(t, pool) {
-		exec(t, pool, `SELECT * FROM `+table+`_now`)
+	for _, table := range bed.LimitTables(t, pool) {
+		bed.Exec(t, pool, `SELECT * FROM `+table+`_now`)
 	}
-	upTo(t, pool, migrations.Latest, "")
+	bed.UpTo(t, pool, migrations.Latest, "")
 	if _, err := migrations.Status(t.Context(), pool); err != nil {
 		t.Error(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
@@ -16,17 +17,17 @@ import (
 // after that at the latest; of a key in use the janitor writes once an hour at most.
 func TestRowsGoWhenTheyAreEmpty(t *testing.T) {
 	t.Parallel()
-	policies := append(variants(10, 10*time.Minute), variants(10, 5*time.Hour)...)
+	policies := append(bed.Variants(10, 10*time.Minute), bed.Variants(10, 5*time.Hour)...)
 	policies = append(policies, limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Day})
 	for i, p := range policies {
 		p.Name = fmt.Sprintf("rows-%d", i)
-		t.Run(fmt.Sprint(variant(p), p.Period, p.Calendar), func(t *testing.T) {
+		t.Run(fmt.Sprint(bed.Variant(p), p.Period, p.Calendar), func(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
-			pool := newPool(t)
+			pool := bed.NewPool(t)
 			clock := new(conformance.Clock)
-			l := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
-			j := newJanitor(t, pool, &janitor.Config{Now: clock.Now})
+			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
 			table := "pglimit_" + string(p.Algorithm)
 			const minute = 60_000_000
 			var at, used int64
@@ -34,9 +35,9 @@ func TestRowsGoWhenTheyAreEmpty(t *testing.T) {
 				at += 20 * minute
 				clock.Set(at)
 				if used {
-					must(t)(l.Allow(ctx, p, "k"))
+					bed.Must(t)(l.Allow(ctx, p, "k"))
 				}
-				return ok(j.Sweep(ctx))(t)
+				return bed.OK(j.Sweep(ctx))(t)
 			}
 			kept := int64(0)
 			for used < 24*60*minute { // a day of use
@@ -50,7 +51,7 @@ func TestRowsGoWhenTheyAreEmpty(t *testing.T) {
 			if kept > 25 {
 				t.Errorf("the janitor wrote %d times in a day of use", kept)
 			}
-			emptyAt := used + must(t)(l.Check(ctx, p, "k", 0)).ResetAfter.Microseconds()
+			emptyAt := used + bed.Must(t)(l.Check(ctx, p, "k", 0)).ResetAfter.Microseconds()
 			for count(t, pool, table) > 0 {
 				if tick(false); at > emptyAt+81*minute { // an hour, a sweep, and a minute
 					t.Fatalf("empty at %d, and its row is there at %d", emptyAt, at)
@@ -66,7 +67,7 @@ func TestRowsGoWhenTheyAreEmpty(t *testing.T) {
 // holdsNothing tells whether the key holds nothing.
 func holdsNothing(t *testing.T, l *limiter.Limiter, p limiter.Policy) bool {
 	t.Helper()
-	return must(t)(l.Check(t.Context(), p, "k", 0)).Level == 0
+	return bed.Must(t)(l.Check(t.Context(), p, "k", 0)).Level == 0
 }
 
 // TestRowsStayWhileTheyCount: a block, an open hold and a clock that was set back keep
@@ -74,32 +75,32 @@ func holdsNothing(t *testing.T, l *limiter.Limiter, p limiter.Policy) bool {
 func TestRowsStayWhileTheyCount(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	for _, p := range variants(10, time.Second) {
-		t.Run(variant(p), func(t *testing.T) {
+	for _, p := range bed.Variants(10, time.Second) {
+		t.Run(bed.Variant(p), func(t *testing.T) {
 			t.Parallel()
-			pool := newPool(t)
+			pool := bed.NewPool(t)
 			clock := new(conformance.Clock)
 			clock.Set(1_000_000)
-			l := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
-			j := newJanitor(t, pool, &janitor.Config{Now: clock.Now})
+			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
 			table := "pglimit_" + string(p.Algorithm)
 			sweep := func(at time.Duration, rows int) {
 				t.Helper()
 				clock.Set(at.Microseconds())
-				exec(t, pool, "UPDATE "+table+" SET expires_at_us = 0") // whatever the last look has set
-				ok(j.Sweep(ctx))(t)
+				bed.Exec(t, pool, "UPDATE "+table+" SET expires_at_us = 0") // whatever the last look has set
+				bed.OK(j.Sweep(ctx))(t)
 				if n := count(t, pool, table); n != rows {
 					t.Errorf("at %v there are %d rows, want %d", at, n, rows)
 				}
 			}
-			must(t)(l.AllowN(ctx, p, "blocked", 5))
+			bed.Must(t)(l.AllowN(ctx, p, "blocked", 5))
 			if err := l.Block(ctx, p, "blocked", time.Hour); err != nil {
 				t.Fatal(err)
 			}
-			must(t)(l.AllowN(ctx, p, "used", 5))
+			bed.Must(t)(l.AllowN(ctx, p, "used", 5))
 			rows := 1
 			if p.Algorithm != limiter.LeakyBucketQueue {
-				ok(l.Reserve(ctx, p.Ask("held", 5), 2*time.Hour))(t)
+				bed.OK(l.Reserve(ctx, p.Ask("held", 5), 2*time.Hour))(t)
 				rows++
 			}
 			sweep(0, rows+1) // the clock was set back
@@ -115,19 +116,19 @@ func TestRowsStayWhileTheyCount(t *testing.T) {
 func TestRowsStayUntilTheClockIsThereAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	clock := new(conformance.Clock)
-	l := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
-	j := newJanitor(t, pool, &janitor.Config{Now: clock.Now})
-	for _, p := range variants(10, time.Second) {
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+	j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
+	for _, p := range bed.Variants(10, time.Second) {
 		table := "pglimit_" + string(p.Algorithm)
 		clock.Set(1_000_000)
-		must(t)(l.AllowN(ctx, p, "k", 5))
+		bed.Must(t)(l.AllowN(ctx, p, "k", 5))
 		clock.Set(10_000_000) // empty by now, and a block that is lifted again
 		if err := l.Block(ctx, p, "k", time.Second); err != nil {
 			t.Fatal(err)
 		}
-		must(t)(l.Allow(ctx, p, "k"))
+		bed.Must(t)(l.Allow(ctx, p, "k"))
 		if err := l.Unblock(ctx, p, "k"); err != nil {
 			t.Fatal(err)
 		}
@@ -136,10 +137,10 @@ func TestRowsStayUntilTheClockIsThereAgain(t *testing.T) {
 			rows int
 		}{{9_999_999, 1}, {10_000_000, 0}} {
 			clock.Set(c.at)
-			exec(t, pool, "UPDATE "+table+" SET expires_at_us = 0")
-			ok(j.Sweep(ctx))(t)
+			bed.Exec(t, pool, "UPDATE "+table+" SET expires_at_us = 0")
+			bed.OK(j.Sweep(ctx))(t)
 			if n := count(t, pool, table); n != c.rows {
-				t.Errorf("%s: decided at 10 s, and at %d µs there are %d rows, want %d", variant(p), c.at, n, c.rows)
+				t.Errorf("%s: decided at 10 s, and at %d µs there are %d rows, want %d", bed.Variant(p), c.at, n, c.rows)
 			}
 		}
 	}
@@ -149,14 +150,14 @@ func TestRowsStayUntilTheClockIsThereAgain(t *testing.T) {
 func TestViewsShowWhenAKeyIsEmpty(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
-	for _, p := range variants(10, time.Hour) {
-		l := newLimiter(t, pool, nil)
-		must(t)(l.AllowN(ctx, p, "k", 3))
-		r := must(t)(l.Check(ctx, p, "k", 0))
-		at := one[time.Time](t, pool, `SELECT empty_at FROM pglimit_`+string(p.Algorithm)+`_now WHERE policy = $1`, p.Name)
+	pool := bed.NewPool(t)
+	for _, p := range bed.Variants(10, time.Hour) {
+		l := bed.NewLimiter(t, pool, nil)
+		bed.Must(t)(l.AllowN(ctx, p, "k", 3))
+		r := bed.Must(t)(l.Check(ctx, p, "k", 0))
+		at := bed.Value[time.Time](t, pool, `SELECT empty_at FROM pglimit_`+string(p.Algorithm)+`_now WHERE policy = $1`, p.Name)
 		if off := at.Sub(r.At.Add(r.ResetAfter)).Abs(); off > time.Millisecond {
-			t.Errorf("%s: the view says %v, the limiter %v", variant(p), at, r.At.Add(r.ResetAfter))
+			t.Errorf("%s: the view says %v, the limiter %v", bed.Variant(p), at, r.At.Add(r.ResetAfter))
 		}
 	}
 }

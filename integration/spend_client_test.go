@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -136,7 +137,7 @@ func newSpender(word spendWord, server func() string) (*spender, error) {
 		return nil, err
 	}
 	cfg.MaxConns = spendWorkers + 1
-	cfg.ConnConfig.DialFunc = newDialer(server).dial
+	cfg.ConnConfig.DialFunc = bed.NewDialer(server).Dial
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {
 		return nil, err

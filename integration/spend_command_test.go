@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"github.com/pglimit/pglimit/integration/bed"
+
 	"regexp"
 	"strings"
 	"testing"
@@ -10,7 +12,7 @@ import (
 // other, as JSON and as text, and expects what they say.
 func TestSpendCommands(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
+	address := bed.NewDatabase(t)
 	const budget = " --algorithm fixed_window --limit 1000000000000 --period 1000h k"
 	moment := regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-][\d:]+)`)
 	id := ""
@@ -47,7 +49,7 @@ func TestSpendCommands(t *testing.T) {
 		{"settle fixed_window:AAAAAAAAAAAAAAAAAAAAAAAAAA 1", 2, "no such hold"},
 		{"reserve --ttl 10ms" + budget, 2, "ttl 10ms: must be whole microseconds from one second"},
 	} {
-		code, stdout, stderr := pglimit(t, address, strings.Fields(strings.ReplaceAll(c.args, "ID", id))...)
+		code, stdout, stderr := bed.Pglimit(t, address, strings.Fields(strings.ReplaceAll(c.args, "ID", id))...)
 		if strings.HasPrefix(c.want, "held ") {
 			id = regexp.MustCompile(`fixed_window:[A-Z2-7]{26}`).FindString(stdout)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -65,8 +66,8 @@ func TestSpendInvariant(t *testing.T) {
 	for _, c := range s.clients {
 		s.stop(c)
 	}
-	eventually(t, "nobody is at work", func(ctx context.Context) (bool, error) {
-		return one[int](t, s.pool, `SELECT count(*) FROM pg_stat_activity
+	bed.Eventually(t, "nobody is at work", func(ctx context.Context) (bool, error) {
+		return bed.Value[int](t, s.pool, `SELECT count(*) FROM pg_stat_activity
 			WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL`) == 0, nil
 	})
 	took := time.Since(began)
@@ -116,10 +117,10 @@ func newSpendTest(t *testing.T) *spendTest {
 		t.Fatal(err)
 	}
 	s := &spendTest{T: t, own: own, url: template.New(t), zone: zone, done: map[string]int64{}}
-	s.pool = connect(t, s.url, func(cfg *pgxpool.Config) {
-		cfg.ConnConfig.DialFunc = newDialer(own.URL).dial // a container's port changes
+	s.pool = bed.Connect(t, s.url, func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.DialFunc = bed.NewDialer(own.URL).Dial // a container's port changes
 	})
-	must(t)(newLimiter(t, s.pool, nil).Allow(t.Context(), p.closed, "closed"))
+	bed.Must(t)(bed.NewLimiter(t, s.pool, nil).Allow(t.Context(), p.closed, "closed"))
 	t.Cleanup(func() {
 		for _, c := range s.clients {
 			if c != nil {
@@ -243,29 +244,29 @@ func (s *spendTest) take(c *spendClient) {
 // countDeadlocks reads what a crash of the server forgets.
 func (s *spendTest) countDeadlocks() int64 {
 	s.Helper()
-	return one[int64](s, s.pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+	return bed.Value[int64](s, s.pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
 }
 
 // askPastTheTTLs waits until all holds have expired, with nobody at work. Then
 // one denied ask gives back all holds of its budget, a hundred at a time.
 func (s *spendTest) askPastTheTTLs() {
 	s.Helper()
-	eventually(s, "the last hold has expired", func(context.Context) (bool, error) {
-		return one[bool](s, s.pool, `SELECT coalesce(max(expires_at_us), 0) <= extract(epoch FROM clock_timestamp()) * 1000000
+	bed.Eventually(s, "the last hold has expired", func(context.Context) (bool, error) {
+		return bed.Value[bool](s, s.pool, `SELECT coalesce(max(expires_at_us), 0) <= extract(epoch FROM clock_timestamp()) * 1000000
 			FROM pglimit_hold WHERE state = 'held'`), nil
 	})
 	const open = "SELECT count(*) FROM pglimit_hold WHERE state = 'held'"
-	s.expired = one[int](s, s.pool, open)
-	l, p := newLimiter(s, s.pool, nil), newSpendPolicies(s.zone)
+	s.expired = bed.Value[int](s, s.pool, open)
+	l, p := bed.NewLimiter(s, s.pool, nil), newSpendPolicies(s.zone)
 	for _, p := range []limiter.Policy{p.month, p.bucket} {
 		for i := range spendAccounts {
 			key := fmt.Sprint("a", i)
-			for range 1 + one[int](s, s.pool, open+" AND policy = $1 AND key = $2", p.Name, key)/100 {
-				must(s)(l.Check(s.Context(), p, key, accountBudget))
+			for range 1 + bed.Value[int](s, s.pool, open+" AND policy = $1 AND key = $2", p.Name, key)/100 {
+				bed.Must(s)(l.Check(s.Context(), p, key, accountBudget))
 			}
 		}
 	}
-	if n := one[int](s, s.pool, open); n > 0 {
+	if n := bed.Value[int](s, s.pool, open); n > 0 {
 		s.Errorf("%d holds have outlived their TTL though all budgets were asked for", n)
 	}
 }
@@ -285,7 +286,7 @@ func (s *spendTest) missing() (all []string) {
 			all = append(all, what)
 		}
 	}
-	if one[int](s, s.pool, "SELECT count(*) FROM overdrafts") == 0 {
+	if bed.Value[int](s, s.pool, "SELECT count(*) FROM overdrafts") == 0 {
 		all = append(all, "settled beyond the budget")
 	}
 	return all
@@ -304,11 +305,11 @@ func (s *spendTest) tell(took time.Duration) {
 	s.Logf("clients: %s", strings.Join(figures, ", "))
 	ends := map[string]int64{}
 	for _, state := range []string{"settled", "cancelled", "expired"} {
-		ends[state] = one[int64](s, s.pool, "SELECT count(*) FROM ended WHERE state = $1", state)
+		ends[state] = bed.Value[int64](s, s.pool, "SELECT count(*) FROM ended WHERE state = $1", state)
 	}
-	overdrafts := one[int64](s, s.pool, "SELECT count(*) FROM overdrafts")
+	overdrafts := bed.Value[int64](s, s.pool, "SELECT count(*) FROM overdrafts")
 	s.Logf("holds: %d, of which settled %d, cancelled %d, expired %d, %d of them given back at the end; %d settled beyond the budget",
-		one[int64](s, s.pool, "SELECT count(*) FROM pglimit_hold WHERE state <> 'spent'"), ends["settled"], ends["cancelled"], ends["expired"], s.expired, overdrafts)
+		bed.Value[int64](s, s.pool, "SELECT count(*) FROM pglimit_hold WHERE state <> 'spent'"), ends["settled"], ends["cancelled"], ends["expired"], s.expired, overdrafts)
 	if n := s.deadlocks + s.done["deadlocks"]; n > 0 {
 		s.Errorf("%d deadlocks counted by the server, %d met by clients", s.deadlocks, s.done["deadlocks"])
 	}

@@ -1,9 +1,9 @@
 package integration
 
 import (
+	"github.com/pglimit/pglimit/integration/bed"
+
 	"context"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -23,44 +23,16 @@ var forbidden = map[string]*regexp.Regexp{
 }
 
 var (
-	sqlComment   = regexp.MustCompile(`--[^\n]*`)
-	sqlStatement = regexp.MustCompile(`-- name: (\w+) :\w+\n`)
-	sqlCall      = regexp.MustCompile(`\b([a-z_][a-z0-9_]*)\s*\(`)
+	sqlCall = regexp.MustCompile(`\b([a-z_][a-z0-9_]*)\s*\(`)
 )
-
-// statements reads queries/ and returns each statement without its comments.
-func statements(t *testing.T) map[string]string {
-	t.Helper()
-	files, err := filepath.Glob("../queries/*.sql")
-	if err != nil || len(files) < 7 {
-		t.Fatalf("queries/: %v, %v", files, err)
-	}
-	all := map[string]string{}
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text := string(data)
-		names := sqlStatement.FindAllStringSubmatchIndex(text, -1)
-		for i, at := range names {
-			end := len(text)
-			if i+1 < len(names) {
-				end = names[i+1][0]
-			}
-			all[text[at[2]:at[3]]] = strings.ToLower(sqlComment.ReplaceAllString(text[at[1]:end], ""))
-		}
-	}
-	return all
-}
 
 // TestDecisionsFollowTheRules reads every decision: one upsert, the clock read
 // once before the lock, and nothing but IMMUTABLE expressions after it.
 func TestDecisionsFollowTheRules(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	decisions := 0
-	for name, text := range statements(t) {
+	for name, text := range bed.Statements(t) {
 		many := strings.HasSuffix(name, "TakeMany")
 		if !many && !strings.HasSuffix(name, "Take") || name == "LeaseTake" {
 			if n := strings.Count(text, "clock_timestamp"); n > 1 {

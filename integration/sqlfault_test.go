@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/sqldb"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -23,24 +24,24 @@ func portOf(c *pgxpool.Config) string { return strconv.Itoa(int(c.ConnConfig.Por
 // nothing is known, and what was sent is not sent again: units would be given
 // back twice.
 func TestSQLSendsOnce(t *testing.T) {
-	overDrivers(t, func(t *testing.T, driver string) {
-		address := newDatabase(t)
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		address := bed.NewDatabase(t)
 		w := newWire(t, address)
-		l := newSQL(t, connectSQL(t, driver, w.url), nil)
-		direct := newLimiter(t, connect(t, address), nil)
-		for _, p := range variants(10, 1000*time.Hour) {
+		l := bed.NewSQL(t, bed.ConnectSQL(t, driver, w.url), nil)
+		direct := bed.NewLimiter(t, bed.Connect(t, address), nil)
+		for _, p := range bed.Variants(10, 1000*time.Hour) {
 			if p.Algorithm == limiter.LeakyBucketQueue {
 				continue
 			}
-			must(t)(l.AllowN(t.Context(), p, "k", 5))
+			bed.Must(t)(l.AllowN(t.Context(), p, "k", 5))
 			w.loseAnswer("SELECT 1")
 			if r, err := l.Refund(t.Context(), p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) {
-				t.Errorf("%s: the answer was lost: %+v, %v", variant(p), r, err)
+				t.Errorf("%s: the answer was lost: %+v, %v", bed.Variant(p), r, err)
 			}
-			if r := must(t)(direct.Check(t.Context(), p, "k", 0)); !near(r.Level, 4) {
-				t.Errorf("%s: after one refund of 1 of 5: %+v", variant(p), r)
+			if r := bed.Must(t)(direct.Check(t.Context(), p, "k", 0)); !bed.Near(r.Level, 4) {
+				t.Errorf("%s: after one refund of 1 of 5: %+v", bed.Variant(p), r)
 			}
-			must(t)(l.Allow(t.Context(), p, "k")) // and goes on
+			bed.Must(t)(l.Allow(t.Context(), p, "k")) // and goes on
 		}
 	})
 }
@@ -48,32 +49,32 @@ func TestSQLSendsOnce(t *testing.T) {
 // TestSQLAnswersAreCommitted: an answer is none if its commit failed after the row
 // had come back, of a lone statement and of many in one.
 func TestSQLAnswersAreCommitted(t *testing.T) {
-	overDrivers(t, func(t *testing.T, driver string) {
-		address := newDatabase(t)
-		pool := connect(t, address)
-		exec(t, pool, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '57014'; END $$`)
-		exec(t, pool, `CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON pglimit_token_bucket
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		address := bed.NewDatabase(t)
+		pool := bed.Connect(t, address)
+		bed.Exec(t, pool, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '57014'; END $$`)
+		bed.Exec(t, pool, `CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON pglimit_token_bucket
 			DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.key LIKE 'refused%') EXECUTE FUNCTION refuse()`)
-		g := newSQLDoorway(t, driver, address, limiter.Config{})
+		g := bed.NewSQLDoorway(t, driver, address, limiter.Config{})
 		p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
-		refused := func(got answer) {
+		refused := func(got bed.Answer) {
 			t.Helper()
-			if !errors.Is(got.err, limiter.ErrUnavailable) || got.Allowed {
-				t.Errorf("%+v, %v", got.Result, got.err)
+			if !errors.Is(got.Err, limiter.ErrUnavailable) || got.Allowed {
+				t.Errorf("%+v, %v", got.Result, got.Err)
 			}
 		}
 		r, err := g.Allow(t.Context(), p, "refused")
-		refused(answer{r, err})
+		refused(bed.Answer{r, err})
 		r, err = g.Fill(t.Context(), p, "refused", 1)
-		refused(answer{r, err})
+		refused(bed.Answer{r, err})
 		if err := g.Block(t.Context(), p, "refused", time.Hour); !errors.Is(err, limiter.ErrUnavailable) {
 			t.Errorf("a block: %v", err)
 		}
-		g.close()
-		first := g.ask(t.Context(), p.Ask("first", 1))
-		many := []<-chan answer{g.ask(t.Context(), p.Ask("refused", 1)), g.ask(t.Context(), p.Ask("refused too", 1))}
-		g.open()
-		soon(t, "the first", first)
+		g.Shut()
+		first := g.Queue(t.Context(), p.Ask("first", 1))
+		many := []<-chan bed.Answer{g.Queue(t.Context(), p.Ask("refused", 1)), g.Queue(t.Context(), p.Ask("refused too", 1))}
+		g.Reopen()
+		bed.ResultOf(t, "the first", first)
 		for _, a := range many {
 			refused(<-a)
 		}
@@ -83,11 +84,11 @@ func TestSQLAnswersAreCommitted(t *testing.T) {
 // TestSQLOwnTransaction: what is sent as one commits if all went well, and else
 // rolls back.
 func TestSQLOwnTransaction(t *testing.T) {
-	overDrivers(t, func(t *testing.T, driver string) {
-		address := newDatabase(t)
-		pool := connect(t, address)
-		exec(t, pool, "CREATE TABLE notes (note text PRIMARY KEY)")
-		own := sqldb.NewPool(connectSQL(t, driver, address))
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		address := bed.NewDatabase(t)
+		pool := bed.Connect(t, address)
+		bed.Exec(t, pool, "CREATE TABLE notes (note text PRIMARY KEY)")
+		own := sqldb.NewPool(bed.ConnectSQL(t, driver, address))
 		changed := errors.New("changed my mind")
 		ctx, cancel := context.WithCancel(t.Context())
 		for note, c := range map[string]struct {
@@ -109,7 +110,7 @@ func TestSQLOwnTransaction(t *testing.T) {
 				t.Errorf("%s: %v, want %v", note, err, c.want)
 			}
 		}
-		if notes := one[string](t, pool, "SELECT string_agg(note, ' ') FROM notes"); notes != "kept" {
+		if notes := bed.Value[string](t, pool, "SELECT string_agg(note, ' ') FROM notes"); notes != "kept" {
 			t.Errorf("there are %s", notes)
 		}
 	})
@@ -118,48 +119,48 @@ func TestSQLOwnTransaction(t *testing.T) {
 // TestSQLFindsClosedConnections: connections that the server closed while nobody
 // used them cost no caller its answer.
 func TestSQLFindsClosedConnections(t *testing.T) {
-	overDrivers(t, func(t *testing.T, driver string) {
-		address := newDatabase(t)
-		pool := connect(t, address)
-		db := connectSQL(t, driver, address)
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		address := bed.NewDatabase(t)
+		pool := bed.Connect(t, address)
+		db := bed.ConnectSQL(t, driver, address)
 		db.SetMaxIdleConns(3)
 		p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 		closeAll := func() {
-			idle(t, db, 3)
-			exec(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
-			eventually(t, "all have ended", func(ctx context.Context) (bool, error) {
+			bed.IdleSession(t, db, 3)
+			bed.Exec(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+			bed.Eventually(t, "all have ended", func(ctx context.Context) (bool, error) {
 				var n int
 				err := pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`).Scan(&n)
 				return n == 0, err
 			})
 		}
 		closeAll()
-		l := newSQL(t, db, nil)
-		must(t)(l.Allow(t.Context(), p, "k"))
+		l := bed.NewSQL(t, db, nil)
+		bed.Must(t)(l.Allow(t.Context(), p, "k"))
 		closeAll()
 		// A moment ago all was well, so this one may find it out; no other does.
 		if _, err := l.Allow(t.Context(), p, "k"); err != nil && !errors.Is(err, limiter.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
-		must(t)(l.Allow(t.Context(), p, "k"))
-		must(t)(l.Allow(t.Context(), p, "k"))
+		bed.Must(t)(l.Allow(t.Context(), p, "k"))
+		bed.Must(t)(l.Allow(t.Context(), p, "k"))
 	})
 }
 
 // TestSQLTimeoutHolds: Config.Timeout and the caller's deadline hold over
 // drivers that wait for the server's word, while a row is held.
 func TestSQLTimeoutHolds(t *testing.T) {
-	overDrivers(t, func(t *testing.T, driver string) {
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		ctx := t.Context()
-		db := connectSQL(t, driver, newDatabase(t))
-		l := newSQL(t, db, &limiter.Config{Timeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler), BreakAfter: -1})
+		db := bed.ConnectSQL(t, driver, bed.NewDatabase(t))
+		l := bed.NewSQL(t, db, &limiter.Config{Timeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler), BreakAfter: -1})
 		p := limiter.Policy{Name: "held", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}
 		tx, err := db.Begin()
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer tx.Rollback()
-		must(t)(l.InSQLTx(tx).Allow(ctx, p, "k"))
+		bed.Must(t)(l.InSQLTx(tx).Allow(ctx, p, "k"))
 		if _, err = l.Allow(ctx, p, "k"); !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
 			t.Errorf("closed: got %v", err)
 		}
@@ -167,10 +168,10 @@ func TestSQLTimeoutHolds(t *testing.T) {
 			t.Errorf("a statement of its own: got %v", err)
 		}
 		p.OnError = limiter.FailOpen
-		if r := must(t)(l.Allow(ctx, p, "k")); !r.Allowed || r.Source != limiter.SourceDegraded {
+		if r := bed.Must(t)(l.Allow(ctx, p, "k")); !r.Allowed || r.Source != limiter.SourceDegraded {
 			t.Errorf("open: %+v", r)
 		}
-		unbounded := newSQL(t, db, &limiter.Config{Timeout: -1})
+		unbounded := bed.NewSQL(t, db, &limiter.Config{Timeout: -1})
 		own, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
 		if _, err := unbounded.Fill(own, p, "k", 1); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, limiter.ErrUnavailable) {
@@ -183,18 +184,18 @@ func TestSQLTimeoutHolds(t *testing.T) {
 // opens the breaker; wherever it stops, in a database of a stricter isolation
 // too, where each decision is a transaction.
 func TestSQLServerHangs(t *testing.T) {
-	overDrivers(t, func(t *testing.T, driver string) {
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		for _, c := range []struct{ isolation, at string }{
 			{"read committed", ""}, {"read committed", "INSERT 0 1"},
 			{"repeatable read", ""}, {"repeatable read", "INSERT 0 1"}, {"repeatable read", "COMMIT"},
 		} {
 			t.Run(c.isolation+", "+c.at, func(t *testing.T) {
 				t.Parallel()
-				address := newDatabase(t)
-				pool := connect(t, address)
+				address := bed.NewDatabase(t)
+				pool := bed.Connect(t, address)
 				isolated(t, pool, c.isolation)
 				w := newWire(t, address)
-				l := newSQL(t, connectSQL(t, driver, w.url), &limiter.Config{Timeout: 2 * time.Second, BreakAfter: 3, BreakFor: time.Hour})
+				l := bed.NewSQL(t, bed.ConnectSQL(t, driver, w.url), &limiter.Config{Timeout: 2 * time.Second, BreakAfter: 3, BreakFor: time.Hour})
 				p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
 				meetsConflict(t, pool, l, p)
 				w.stall(c.at)
@@ -205,16 +206,16 @@ func TestSQLServerHangs(t *testing.T) {
 					func() (limiter.Result, error) { return limiter.Result{}, l.Block(t.Context(), p, "k", time.Hour) },
 				}
 				for i, ask := range asks {
-					answers := make(chan answer, 1)
+					answers := make(chan bed.Answer, 1)
 					go func() {
 						r, err := ask()
-						answers <- answer{r, err}
+						answers <- bed.Answer{r, err}
 					}()
 					late := time.NewTimer(30 * time.Second) // against hanging for ever
 					select {
 					case got := <-answers:
-						if !errors.Is(got.err, limiter.ErrUnavailable) || !errors.Is(got.err, context.DeadlineExceeded) {
-							t.Errorf("ask %d: %+v, %v", i, got.Result, got.err)
+						if !errors.Is(got.Err, limiter.ErrUnavailable) || !errors.Is(got.Err, context.DeadlineExceeded) {
+							t.Errorf("ask %d: %+v, %v", i, got.Result, got.Err)
 						}
 					case <-late.C:
 						t.Fatalf("ask %d: no answer", i)
@@ -233,7 +234,7 @@ func TestSQLServerHangs(t *testing.T) {
 // on connections that are opened from now on.
 func isolated(t *testing.T, pool *pgxpool.Pool, level string) {
 	t.Helper()
-	exec(t, pool, `DO $$ BEGIN EXECUTE format(
+	bed.Exec(t, pool, `DO $$ BEGIN EXECUTE format(
 		'ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+level+`'); END $$`)
 }
 
@@ -241,18 +242,18 @@ func isolated(t *testing.T, pool *pgxpool.Pool, level string) {
 // how it finds out about the database's isolation.
 func meetsConflict(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter, p limiter.Policy) {
 	t.Helper()
-	must(t)(l.Fill(t.Context(), p, "k", 1))
-	tx := begin(t, pool, pgx.TxOptions{})
-	must(t)(l.InTx(tx).Fill(t.Context(), p, "k", 1))
-	filled := make(chan answer, 1)
+	bed.Must(t)(l.Fill(t.Context(), p, "k", 1))
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	bed.Must(t)(l.InTx(tx).Fill(t.Context(), p, "k", 1))
+	filled := make(chan bed.Answer, 1)
 	go func() {
 		r, err := l.Fill(t.Context(), p, "k", 1)
-		filled <- answer{r, err}
+		filled <- bed.Answer{r, err}
 	}()
-	eventually(t, "it waits for the row", func(ctx context.Context) (bool, error) {
-		n, err := blocked(ctx, pool)
+	bed.Eventually(t, "it waits for the row", func(ctx context.Context) (bool, error) {
+		n, err := bed.Blocked(ctx, pool)
 		return n == 1, err
 	})
-	commit(t, tx)
-	soon(t, "whom a conflict met", filled)
+	bed.Commit(t, tx)
+	bed.ResultOf(t, "whom a conflict met", filled)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/lib/pq"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -69,43 +70,43 @@ func effects(ctx context.Context, p limiter.Policy) []effect {
 // TestEveryTxRollsBack: whoever's transaction it is, every verb's effect goes
 // with it, and stays with it.
 func TestEveryTxRollsBack(t *testing.T) {
-	inEachWay(t, false, func(t *testing.T, w way, p limiter.Policy) {
+	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		ctx := t.Context()
 		p.BlockFor = time.Hour
-		must(t)(w.l.AllowN(ctx, p, "k", 4))
+		bed.Must(t)(w.L.AllowN(ctx, p, "k", 4))
 		for _, e := range effects(ctx, p) {
-			tx := w.start(t)
+			tx := w.Start(t)
 			if err := e.do(tx.Tx); err != nil {
-				t.Fatalf("%s, %s: %v", variant(p), e.name, err)
+				t.Fatalf("%s, %s: %v", bed.Variant(p), e.name, err)
 			}
-			if r := must(t)(tx.Check(ctx, p, "k", 0)); r.Allowed && near(r.Level, 4) {
-				t.Errorf("%s, %s: no effect inside the transaction: %+v", variant(p), e.name, r)
+			if r := bed.Must(t)(tx.Check(ctx, p, "k", 0)); r.Allowed && bed.Near(r.Level, 4) {
+				t.Errorf("%s, %s: no effect inside the transaction: %+v", bed.Variant(p), e.name, r)
 			}
-			tx.end(t, false)
-			if r := must(t)(w.l.Check(ctx, p, "k", 0)); !r.Allowed || !near(r.Level, 4) {
-				t.Errorf("%s, %s: left after the rollback: %+v", variant(p), e.name, r)
+			tx.End(t, false)
+			if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed || !bed.Near(r.Level, 4) {
+				t.Errorf("%s, %s: left after the rollback: %+v", bed.Variant(p), e.name, r)
 			}
 		}
-		tx := w.start(t)
-		must(t)(tx.AllowN(ctx, p, "k", 3))
-		must(t)(tx.AllowN(ctx, p, "k", 9))
-		tx.end(t, true)
-		if r := must(t)(w.l.Check(ctx, p, "k", 0)); r.Allowed || !near(r.Level, 7) {
-			t.Errorf("%s: after the commit, with a block: %+v", variant(p), r)
+		tx := w.Start(t)
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 3))
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 9))
+		tx.End(t, true)
+		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); r.Allowed || !bed.Near(r.Level, 7) {
+			t.Errorf("%s: after the commit, with a block: %+v", bed.Variant(p), r)
 		}
-		if err := w.l.Unblock(ctx, p, "k"); err != nil {
+		if err := w.L.Unblock(ctx, p, "k"); err != nil {
 			t.Fatal(err)
 		}
-		tx = w.start(t)
+		tx = w.Start(t)
 		if err := tx.Block(ctx, p, "k", time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		if err := tx.Unblock(ctx, p, "k"); err != nil {
 			t.Fatal(err)
 		}
-		tx.end(t, true)
-		if r := must(t)(w.l.Check(ctx, p, "k", 0)); !r.Allowed {
-			t.Errorf("%s: unblocked, and committed: %+v", variant(p), r)
+		tx.End(t, true)
+		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed {
+			t.Errorf("%s: unblocked, and committed: %+v", bed.Variant(p), r)
 		}
 	})
 }
@@ -113,48 +114,48 @@ func TestEveryTxRollsBack(t *testing.T) {
 // TestTxTakesOneConnection: with a pool of one, which the transaction has, all
 // verbs go on. That the context ends is against hanging for ever.
 func TestTxTakesOneConnection(t *testing.T) {
-	inEachWay(t, true, func(t *testing.T, w way, p limiter.Policy) {
+	bed.InEachWay(t, true, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		tx := w.start(t)
+		tx := w.Start(t)
 		for _, e := range effects(ctx, p) {
 			if err := e.do(tx.Tx); err != nil {
-				t.Fatalf("%s, %s: %v", variant(p), e.name, err)
+				t.Fatalf("%s, %s: %v", bed.Variant(p), e.name, err)
 			}
 		}
-		must(t)(tx.Check(ctx, p, "k", 1))
+		bed.Must(t)(tx.Check(ctx, p, "k", 1))
 		if err := tx.Unblock(ctx, p, "k"); err != nil {
-			t.Errorf("%s, unblock: %v", variant(p), err)
+			t.Errorf("%s, unblock: %v", bed.Variant(p), err)
 		}
-		tx.end(t, true)
+		tx.End(t, true)
 	})
 }
 
 // TestTxKeepsTheCallersSettings: the verbs change neither how the caller's rows
 // commit nor how long its statements may take.
 func TestTxKeepsTheCallersSettings(t *testing.T) {
-	inEachWay(t, false, func(t *testing.T, w way, p limiter.Policy) {
+	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		for durability, commit := range map[limiter.Durability]string{limiter.Durable: "off", limiter.Relaxed: "on"} {
 			p.Durability = durability
 			settings := map[string]string{"synchronous_commit": commit, "lock_timeout": "1234ms", "statement_timeout": "56789ms"}
-			tx := w.start(t)
+			tx := w.Start(t)
 			for name, value := range settings {
-				if err := tx.exec(t.Context(), "SET LOCAL "+name+" = '"+value+"'"); err != nil {
+				if err := tx.Exec(t.Context(), "SET LOCAL "+name+" = '"+value+"'"); err != nil {
 					t.Fatal(err)
 				}
 			}
 			for _, e := range effects(t.Context(), p) {
 				if err := e.do(tx.Tx); err != nil {
-					t.Fatalf("%s, %s: %v", variant(p), e.name, err)
+					t.Fatalf("%s, %s: %v", bed.Variant(p), e.name, err)
 				}
 				for name, want := range settings {
 					var got string
-					if err := tx.read(t.Context(), "SHOW "+name, &got); err != nil || got != want {
-						t.Errorf("%s, %s: %s is %s, was %s (%v)", variant(p), e.name, name, got, want, err)
+					if err := tx.Read(t.Context(), "SHOW "+name, &got); err != nil || got != want {
+						t.Errorf("%s, %s: %s is %s, was %s (%v)", bed.Variant(p), e.name, name, got, want, err)
 					}
 				}
 			}
-			tx.end(t, false)
+			tx.End(t, false)
 		}
 	})
 }
@@ -162,30 +163,30 @@ func TestTxKeepsTheCallersSettings(t *testing.T) {
 // TestTxRemembersNothing: denials in a transaction are the database's, each of
 // them, and neither come from what was remembered before nor are remembered.
 func TestTxRemembersNothing(t *testing.T) {
-	inEachWay(t, false, func(t *testing.T, w way, p limiter.Policy) {
+	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		ctx := t.Context()
-		must(t)(w.l.AllowN(ctx, p, "k", 10))
+		bed.Must(t)(w.L.AllowN(ctx, p, "k", 10))
 		for range 2 { // which this limiter remembers from now on
-			must(t)(w.l.Allow(ctx, p, "k"))
+			bed.Must(t)(w.L.Allow(ctx, p, "k"))
 		}
-		tx := w.start(t)
+		tx := w.Start(t)
 		for range 2 {
-			if r := must(t)(tx.Allow(ctx, p, "k")); r.Allowed || r.Source != limiter.SourceDatabase {
-				t.Errorf("%s: in the transaction: %+v", variant(p), r)
+			if r := bed.Must(t)(tx.Allow(ctx, p, "k")); r.Allowed || r.Source != limiter.SourceDatabase {
+				t.Errorf("%s: in the transaction: %+v", bed.Variant(p), r)
 			}
 		}
 		if err := tx.Reset(ctx, p, "k"); err != nil {
 			t.Fatal(err)
 		}
-		if r := must(t)(tx.AllowN(ctx, p, "k", 10)); !r.Allowed {
-			t.Errorf("%s: after a reset in the transaction: %+v", variant(p), r)
+		if r := bed.Must(t)(tx.AllowN(ctx, p, "k", 10)); !r.Allowed {
+			t.Errorf("%s: after a reset in the transaction: %+v", bed.Variant(p), r)
 		}
-		must(t)(tx.Allow(ctx, p, "k")) // a denial, soon undone
-		must(t)(tx.AllowN(ctx, p, "other", 10))
-		must(t)(tx.Allow(ctx, p, "other"))
-		tx.end(t, false)
-		if r := must(t)(w.l.Allow(ctx, p, "other")); !r.Allowed || r.Source != limiter.SourceDatabase {
-			t.Errorf("%s: what was denied in a transaction that is gone: %+v", variant(p), r)
+		bed.Must(t)(tx.Allow(ctx, p, "k")) // a denial, soon undone
+		bed.Must(t)(tx.AllowN(ctx, p, "other", 10))
+		bed.Must(t)(tx.Allow(ctx, p, "other"))
+		tx.End(t, false)
+		if r := bed.Must(t)(w.L.Allow(ctx, p, "other")); !r.Allowed || r.Source != limiter.SourceDatabase {
+			t.Errorf("%s: what was denied in a transaction that is gone: %+v", bed.Variant(p), r)
 		}
 	})
 }
@@ -195,78 +196,78 @@ func TestTxRemembersNothing(t *testing.T) {
 // transaction again helps.
 func TestTxConflicts(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	check := func(t *testing.T, w way, r limiter.Result, err error, code string) {
+	address := bed.NewDatabase(t)
+	check := func(t *testing.T, w bed.Way, r limiter.Result, err error, code string) {
 		t.Helper()
 		var ofPgx *pgconn.PgError
 		var ofPq *pq.Error
 		var got string
 		switch {
-		case errors.As(err, &ofPgx) && !w.pq:
+		case errors.As(err, &ofPgx) && !w.PQ:
 			got = ofPgx.Code
-		case errors.As(err, &ofPq) && w.pq:
+		case errors.As(err, &ofPq) && w.PQ:
 			got = string(ofPq.Code)
 		}
 		if !errors.Is(err, limiter.ErrRetryTx) || errors.Is(err, limiter.ErrUnavailable) || got != code || r.Allowed {
 			t.Errorf("got %+v, %v, want ErrRetryTx around %s", r, err, code)
 		}
 	}
-	again := func(t *testing.T, w way, p limiter.Policy, key string) {
+	again := func(t *testing.T, w bed.Way, p limiter.Policy, key string) {
 		t.Helper()
-		tx := w.start(t)
-		if r := must(t)(tx.Allow(t.Context(), p, key)); !r.Allowed {
+		tx := w.Start(t)
+		if r := bed.Must(t)(tx.Allow(t.Context(), p, key)); !r.Allowed {
 			t.Errorf("once more: %+v", r)
 		}
-		tx.end(t, true)
+		tx.End(t, true)
 	}
-	for _, w := range ways(t, address, false) {
+	for _, w := range bed.Ways(t, address, false) {
 		p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
-		t.Run(w.name+", 40001", func(t *testing.T) {
+		t.Run(w.Name+", 40001", func(t *testing.T) {
 			t.Parallel()
 			key := t.Name()
-			tx := w.start(t, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
-			must(t)(w.l.Allow(t.Context(), p, key))
+			tx := w.Start(t, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
+			bed.Must(t)(w.L.Allow(t.Context(), p, key))
 			r, err := tx.Allow(t.Context(), p, key)
 			check(t, w, r, err, "40001")
-			tx.end(t, false)
+			tx.End(t, false)
 			again(t, w, p, key)
 		})
-		t.Run(w.name+", 55P03", func(t *testing.T) {
+		t.Run(w.Name+", 55P03", func(t *testing.T) {
 			t.Parallel()
 			key := t.Name()
-			holds := w.start(t)
-			must(t)(holds.Allow(t.Context(), p, key))
-			tx := w.start(t, "SET LOCAL lock_timeout = '20ms'")
+			holds := w.Start(t)
+			bed.Must(t)(holds.Allow(t.Context(), p, key))
+			tx := w.Start(t, "SET LOCAL lock_timeout = '20ms'")
 			r, err := tx.Allow(t.Context(), p, key)
 			check(t, w, r, err, "55P03")
-			tx.end(t, false)
-			holds.end(t, true)
+			tx.End(t, false)
+			holds.End(t, true)
 			again(t, w, p, key)
 		})
-		t.Run(w.name+", 40P01", func(t *testing.T) {
+		t.Run(w.Name+", 40P01", func(t *testing.T) {
 			t.Parallel()
 			keys := []string{t.Name() + " 1", t.Name() + " 2"}
-			var txs []*transaction
+			var txs []*bed.Transaction
 			for _, key := range keys {
-				tx := w.start(t)
-				must(t)(tx.Allow(t.Context(), p, key))
+				tx := w.Start(t)
+				bed.Must(t)(tx.Allow(t.Context(), p, key))
 				txs = append(txs, tx)
 			}
-			answers := make(chan answer, 2)
+			answers := make(chan bed.Answer, 2)
 			for i, tx := range txs {
 				go func() {
 					r, err := tx.Allow(t.Context(), p, keys[1-i])
-					_ = tx.close(context.Background(), err == nil) // lets the other one go on
-					answers <- answer{r, err}
+					_ = tx.Close(context.Background(), err == nil) // lets the other one go on
+					answers <- bed.Answer{r, err}
 				}()
 			}
 			first, second := <-answers, <-answers
-			if first.err == nil {
+			if first.Err == nil {
 				first, second = second, first
 			}
-			check(t, w, first.Result, first.err, "40P01")
-			if second.err != nil || !second.Allowed {
-				t.Errorf("the other one: %+v, %v", second.Result, second.err)
+			check(t, w, first.Result, first.Err, "40P01")
+			if second.Err != nil || !second.Allowed {
+				t.Errorf("the other one: %+v, %v", second.Result, second.Err)
 			}
 			again(t, w, p, keys[0])
 		})
@@ -278,30 +279,30 @@ func TestTxConflicts(t *testing.T) {
 func TestTxCancelled(t *testing.T) {
 	t.Parallel()
 	for _, w := range sqlWaysAlone(t) {
-		t.Run(w.name, func(t *testing.T) {
+		t.Run(w.Name, func(t *testing.T) {
 			t.Parallel()
 			p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
-			holds := w.start(t)
-			must(t)(holds.Allow(t.Context(), p, "held"))
-			tx := w.start(t)
-			must(t)(tx.AllowN(t.Context(), p, "k", 5))
+			holds := w.Start(t)
+			bed.Must(t)(holds.Allow(t.Context(), p, "held"))
+			tx := w.Start(t)
+			bed.Must(t)(tx.AllowN(t.Context(), p, "k", 5))
 			ctx, cancel := context.WithCancel(t.Context())
 			errs := make(chan error, 1)
 			go func() { _, err := tx.Allow(ctx, p, "held"); errs <- err }()
-			eventually(t, "it waits for the lock", func(ctx context.Context) (bool, error) {
-				n, err := blocked(ctx, w.pool)
+			bed.Eventually(t, "it waits for the lock", func(ctx context.Context) (bool, error) {
+				n, err := bed.Blocked(ctx, w.pool)
 				return n == 1, err
 			})
 			cancel()
 			if err := <-errs; !errors.Is(err, context.Canceled) || errors.Is(err, limiter.ErrUnavailable) {
 				t.Errorf("got %v", err)
 			}
-			_ = tx.close(t.Context(), false) // an error with some drivers: the connection is gone
-			holds.end(t, true)
-			if r := must(t)(w.l.Check(t.Context(), p, "k", 0)); r.Level != 0 {
+			_ = tx.Close(t.Context(), false) // an error with some drivers: the connection is gone
+			holds.End(t, true)
+			if r := bed.Must(t)(w.L.Check(t.Context(), p, "k", 0)); r.Level != 0 {
 				t.Errorf("left: %+v", r)
 			}
-			if r := must(t)(w.l.Check(t.Context(), p, "held", 0)); !near(r.Level, 1) {
+			if r := bed.Must(t)(w.L.Check(t.Context(), p, "held", 0)); !bed.Near(r.Level, 1) {
 				t.Errorf("the key that was held: %+v", r)
 			}
 		})
@@ -311,28 +312,28 @@ func TestTxCancelled(t *testing.T) {
 // TestTxGoesOn: neither a denial nor an ask that is refused before it is sent
 // fails the transaction; what the caller did commits.
 func TestTxGoesOn(t *testing.T) {
-	inEachWay(t, false, func(t *testing.T, w way, p limiter.Policy) {
+	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		ctx := t.Context()
-		tx := w.start(t)
-		must(t)(tx.AllowN(ctx, p, "k", 4))
-		if r := must(t)(tx.AllowN(ctx, p, "k", 7)); r.Allowed {
-			t.Errorf("%s: %+v", variant(p), r)
+		tx := w.Start(t)
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 4))
+		if r := bed.Must(t)(tx.AllowN(ctx, p, "k", 7)); r.Allowed {
+			t.Errorf("%s: %+v", bed.Variant(p), r)
 		}
 		if _, err := tx.Allow(ctx, p, ""); !errors.Is(err, limiter.ErrInvalid) {
-			t.Errorf("%s: the empty key: %v", variant(p), err)
+			t.Errorf("%s: the empty key: %v", bed.Variant(p), err)
 		}
 		if _, err := tx.AllowN(ctx, p, "k", -1); !errors.Is(err, limiter.ErrInvalid) {
-			t.Errorf("%s: a negative cost: %v", variant(p), err)
+			t.Errorf("%s: a negative cost: %v", bed.Variant(p), err)
 		}
 		if err := tx.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA"); !errors.Is(err, limiter.ErrNoHold) {
-			t.Errorf("%s: an unknown hold: %v", variant(p), err)
+			t.Errorf("%s: an unknown hold: %v", bed.Variant(p), err)
 		}
 		once := p.Ask("k", 1)
 		once.IdempotencyKey = "order 1"
-		must(t)(tx.Do(ctx, once))
+		bed.Must(t)(tx.Do(ctx, once))
 		once.Cost = 2
 		if _, err := tx.Do(ctx, once); !errors.Is(err, limiter.ErrInvalid) {
-			t.Errorf("%s: the same order at another cost: %v", variant(p), err)
+			t.Errorf("%s: the same order at another cost: %v", bed.Variant(p), err)
 		}
 		if p.Algorithm != limiter.LeakyBucketQueue {
 			h, err := tx.Reserve(ctx, p.Ask("k", 1), time.Hour)
@@ -340,16 +341,16 @@ func TestTxGoesOn(t *testing.T) {
 				err = tx.Cancel(ctx, h.ID)
 			}
 			if err != nil {
-				t.Fatalf("%s: %v", variant(p), err)
+				t.Fatalf("%s: %v", bed.Variant(p), err)
 			}
 			if _, err := tx.Settle(ctx, h.ID, 1); !errors.Is(err, limiter.ErrHoldEnded) {
-				t.Errorf("%s: a hold that has ended: %v", variant(p), err)
+				t.Errorf("%s: a hold that has ended: %v", bed.Variant(p), err)
 			}
 		}
-		must(t)(tx.AllowN(ctx, p, "k", 5))
-		tx.end(t, true)
-		if r := must(t)(w.l.Check(ctx, p, "k", 0)); !near(r.Level, 10) {
-			t.Errorf("%s: %+v", variant(p), r)
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 5))
+		tx.End(t, true)
+		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !bed.Near(r.Level, 10) {
+			t.Errorf("%s: %+v", bed.Variant(p), r)
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -103,7 +104,7 @@ $plant$`
 // SQL functions. Everything planted belongs to the test's own role by now, and
 // no other role may execute it.
 var planted = sync.OnceValues(func() (*throwaway.Template, error) {
-	return server.Template(context.Background(), "planted", plant)
+	return bed.Server().Template(context.Background(), "planted", plant)
 })
 
 func plant(ctx context.Context, pool *pgxpool.Pool) (err error) {
@@ -164,9 +165,9 @@ func called() ([]string, error) {
 func queryTexts() map[string]string {
 	texts := map[string]string{}
 	notes := noting(func(sql string) {
-		texts[sqlStatement.FindStringSubmatch(sql)[1]] = sql
+		texts[bed.SQLStatement.FindStringSubmatch(sql)[1]] = sql
 	})
-	callStatements(context.Background(), notes, every)
+	bed.CallStatements(context.Background(), notes, bed.EveryStatement)
 	return texts
 }
 
@@ -203,7 +204,7 @@ func plantedDatabase(t *testing.T) (address, aside string) {
 		t.Fatal(err)
 	}
 	address = template.New(t)
-	return withSearchPath(t, address, "public"), withSearchPath(t, address, "pg_catalog")
+	return bed.WithSearchPath(t, address, "public"), bed.WithSearchPath(t, address, "pg_catalog")
 }
 
 // roleOf returns the role of a URL.

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/migrations"
 )
 
@@ -56,7 +57,7 @@ func TestStrangersInSQLFunctions(t *testing.T) {
 	}
 	names := regexp.MustCompile(`\b[a-z_]+\b`)
 	for _, name := range slices.Sorted(maps.Keys(bodies)) {
-		declared := one[[]string](t, p.owner, `SELECT coalesce(proargnames, '{}') FROM pg_proc WHERE oid = $1::text::regprocedure`, name)
+		declared := bed.Value[[]string](t, p.owner, `SELECT coalesce(proargnames, '{}') FROM pg_proc WHERE oid = $1::text::regprocedure`, name)
 		text := names.ReplaceAllStringFunc(bodies[name], func(word string) string {
 			if at := slices.Index(declared, word); at >= 0 && !strings.Contains(bodies[name], "$") {
 				return fmt.Sprintf("$%d", at+1)
@@ -72,7 +73,7 @@ func TestStrangersInSQLFunctions(t *testing.T) {
 func TestStrangersInDefinitions(t *testing.T) {
 	t.Parallel()
 	_, aside := plantedDatabase(t)
-	rows, err := connect(t, aside).Query(t.Context(), `
+	rows, err := bed.Connect(t, aside).Query(t.Context(), `
 		SELECT pg_describe_object(d.classid, d.objid, 0) || ' uses ' || pg_describe_object(d.refclassid, d.refobjid, 0)
 		FROM pg_depend AS d
 		LEFT JOIN pg_proc AS p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
@@ -97,11 +98,11 @@ func TestStrangersInDefinitions(t *testing.T) {
 func TestStrangersInDown(t *testing.T) {
 	t.Parallel()
 	address, _ := plantedDatabase(t)
-	pool := connect(t, address)
+	pool := bed.Connect(t, address)
 	if err := migrations.DownFunctions(t.Context(), pool); err != nil {
 		t.Error(err)
 	}
-	down(t, pool, 0, allDown)
+	bed.StepsDown(t, pool, 0, bed.AllDown)
 }
 
 // probe finds what of the planted objects a statement uses: it explains the
@@ -115,11 +116,11 @@ type probe struct {
 func newProbe(t *testing.T) *probe {
 	t.Helper()
 	_, aside := plantedDatabase(t)
-	p := &probe{owner: connect(t, aside)}
-	role := withSearchPath(t, runtimeRole(t, aside), "public")
+	p := &probe{owner: bed.Connect(t, aside)}
+	role := bed.WithSearchPath(t, bed.RuntimeRole(t, aside), "public")
 	p.role = roleOf(t, role)
-	exec(t, p.owner, fmt.Sprintf(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %[1]s; GRANT USAGE ON SCHEMA pglimit TO %[1]s`, p.role))
-	p.conn = connectOnce(t, role)
+	bed.Exec(t, p.owner, fmt.Sprintf(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %[1]s; GRANT USAGE ON SCHEMA pglimit TO %[1]s`, p.role))
+	p.conn = bed.ConnectOnce(t, role)
 	for _, set := range []string{"SET plan_cache_mode = force_generic_plan", "SET enable_seqscan = off"} {
 		if _, err := p.conn.Exec(t.Context(), set); err != nil {
 			t.Fatal(err)
@@ -197,8 +198,8 @@ func (p *probe) uses(t *testing.T, text string, types ...string) (used []string)
 func (p *probe) allow(t *testing.T, verb, preposition string, names []string) {
 	t.Helper()
 	for _, name := range names {
-		sql := one[string](t, p.owner, `SELECT coalesce(string_agg(format('%s EXECUTE ON ROUTINE %s %s %I', $1::text, oid::regprocedure, $2::text, $3::text), '; '), '')
+		sql := bed.Value[string](t, p.owner, `SELECT coalesce(string_agg(format('%s EXECUTE ON ROUTINE %s %s %I', $1::text, oid::regprocedure, $2::text, $3::text), '; '), '')
 			FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname = $4`, verb, preposition, p.role, name)
-		exec(t, p.owner, sql)
+		bed.Exec(t, p.owner, sql)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
@@ -23,9 +24,9 @@ import (
 func TestStrangersInVectors(t *testing.T) {
 	t.Parallel()
 	address, _ := plantedDatabase(t)
-	pool := connect(t, address)
+	pool := bed.Connect(t, address)
 	conformance.Run(t, "../testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
-		return newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+		return bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
 	})
 }
 
@@ -35,9 +36,9 @@ func TestStrangersInVectors(t *testing.T) {
 func TestStrangersInVerbs(t *testing.T) {
 	t.Parallel()
 	address, _ := plantedDatabase(t)
-	pool := connect(t, address)
+	pool := bed.Connect(t, address)
 	clock := new(conformance.Clock)
-	l := newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
 	tries := 0
 	try := func(what string, err error) {
 		t.Helper()
@@ -49,7 +50,7 @@ func TestStrangersInVerbs(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	policies := variants(10, 10*time.Second)
+	policies := bed.Variants(10, 10*time.Second)
 	for i := range policies {
 		policies[i].BlockFor = time.Second
 	}
@@ -62,11 +63,11 @@ func TestStrangersInVerbs(t *testing.T) {
 			tryFunctions(t, pool, p, clock, try)
 		}
 		tryTogether(t, l, policies, try)
-		for _, conn := range sqlDrivers {
-			database := newSQL(t, connectSQL(t, conn, address), &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+		for _, conn := range bed.SQLDrivers {
+			database := bed.NewSQL(t, bed.ConnectSQL(t, conn, address), &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
 			for _, p := range policies {
 				_, err := database.AllowUpTo(t.Context(), p, conn, 3)
-				try(conn+" "+variant(p), err)
+				try(conn+" "+bed.Variant(p), err)
 			}
 		}
 		for _, view := range limitViews() {
@@ -100,19 +101,19 @@ func tryVerbs(t *testing.T, l *limiter.Limiter, p limiter.Policy, try func(strin
 	t.Helper()
 	ctx := t.Context()
 	queue := p.Algorithm == limiter.LeakyBucketQueue
-	for _, op := range slices.Compact(append(ops(p.Algorithm), "allow", "unblock")) {
+	for _, op := range slices.Compact(append(bed.Operations(p.Algorithm), "allow", "unblock")) {
 		_, err := conformance.Do(ctx, l, p, op, "k", 2)
-		try(variant(p)+" "+op, err)
+		try(bed.Variant(p)+" "+op, err)
 	}
 	for _, units := range []float64{1.5, 20, 0.5} { // granted, denied and blocked
 		_, err := l.AllowN(ctx, p, "denied", units)
-		try(variant(p)+" allow", err)
+		try(bed.Variant(p)+" allow", err)
 	}
 	_, err := l.Statement(ctx, p, "k")
-	try(variant(p)+" statement", err)
+	try(bed.Variant(p)+" statement", err)
 	for range 2 {
 		_, err = l.Do(ctx, limiter.Ask{Policy: p, Key: "once", Cost: 1, IdempotencyKey: "order 7"})
-		try(variant(p)+" under an idempotency key", err)
+		try(bed.Variant(p)+" under an idempotency key", err)
 	}
 	if queue {
 		try("wait", l.Wait(ctx, p, "wait", 0.001))
@@ -127,7 +128,7 @@ func tryVerbs(t *testing.T, l *limiter.Limiter, p limiter.Policy, try func(strin
 	}
 	for _, end := range []string{"settle", "spend more", "cancel", "expire"} {
 		hold, err := l.Reserve(ctx, p.Ask("held "+end, 2), time.Second)
-		try(variant(p)+" reserve", err)
+		try(bed.Variant(p)+" reserve", err)
 		switch {
 		case err != nil || hold.ID == "":
 		case end == "settle":
@@ -137,7 +138,7 @@ func tryVerbs(t *testing.T, l *limiter.Limiter, p limiter.Policy, try func(strin
 		case end == "cancel":
 			err = l.Cancel(ctx, hold.ID)
 		}
-		try(variant(p)+" "+end, err)
+		try(bed.Variant(p)+" "+end, err)
 	}
 }
 
@@ -161,7 +162,7 @@ func tryTogether(t *testing.T, l *limiter.Limiter, policies []limiter.Policy, tr
 			_, err := l.AllowN(t.Context(), p, fmt.Sprintf("crowd %d", i%16), 1)
 			mu.Lock()
 			defer mu.Unlock()
-			try("a crowd's "+variant(p), err)
+			try("a crowd's "+bed.Variant(p), err)
 		})
 	}
 	all.Wait()
@@ -176,22 +177,22 @@ func tryFunctions(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, clock *con
 		return
 	}
 	now := clock.Now()
-	for _, op := range slices.Compact(append(ops(p.Algorithm), "allow", "unblock")) {
-		_, err := callFunction(t.Context(), pool, p, op, "sql", 2, &now)
-		try("function "+variant(p)+" "+op, err)
+	for _, op := range slices.Compact(append(bed.Operations(p.Algorithm), "allow", "unblock")) {
+		_, err := bed.CallFunction(t.Context(), pool, p, op, "sql", 2, &now)
+		try("function "+bed.Variant(p)+" "+op, err)
 	}
 	if p.Algorithm == limiter.LeakyBucketQueue {
 		return
 	}
-	sql, args := functionCall(p, "reserve", "sql held", 2, &now)
+	sql, args := bed.FunctionCall(p, "reserve", "sql held", 2, &now)
 	sql = strings.Replace(strings.Replace(sql, "(", "(ttl_s => 1, ", 1), "*", "hold", 1)
 	for _, end := range []string{"SELECT pglimit.settle($1, 1.5, $2)", "SELECT pglimit.cancel($1, $2)", ""} {
 		var hold *string
 		err := pool.QueryRow(t.Context(), sql, args...).Scan(&hold)
-		try("function reserve "+variant(p), err)
+		try("function reserve "+bed.Variant(p), err)
 		if hold != nil && end != "" {
 			_, err = pool.Exec(t.Context(), end, *hold, now)
-			try(end+" "+variant(p), err)
+			try(end+" "+bed.Variant(p), err)
 		}
 	}
 }
@@ -200,9 +201,9 @@ func tryFunctions(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, clock *con
 func TestStrangersInTransactions(t *testing.T) {
 	t.Parallel()
 	address, _ := plantedDatabase(t)
-	pool := connect(t, address)
-	l := newLimiter(t, pool, nil)
-	policies := variants(10, time.Hour)
+	pool := bed.Connect(t, address)
+	l := bed.NewLimiter(t, pool, nil)
+	policies := bed.Variants(10, time.Hour)
 	for _, p := range policies {
 		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			in := l.InTx(tx)
@@ -215,7 +216,7 @@ func TestStrangersInTransactions(t *testing.T) {
 			return err
 		})
 		if err != nil {
-			t.Errorf("%s: %v", variant(p), err)
+			t.Errorf("%s: %v", bed.Variant(p), err)
 		}
 	}
 }

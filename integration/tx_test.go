@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -16,13 +17,13 @@ import (
 func TestTxRollsBackWithTheCaller(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
-	l := newLimiter(t, pool, nil)
-	for _, p := range variants(10, 1000*time.Hour) {
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
 		p.BlockFor = time.Hour
-		t.Run(variant(p), func(t *testing.T) {
+		t.Run(bed.Variant(p), func(t *testing.T) {
 			t.Parallel()
-			must(t)(l.AllowN(ctx, p, "k", 4))
+			bed.Must(t)(l.AllowN(ctx, p, "k", 4))
 			effects := map[string]func(tx *limiter.Tx) error{
 				"allow": func(tx *limiter.Tx) error { _, err := tx.AllowN(ctx, p, "k", 3); return err },
 				"upto":  func(tx *limiter.Tx) error { _, err := tx.AllowUpTo(ctx, p, "k", 9); return err },
@@ -35,27 +36,27 @@ func TestTxRollsBackWithTheCaller(t *testing.T) {
 				effects["refund"] = func(tx *limiter.Tx) error { _, err := tx.Refund(ctx, p, "k", 2); return err }
 			}
 			for name, effect := range effects {
-				tx := begin(t, pool, pgx.TxOptions{})
+				tx := bed.Begin(t, pool, pgx.TxOptions{})
 				if err := effect(l.InTx(tx)); err != nil {
 					t.Fatalf("%s: %v", name, err)
 				}
-				inside := must(t)(l.InTx(tx).Check(ctx, p, "k", 0))
-				if inside.Allowed && near(inside.Level, 4) {
+				inside := bed.Must(t)(l.InTx(tx).Check(ctx, p, "k", 0))
+				if inside.Allowed && bed.Near(inside.Level, 4) {
 					t.Errorf("%s: no effect inside the transaction: %+v", name, inside)
 				}
 				if err := tx.Rollback(ctx); err != nil {
 					t.Fatal(err)
 				}
-				if r := must(t)(l.Check(ctx, p, "k", 0)); !r.Allowed || !near(r.Level, 4) {
+				if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); !r.Allowed || !bed.Near(r.Level, 4) {
 					t.Errorf("%s: left after the rollback: %+v", name, r)
 				}
 			}
-			tx := begin(t, pool, pgx.TxOptions{})
-			must(t)(l.InTx(tx).AllowN(ctx, p, "k", 3))
+			tx := bed.Begin(t, pool, pgx.TxOptions{})
+			bed.Must(t)(l.InTx(tx).AllowN(ctx, p, "k", 3))
 			if err := tx.Commit(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if r := must(t)(l.Check(ctx, p, "k", 0)); !near(r.Level, 7) {
+			if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); !bed.Near(r.Level, 7) {
 				t.Errorf("after the commit: %+v", r)
 			}
 		})
@@ -67,15 +68,15 @@ func TestTxRollsBackWithTheCaller(t *testing.T) {
 func TestTxConflictsAreErrRetryTx(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t)
-	l := newLimiter(t, pool, nil)
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "retry", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}
-	tx := begin(t, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	tx := bed.Begin(t, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	var one int
 	if err := tx.QueryRow(ctx, "SELECT 1").Scan(&one); err != nil { // takes the snapshot
 		t.Fatal(err)
 	}
-	must(t)(l.Allow(ctx, p, "k"))
+	bed.Must(t)(l.Allow(ctx, p, "k"))
 	p.OnError = limiter.FailOpen // fails closed in a transaction all the same
 	_, err := l.InTx(tx).Allow(ctx, p, "k")
 	var pgErr *pgconn.PgError
@@ -83,17 +84,3 @@ func TestTxConflictsAreErrRetryTx(t *testing.T) {
 		t.Errorf("got %v, want ErrRetryTx around 40001", err)
 	}
 }
-
-func begin(t testing.TB, pool interface {
-	BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error)
-}, options pgx.TxOptions) pgx.Tx {
-	t.Helper()
-	tx, err := pool.BeginTx(context.Background(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	return tx
-}
-
-func near(a, b float64) bool { return a-b < 1e-3 && b-a < 1e-3 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -25,7 +26,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // holds what they answer, as JSON and as text, to a file.
 func TestVerbsGolden(t *testing.T) {
 	t.Parallel()
-	asJSON, asText := newDatabase(t), newDatabase(t)
+	asJSON, asText := bed.NewDatabase(t), bed.NewDatabase(t)
 	var got strings.Builder
 	for _, line := range []string{
 		"check --algorithm fixed_window --limit 5 --period 1000h alice",
@@ -54,8 +55,8 @@ func TestVerbsGolden(t *testing.T) {
 		"janitor --once",
 	} {
 		// The same on two databases: each line moves on.
-		code, stdout, _ := pglimit(t, asJSON, strings.Fields(line+" --json")...)
-		textCode, text, _ := pglimit(t, asText, strings.Fields(line)...)
+		code, stdout, _ := bed.Pglimit(t, asJSON, strings.Fields(line+" --json")...)
+		textCode, text, _ := bed.Pglimit(t, asText, strings.Fields(line)...)
 		if code != textCode {
 			t.Errorf("%s: exit code %d with --json, %d without", line, code, textCode)
 		}
@@ -115,7 +116,7 @@ func withoutTimes(t *testing.T, text string) string {
 // TestVerbsExitCodes: 0 allowed or done, 1 denied, 2 usage, 3 database.
 func TestVerbsExitCodes(t *testing.T) {
 	t.Parallel()
-	address, bare := newDatabase(t), emptyDatabase(t)
+	address, bare := bed.NewDatabase(t), bed.EmptyDatabase(t)
 	for _, c := range []struct {
 		database, args string
 		code           int
@@ -144,7 +145,7 @@ func TestVerbsExitCodes(t *testing.T) {
 		{"postgres://nobody@127.0.0.1:1/none", "version", 3, "connect"},
 		{"postgres://nobody@127.0.0.1:1/none", "refund --limit 1 k", 3, "connect"},
 	} {
-		code, stdout, stderr := pglimit(t, c.database, strings.Fields(c.args)...)
+		code, stdout, stderr := bed.Pglimit(t, c.database, strings.Fields(c.args)...)
 		if code != c.code || !strings.Contains(stderr, c.want) || (stdout != "") != (code < 2) {
 			t.Errorf("%s: exit code %d, want %d; stdout %q, stderr %q", c.args, code, c.code, stdout, stderr)
 		}
@@ -161,7 +162,7 @@ type started struct {
 // startCommand starts the command.
 func startCommand(t *testing.T, database string, args ...string) *started {
 	t.Helper()
-	s := &started{Cmd: command(t, database, args...)}
+	s := &started{Cmd: bed.Command(t, database, args...)}
 	s.Cmd.Stderr = &s.stderr
 	var err error
 	if s.stdout, err = s.StdoutPipe(); err != nil {
@@ -195,12 +196,12 @@ func (s *started) interrupt(t *testing.T) {
 // TestWaitInterrupted: Ctrl-C gives the place back.
 func TestWaitInterrupted(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	l := newLimiter(t, connect(t, address), nil)
+	address := bed.NewDatabase(t)
+	l := bed.NewLimiter(t, bed.Connect(t, address), nil)
 	p := limiter.Policy{Name: "cli", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
-	must(t)(l.Allow(t.Context(), p, "k"))
+	bed.Must(t)(l.Allow(t.Context(), p, "k"))
 	wait := startCommand(t, address, "wait", "--limit", "1", "--period", "1000h", "--burst", "4", "--cost", "2", "k")
-	eventually(t, "the command is in the queue", func(ctx context.Context) (bool, error) {
+	bed.Eventually(t, "the command is in the queue", func(ctx context.Context) (bool, error) {
 		r, err := l.Check(ctx, p, "k", 0)
 		return r.Level > 2, err
 	})
@@ -209,7 +210,7 @@ func TestWaitInterrupted(t *testing.T) {
 	if code != 130 || stdout != "" || !strings.Contains(wait.stderr.String(), "the place goes back") {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, &wait.stderr)
 	}
-	if r := must(t)(l.Check(t.Context(), p, "k", 0)); !near(r.Level, 1) {
+	if r := bed.Must(t)(l.Check(t.Context(), p, "k", 0)); !bed.Near(r.Level, 1) {
 		t.Errorf("the level is %v, want 1", r.Level)
 	}
 }
@@ -218,16 +219,16 @@ func TestWaitInterrupted(t *testing.T) {
 func expired(t *testing.T, address string, a limiter.Algorithm, n int) {
 	t.Helper()
 	then := func() time.Time { return time.Now().Add(-1000 * time.Hour) }
-	l := newLimiter(t, connect(t, address), &limiter.Config{Now: then})
+	l := bed.NewLimiter(t, bed.Connect(t, address), &limiter.Config{Now: then})
 	for i := range n {
-		must(t)(l.Allow(t.Context(), limiter.Policy{Name: "old", Algorithm: a, Limit: 1, Period: time.Second}, fmt.Sprint(i)))
+		bed.Must(t)(l.Allow(t.Context(), limiter.Policy{Name: "old", Algorithm: a, Limit: 1, Period: time.Second}, fmt.Sprint(i)))
 	}
 }
 
 // TestJanitorCommand sweeps once, and then until Ctrl-C, a line for each sweep.
 func TestJanitorCommand(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
+	address := bed.NewDatabase(t)
 	expired(t, address, limiter.GCRA, 3)
 	expired(t, address, limiter.FixedWindow, 2)
 	var once struct {
@@ -237,7 +238,7 @@ func TestJanitorCommand(t *testing.T) {
 		HoldsExpired  int64 `json:"holds_expired"`
 		HeldElsewhere bool  `json:"held_elsewhere"`
 	}
-	pglimitJSON(t, &once, address, "janitor", "--once", "--batch-size", "2")
+	bed.PglimitJSON(t, &once, address, "janitor", "--once", "--batch-size", "2")
 	if once.Removed != 5 || once.ByTable["pglimit_gcra"] != 3 || once.ByTable["pglimit_fixed_window"] != 2 || once.HeldElsewhere {
 		t.Errorf("once: %+v", once)
 	}
@@ -258,7 +259,7 @@ func TestJanitorCommand(t *testing.T) {
 		t.Errorf("the sweep's line: %q, %v", line, err)
 	}
 	// It has the lease, and keeps it from sweep to sweep.
-	pglimitJSON(t, &once, address, "janitor", "--once")
+	bed.PglimitJSON(t, &once, address, "janitor", "--once")
 	if !once.HeldElsewhere {
 		t.Errorf("beside another janitor: %+v", once)
 	}
@@ -266,7 +267,7 @@ func TestJanitorCommand(t *testing.T) {
 	if code, rest := janitor.end(t); code != 0 || rest != "" {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, rest, &janitor.stderr)
 	}
-	pglimitJSON(t, &once, address, "janitor", "--once")
+	bed.PglimitJSON(t, &once, address, "janitor", "--once")
 	if once.HeldElsewhere {
 		t.Error("the janitor kept its lease at its end")
 	}
@@ -281,7 +282,7 @@ func TestClosedPipe(t *testing.T) {
 		{"demo"},
 		{"migrate", "status"},
 	} {
-		address := newDatabase(t)
+		address := bed.NewDatabase(t)
 		c := startCommand(t, address, args...)
 		if args[0] == "janitor" {
 			if _, err := bufio.NewReader(c.stdout).ReadString('\n'); err != nil {
@@ -294,8 +295,8 @@ func TestClosedPipe(t *testing.T) {
 		if code, _ := c.end(t); code != 141 || strings.Contains(c.stderr.String(), "pglimit: ") {
 			t.Errorf("%q: exit code %d, stderr %q", args, code, &c.stderr)
 		}
-		for _, table := range limitTables(t, connect(t, address)) {
-			if n := one[int](t, connect(t, address), `SELECT count(*) FROM `+table); n != 0 {
+		for _, table := range bed.LimitTables(t, bed.Connect(t, address)) {
+			if n := bed.Value[int](t, bed.Connect(t, address), `SELECT count(*) FROM `+table); n != 0 {
 				t.Errorf("%q left %d rows in %s", args, n, table)
 			}
 		}
@@ -305,14 +306,14 @@ func TestClosedPipe(t *testing.T) {
 // TestCommandKeySecret: the verbs hash keys as an application does.
 func TestCommandKeySecret(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
-	pool := connect(t, address)
-	app := newLimiter(t, pool, &limiter.Config{KeySecret: []byte("secret")})
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	app := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("secret")})
 	p := limiter.Policy{Name: "cli", Algorithm: limiter.TokenBucket, Limit: 1, Period: 1000 * time.Hour}
-	must(t)(app.Allow(t.Context(), p, "person@example.org"))
+	bed.Must(t)(app.Allow(t.Context(), p, "person@example.org"))
 	with := func(want int, args ...string) {
 		t.Helper()
-		cmd := command(t, address, args...)
+		cmd := bed.Command(t, address, args...)
 		cmd.Env = append(cmd.Env, "PGLIMIT_KEY_SECRET=secret")
 		out, _ := cmd.CombinedOutput() // the exit code tells
 		if code := cmd.ProcessState.ExitCode(); code != want || bytes.Contains(out, []byte("=secret")) {
@@ -321,7 +322,7 @@ func TestCommandKeySecret(t *testing.T) {
 	}
 	with(1, "allow", "--limit", "1", "--period", "1000h", "person@example.org")
 	with(0, "reset", "person@example.org")
-	if n := one[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 0 {
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 0 {
 		t.Errorf("reset left %d rows", n)
 	}
 	with(1, "reset", "person@example.org") // there is no row any more
@@ -329,10 +330,10 @@ func TestCommandKeySecret(t *testing.T) {
 	with(0, "block", "person@example.org", "1h")
 	with(1, "check", "--limit", "1", "--period", "1000h", "--cost", "0", "person@example.org")
 	with(0, "wait", "--limit", "1", "person@example.org")
-	if stored := one[string](t, pool, `SELECT string_agg(key, ' ') FROM (SELECT key FROM pglimit_token_bucket UNION ALL SELECT key FROM pglimit_leaky_bucket_queue) k`); strings.Contains(stored, "person") {
+	if stored := bed.Value[string](t, pool, `SELECT string_agg(key, ' ') FROM (SELECT key FROM pglimit_token_bucket UNION ALL SELECT key FROM pglimit_leaky_bucket_queue) k`); strings.Contains(stored, "person") {
 		t.Errorf("stored %q", stored)
 	}
-	if code, _, _ := pglimit(t, address, "check", "--limit", "1", "--cost", "0", "person@example.org"); code != 0 {
+	if code, _, _ := bed.Pglimit(t, address, "check", "--limit", "1", "--cost", "0", "person@example.org"); code != 0 {
 		t.Errorf("without the secret it is another key: exit code %d", code)
 	}
 }
@@ -340,14 +341,14 @@ func TestCommandKeySecret(t *testing.T) {
 // TestVersionCommand tells the server's version only where a database is named.
 func TestVersionCommand(t *testing.T) {
 	t.Parallel()
-	address := newDatabase(t)
+	address := bed.NewDatabase(t)
 	var v struct{ Version, Revision, Go, PostgreSQL string }
-	pglimitJSON(t, &v, address, "version")
-	if want := one[string](t, connect(t, address), "SHOW server_version"); v.PostgreSQL != want || v.Version == "" || !strings.HasPrefix(v.Go, "go1.") {
+	bed.PglimitJSON(t, &v, address, "version")
+	if want := bed.Value[string](t, bed.Connect(t, address), "SHOW server_version"); v.PostgreSQL != want || v.Version == "" || !strings.HasPrefix(v.Go, "go1.") {
 		t.Errorf("got %+v, want PostgreSQL %s", v, want)
 	}
 	v.PostgreSQL = ""
-	pglimitJSON(t, &v, "", "version")
+	bed.PglimitJSON(t, &v, "", "version")
 	if v.PostgreSQL != "" {
 		t.Errorf("without a database: %+v", v)
 	}

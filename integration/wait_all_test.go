@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -21,9 +22,9 @@ func hourly(a limiter.Algorithm) limiter.Policy {
 // TestWaitAll: several limits at once, one or two of them queues.
 func TestWaitAll(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	t.Run("memory", func(t *testing.T) { t.Parallel(); testWaitAll(t, limiter.NewMemory(nil)) })
-	t.Run("database", func(t *testing.T) { t.Parallel(); testWaitAll(t, newLimiter(t, pool, nil)) })
+	t.Run("database", func(t *testing.T) { t.Parallel(); testWaitAll(t, bed.NewLimiter(t, pool, nil)) })
 }
 
 func testWaitAll(t *testing.T, l *limiter.Limiter) {
@@ -31,7 +32,7 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 	levels := func(key string, want float64, policies ...limiter.Policy) {
 		t.Helper()
 		for _, p := range policies {
-			if got := must(t)(l.Check(t.Context(), p, key, 0)).Level; !near(got, want) {
+			if got := bed.Must(t)(l.Check(t.Context(), p, key, 0)).Level; !bed.Near(got, want) {
 				t.Errorf("%s: the level of %s is %v, want %v", key, p.Name, got, want)
 			}
 		}
@@ -96,9 +97,9 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 	go wait()
 	queued := func(units float64) {
 		t.Helper()
-		eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
+		bed.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
 			r, err := l.Check(ctx, lane, "free", 0)
-			return near(r.Level, units), err
+			return bed.Near(r.Level, units), err
 		})
 	}
 	queued(2)
@@ -108,20 +109,20 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 		t.Errorf("cancelled: %v", err)
 	}
 	queued(1)
-	eventually(t, "the others went back", func(ctx context.Context) (bool, error) {
+	bed.Eventually(t, "the others went back", func(ctx context.Context) (bool, error) {
 		a, err := l.Check(ctx, bucket, "free", 0)
 		b, err2 := l.Check(ctx, window, "free", 0)
-		return near(a.Level, 2) && b.Level == 2, errors.Join(err, err2)
+		return bed.Near(a.Level, 2) && b.Level == 2, errors.Join(err, err2)
 	})
 
 	// A place that somebody is behind stays taken; the others go back.
 	waiting, stop = context.WithCancel(t.Context())
 	go wait()
 	queued(2)
-	must(t)(l.Allow(t.Context(), lane, "free"))
+	bed.Must(t)(l.Allow(t.Context(), lane, "free"))
 	stop()
 	<-gone
-	eventually(t, "the window's unit went back", func(ctx context.Context) (bool, error) {
+	bed.Eventually(t, "the window's unit went back", func(ctx context.Context) (bool, error) {
 		r, err := l.Check(ctx, window, "free", 0)
 		return r.Level == 2, err
 	})
@@ -157,9 +158,9 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 // returns at once, and what is granted later goes back before the limiter closes.
 func TestWaitAllCancelledInFlight(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	p := append(limitsBesideQueue(), hourly(limiter.LeakyBucketQueue))
-	l, other := newLimiter(t, pool, nil), newLimiter(t, pool, nil)
+	l, other := bed.NewLimiter(t, pool, nil), bed.NewLimiter(t, pool, nil)
 	var asks []limiter.Ask
 	for _, p := range p {
 		asks = append(asks, p.Ask("k", 1), p.Ask("k", 1))
@@ -168,13 +169,13 @@ func TestWaitAllCancelledInFlight(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	const took = "SELECT ticket FROM pglimit_leaky_bucket_queue"
-	before := one[int64](t, pool, took)
+	before := bed.Value[int64](t, pool, took)
 	release := hold(t, pool, "pglimit_leaky_bucket_queue")
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { _, err := l.WaitAll(ctx, asks...); gone <- err }()
-	eventually(t, "the statement waits", func(ctx context.Context) (bool, error) {
-		n, err := blocked(ctx, pool)
+	bed.Eventually(t, "the statement waits", func(ctx context.Context) (bool, error) {
+		n, err := bed.Blocked(ctx, pool)
 		return n == 1, err
 	})
 	cancel()
@@ -189,11 +190,11 @@ func TestWaitAllCancelledInFlight(t *testing.T) {
 		t.Error(err)
 	}
 	for _, p := range p {
-		if got := must(t)(other.Check(t.Context(), p, "k", 0)).Level; !near(got, 2) {
+		if got := bed.Must(t)(other.Check(t.Context(), p, "k", 0)).Level; !bed.Near(got, 2) {
 			t.Errorf("%s: the level is %v", p.Name, got)
 		}
 	}
-	if after := one[int64](t, pool, took); after <= before {
+	if after := bed.Value[int64](t, pool, took); after <= before {
 		t.Error("nothing was granted, and nothing could go back")
 	}
 }

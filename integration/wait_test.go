@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -17,25 +18,25 @@ import (
 // anything took, only what the queue holds.
 func TestWait(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	t.Run("memory", func(t *testing.T) { t.Parallel(); testWait(t, limiter.NewMemory(nil)) })
-	t.Run("database", func(t *testing.T) { t.Parallel(); testWait(t, newLimiter(t, pool, nil)) })
+	t.Run("database", func(t *testing.T) { t.Parallel(); testWait(t, bed.NewLimiter(t, pool, nil)) })
 }
 
 func testWait(t *testing.T, l *limiter.Limiter) {
 	ctx := context.Background()
 	slow := limiter.Policy{Name: "slow", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
-	level := func(key string) float64 { return must(t)(l.Check(ctx, slow, key, 0)).Level }
+	level := func(key string) float64 { return bed.Must(t)(l.Check(ctx, slow, key, 0)).Level }
 	queued := func(key string, units float64) {
 		t.Helper()
-		eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
+		bed.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
 			r, err := l.Check(ctx, slow, key, 0)
-			return near(r.Level, units), err
+			return bed.Near(r.Level, units), err
 		})
 	}
 
 	// A full queue denies at once.
-	must(t)(l.AllowN(ctx, slow, "full", 4))
+	bed.Must(t)(l.AllowN(ctx, slow, "full", 4))
 	var denied *limiter.DeniedError
 	if err := l.Wait(ctx, slow, "full", 1); !errors.As(err, &denied) || denied.Result.Reason != limiter.ReasonLimit {
 		t.Errorf("full: got %v", err)
@@ -44,18 +45,18 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 		t.Errorf("above the burst: got %v", err)
 	}
 
-	if r, err := l.DoWait(ctx, slow.Ask("full", 1)); err != nil || r.Allowed || r.Delay != 0 || !near(r.Level, 4) || r.RetryAfter < 999*time.Hour {
+	if r, err := l.DoWait(ctx, slow.Ask("full", 1)); err != nil || r.Allowed || r.Delay != 0 || !bed.Near(r.Level, 4) || r.RetryAfter < 999*time.Hour {
 		t.Errorf("full: DoWait gave %+v, %v", r, err)
 	}
 
 	// A turn beyond the deadline is denied at once and consumes nothing.
-	must(t)(l.Allow(ctx, slow, "late"))
+	bed.Must(t)(l.Allow(ctx, slow, "late"))
 	soon, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := l.Wait(soon, slow, "late", 1); !errors.As(err, &denied) || denied.Result.RetryAfter < 999*time.Hour || denied.Result.RetryAfter > 1000*time.Hour {
 		t.Errorf("late: got %v", err)
 	}
-	if got := level("late"); !near(got, 1) {
+	if got := level("late"); !bed.Near(got, 1) {
 		t.Errorf("a Wait that could not come in time left a level of %v", got)
 	}
 
@@ -77,10 +78,10 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 	waiting, stop = context.WithCancel(ctx)
 	go func() { gone <- l.Wait(waiting, slow, "cancelled", 2) }()
 	queued("cancelled", 3)
-	must(t)(l.Allow(ctx, slow, "cancelled"))
+	bed.Must(t)(l.Allow(ctx, slow, "cancelled"))
 	stop()
 	<-gone
-	if got := level("cancelled"); !near(got, 4) {
+	if got := level("cancelled"); !bed.Near(got, 4) {
 		t.Errorf("a cancelled Wait with another behind it left a level of %v", got)
 	}
 
@@ -119,13 +120,13 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 // latest when the limiter has closed.
 func TestWaitCancelledInFlight(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
-	other := newLimiter(t, pool, nil)
-	must(t)(other.Allow(t.Context(), lane, "k"))
+	pool := bed.NewPool(t)
+	other := bed.NewLimiter(t, pool, nil)
+	bed.Must(t)(other.Allow(t.Context(), lane, "k"))
 	const ticket = "SELECT ticket FROM pglimit_leaky_bucket_queue"
-	before := one[int64](t, pool, ticket)
+	before := bed.Value[int64](t, pool, ticket)
 
-	l := newLimiter(t, pool, nil)
+	l := bed.NewLimiter(t, pool, nil)
 	release := cancelInFlight(t, pool, l)
 	var released atomic.Bool
 	closed := make(chan bool, 1)
@@ -140,16 +141,16 @@ func TestWaitCancelledInFlight(t *testing.T) {
 			break
 		}
 	}
-	one[int64](t, pool, ticket)
+	bed.Value[int64](t, pool, ticket)
 	released.Store(true)
 	release()
 	if !<-closed {
 		t.Error("Close returned while the statement was in flight")
 	}
-	if got := must(t)(other.Check(t.Context(), lane, "k", 0)).Level; !near(got, 1) {
+	if got := bed.Must(t)(other.Check(t.Context(), lane, "k", 0)).Level; !bed.Near(got, 1) {
 		t.Errorf("the cancelled Wait left a level of %v", got)
 	}
-	if after := one[int64](t, pool, ticket); after <= before {
+	if after := bed.Value[int64](t, pool, ticket); after <= before {
 		t.Error("no place was taken, and none could go back")
 	}
 }
@@ -158,11 +159,11 @@ func TestWaitCancelledInFlight(t *testing.T) {
 // transaction holds the row does not go on for ever.
 func TestWaitCancelledWithoutTimeout(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t)
+	pool := bed.NewPool(t)
 	forever := limiter.Config{Timeout: -1}
-	must(t)(newLimiter(t, pool, nil).Allow(t.Context(), lane, "k"))
+	bed.Must(t)(bed.NewLimiter(t, pool, nil).Allow(t.Context(), lane, "k"))
 	t.Run("in flight", func(t *testing.T) {
-		l := newLimiter(t, pool, &forever)
+		l := bed.NewLimiter(t, pool, &forever)
 		release := cancelInFlight(t, pool, l)
 		if err := l.Close(); err != nil { // else it hangs here
 			t.Error(err)
@@ -172,7 +173,7 @@ func TestWaitCancelledWithoutTimeout(t *testing.T) {
 	t.Run("asleep", func(t *testing.T) {
 		answered := make(chan struct{}, 1)
 		forever.Observe = func(context.Context, limiter.Ask, limiter.Result, error) { answered <- struct{}{} }
-		l := newLimiter(t, pool, &forever)
+		l := bed.NewLimiter(t, pool, &forever)
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan error, 1)
 		go func() { gone <- l.Wait(ctx, lane, "k", 1) }()
@@ -196,8 +197,8 @@ func cancelInFlight(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter) (relea
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { gone <- l.Wait(ctx, lane, "k", 2) }()
-	eventually(t, "the statement waits", func(ctx context.Context) (bool, error) {
-		n, err := blocked(ctx, pool)
+	bed.Eventually(t, "the statement waits", func(ctx context.Context) (bool, error) {
+		n, err := bed.Blocked(ctx, pool)
 		return n == 1, err
 	})
 	cancel()

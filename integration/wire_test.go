@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"github.com/pglimit/pglimit/integration/bed"
+
 	"bytes"
 	"errors"
 	"io"
@@ -39,7 +41,7 @@ func newWire(t *testing.T, address string) *wire {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u, err := url.Parse(withoutTLS(t, address))
+	u, err := url.Parse(bed.WithoutTLS(t, address))
 	if err != nil {
 		t.Fatal(err)
 	}
