@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -283,80 +282,5 @@ func TestBudgetIsExactToTheCent(t *testing.T) {
 	}
 	if r := bed.Must(t)(l.Allow(ctx, p, "shop")); r.Allowed {
 		t.Errorf("a cent more than all of it: %+v", r)
-	}
-}
-
-// TestCalendarsAreNotCached: what another process gives back is there at once.
-func TestCalendarsAreNotCached(t *testing.T) {
-	t.Parallel()
-	c := newCached(t)
-	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Month}
-	bed.Must(t)(c.here.AllowN(t.Context(), p, "k", 10))
-	for range 3 {
-		c.from(t, limiter.SourceDatabase, false, p, "k", 1)
-	}
-	bed.Must(t)(c.elsewhere.Refund(t.Context(), p, "k", 1))
-	c.from(t, limiter.SourceDatabase, true, p, "k", 1)
-}
-
-// TestBadCalendar: nothing is written for a calendar that cannot be.
-func TestBadCalendar(t *testing.T) {
-	t.Parallel()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
-	good := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Month, OnError: limiter.FailOpen}
-	for field, change := range map[string]func(*limiter.Policy){
-		"Calendar": func(p *limiter.Policy) { p.Calendar = "Month" },
-		"TimeZone": func(p *limiter.Policy) { p.TimeZone = "Vienna" },
-		"Period":   func(p *limiter.Policy) { p.Period = time.Hour },
-		"Aligned":  func(p *limiter.Policy) { p.Aligned = true },
-	} {
-		p := good
-		change(&p)
-		if _, err := l.Allow(t.Context(), p, "k"); err == nil || !strings.Contains(err.Error(), "invalid policy: "+field) {
-			t.Errorf("%s: got %v", field, err)
-		}
-	}
-	if n := rows(t, pool); n != 0 {
-		t.Errorf("%d rows were written", n)
-	}
-}
-
-// TestCalendarCommand asks on the command line, and replays a log in memory and
-// in SQL.
-func TestCalendarCommand(t *testing.T) {
-	t.Parallel()
-	address := bed.NewDatabase(t)
-	flags := strings.Fields("--algorithm fixed_window --limit 1000 --calendar month --time-zone Europe/Vienna --json")
-	var answers [2]struct {
-		Allowed   bool
-		Remaining float64
-	}
-	for i := range answers {
-		code, stdout, stderr := bed.Pglimit(t, address, append([]string{"allow", "alice", "--cost", "600"}, flags...)...)
-		if err := json.Unmarshal([]byte(stdout), &answers[i]); err != nil || code != i {
-			t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
-		}
-	}
-	if a := answers; !a[0].Allowed || a[0].Remaining != 400 || a[1].Allowed {
-		t.Errorf("got %+v", a)
-	}
-	ends := bed.Value[time.Time](t, bed.Connect(t, address), "SELECT ends_at FROM pglimit_fixed_window_now")
-	vienna, err := time.LoadLocation("Europe/Vienna")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if local := ends.In(vienna); local.Day() != 1 || local.Hour() != 0 || local.Minute() != 0 {
-		t.Errorf("the month ends at %v", local)
-	}
-
-	log := logFile(t, "access.log", invented(1000, 10))
-	args := []string{"replay", "--algorithm", "fixed_window", "--limit", "5", "--calendar", "hour", "--time-zone", "Asia/Kathmandu", log}
-	code, inMemory, stderr := bed.Pglimit(t, "", args...)
-	if code != 0 || !strings.HasPrefix(inMemory, "fixed_window, 5 per hour (Asia/Kathmandu): ") {
-		t.Fatalf("exit code %d: %s%s", code, inMemory, stderr)
-	}
-	if code, inSQL, stderr := bed.Pglimit(t, "", append(args, "--database-url", address)...); code != 0 || inSQL != inMemory {
-		t.Errorf("by SQL, exit code %d: %s\nin memory: %s\n%s", code, inSQL, inMemory, stderr)
 	}
 }

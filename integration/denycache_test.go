@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	_ "time/tzdata"
+
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
@@ -401,4 +403,17 @@ func TestCachedDenialAndTheRest(t *testing.T) {
 	if _, err := l.Allow(ctx, p, "k"); !errors.Is(err, limiter.ErrClosed) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// TestCalendarsAreNotCached: what another process gives back is there at once.
+func TestCalendarsAreNotCached(t *testing.T) {
+	t.Parallel()
+	c := newCached(t)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Month}
+	bed.Must(t)(c.here.AllowN(t.Context(), p, "k", 10))
+	for range 3 {
+		c.from(t, limiter.SourceDatabase, false, p, "k", 1)
+	}
+	bed.Must(t)(c.elsewhere.Refund(t.Context(), p, "k", 1))
+	c.from(t, limiter.SourceDatabase, true, p, "k", 1)
 }

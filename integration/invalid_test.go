@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	_ "time/tzdata"
+
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -165,4 +167,27 @@ func rows(t *testing.T, pool *pgxpool.Pool) int {
 		total += n
 	}
 	return total
+}
+
+// TestBadCalendar: nothing is written for a calendar that cannot be.
+func TestBadCalendar(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
+	good := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Month, OnError: limiter.FailOpen}
+	for field, change := range map[string]func(*limiter.Policy){
+		"Calendar": func(p *limiter.Policy) { p.Calendar = "Month" },
+		"TimeZone": func(p *limiter.Policy) { p.TimeZone = "Vienna" },
+		"Period":   func(p *limiter.Policy) { p.Period = time.Hour },
+		"Aligned":  func(p *limiter.Policy) { p.Aligned = true },
+	} {
+		p := good
+		change(&p)
+		if _, err := l.Allow(t.Context(), p, "k"); err == nil || !strings.Contains(err.Error(), "invalid policy: "+field) {
+			t.Errorf("%s: got %v", field, err)
+		}
+	}
+	if n := rows(t, pool); n != 0 {
+		t.Errorf("%d rows were written", n)
+	}
 }

@@ -15,10 +15,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-
 // Policies that differ in what they do without the database.
 var (
-	FailsOpen = limiter.Policy{Name: "open", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
+	FailsOpen   = limiter.Policy{Name: "open", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
 	FailsClosed = limiter.Policy{Name: "closed", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour}
 )
 

@@ -16,6 +16,9 @@ import (
 	"github.com/pglimit/pglimit/db"
 )
 
+// What the tests know of the tables comes from the database's catalogue and from
+// the methods of package db, so that a new table or statement is tested at once.
+
 // LimitTables lists the tables that hold limits: those with a key that expires.
 func LimitTables(t testing.TB, pool *pgxpool.Pool) []string {
 	t.Helper()

@@ -4,8 +4,11 @@ import (
 	"context"
 	"testing"
 
+	"errors"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // Exec runs statements that have to succeed.
@@ -45,4 +48,14 @@ func Begin(t testing.TB, pool interface {
 	}
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
+}
+
+// InTxOf runs f in a transaction that is committed.
+func InTxOf[R any](t *testing.T, pool interface {
+	BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error)
+}, l *limiter.Limiter, f func(*limiter.Tx) (R, error)) (R, error) {
+	t.Helper()
+	tx := Begin(t, pool, pgx.TxOptions{})
+	r, err := f(l.InTx(tx))
+	return r, errors.Join(err, tx.Commit(context.Background()))
 }

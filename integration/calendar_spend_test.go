@@ -2,26 +2,13 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// inTxOf runs f in a transaction that is committed.
-func inTxOf[R any](t *testing.T, pool interface {
-	BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error)
-}, l *limiter.Limiter, f func(*limiter.Tx) (R, error)) (R, error) {
-	t.Helper()
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	r, err := f(l.InTx(tx))
-	return r, errors.Join(err, tx.Commit(context.Background()))
-}
 
 // TestSpendsFollowTheDatabasesCalendar: several asks at once, holds and idempotency
 // keys are counted in the period of the database's clock as well.
@@ -47,17 +34,17 @@ func TestSpendsFollowTheDatabasesCalendar(t *testing.T) {
 					return all(l.AllowAll(ctx, plain.Ask("k", 1), ask))
 				},
 				"AllowAll in a transaction": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
-					return all(inTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Results, error) { return tx.AllowAll(ctx, plain.Ask("k", 1), ask) }))
+					return all(bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Results, error) { return tx.AllowAll(ctx, plain.Ask("k", 1), ask) }))
 				},
 				"Reserve": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
 					return held(l.Reserve(ctx, ask, time.Hour))
 				},
 				"Reserve in a transaction": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
-					return held(inTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Hold, error) { return tx.Reserve(ctx, ask, time.Hour) }))
+					return held(bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Hold, error) { return tx.Reserve(ctx, ask, time.Hour) }))
 				},
 				"once": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) { return l.Do(ctx, once(ask)) },
 				"once in a transaction": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
-					return inTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Result, error) { return tx.Do(ctx, once(ask)) })
+					return bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Result, error) { return tx.Do(ctx, once(ask)) })
 				},
 			}
 			for way, ask := range ways {
@@ -73,42 +60,5 @@ func TestSpendsFollowTheDatabasesCalendar(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestAllowAllGivesExpiredHoldsBack before it denies, and a block that it has started
-// for want of them is lifted.
-func TestAllowAllGivesExpiredHoldsBack(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l, other, at := bed.SettableOn(t, pool)
-	for _, p := range bed.Holdable() {
-		p.BlockFor = time.Minute
-		p.Period = 1000 * time.Hour
-		q := p
-		q.Name += "-q"
-		at(0)
-		for _, key := range []string{"a", "b"} {
-			bed.Reserve(t, l, p.Ask(key, 8), time.Second)
-			bed.Reserve(t, l, q.Ask(key, 8), time.Second)
-		}
-		at(time.Second)
-		for key, ask := range map[string]func(...limiter.Ask) (limiter.Results, error){
-			"a": func(asks ...limiter.Ask) (limiter.Results, error) { return other.AllowAll(ctx, asks...) },
-			"b": func(asks ...limiter.Ask) (limiter.Results, error) {
-				return inTxOf(t, pool, other, func(tx *limiter.Tx) (limiter.Results, error) { return tx.AllowAll(ctx, asks...) })
-			},
-		} {
-			all, err := ask(p.Ask(key, 5), q.Ask(key, 5))
-			if err != nil || !all.Allowed || !bed.Near(bed.Level(t, l, p, key), 5) || !bed.Near(bed.Level(t, l, q, key), 5) {
-				t.Errorf("%s, key %s: %+v, %v", bed.Variant(p), key, all, err)
-			}
-		}
-	}
-	ask := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}.Ask("k", 1)
-	ask.IdempotencyKey = "1"
-	if _, err := l.AllowAll(ctx, ask); !errors.Is(err, limiter.ErrUnsupported) {
-		t.Errorf("with an idempotency key: %v", err)
 	}
 }
