@@ -1,14 +1,7 @@
-// Package bed holds what the integration tests share. Every room beside it is
-// a package of tests whose TestMain calls Main, which gets a PostgreSQL server.
-// Each test makes its databases there as copies of a template, so that all
-// tests run in parallel.
 package bed
 
 import (
 	"context"
-	"errors"
-	"log"
-	"os"
 	"sync"
 	"testing"
 
@@ -18,30 +11,6 @@ import (
 	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/migrations"
 )
-
-// server is started by Main and closed when the tests have ended.
-var server *throwaway.Server
-
-// Main runs a package's tests on a PostgreSQL server (see package throwaway for
-// how it is chosen), removes what they left, and exits.
-func Main(m *testing.M) {
-	log.SetFlags(0)
-	code, err := run(m)
-	if err != nil {
-		log.Printf("integration: %v", err)
-		code = max(code, 1)
-	}
-	os.Exit(code)
-}
-
-func run(m *testing.M) (code int, err error) {
-	server, err = throwaway.Start(context.Background(), log.Printf)
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, server.Close(), removeBinary()) }()
-	return m.Run(), nil
-}
 
 // Server returns the server that the package's tests share.
 func Server() *throwaway.Server { return server }
@@ -59,6 +28,7 @@ func template(name string, prepare func(context.Context, *pgxpool.Pool) error) f
 	})
 	return func(t testing.TB) *throwaway.Template {
 		t.Helper()
+		_ = Size(0, 1) // go test keeps no result for the other size: it sees what tests read, not Main
 		made, err := once()
 		if err != nil {
 			t.Fatal(err)

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	_ "github.com/lib/pq" // the driver "postgres"
 )
 
 // IdleSession opens so many connections and leaves them to the pool.

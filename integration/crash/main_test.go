@@ -7,4 +7,4 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-func TestMain(m *testing.M) { bed.Main(m) }
+func TestMain(m *testing.M) { bed.Main(m, 3) }

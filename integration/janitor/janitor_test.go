@@ -158,14 +158,15 @@ func TestJanitorTakesTheClockItIsGiven(t *testing.T) {
 	sweep(t, byDatabase, map[string]int64{"pglimit_gcra": 1, "pglimit_fixed_window": 1})
 }
 
-// TestJanitorSweepsAMillionRows: decisions go on meanwhile, on keys whose rows
+// TestJanitorSweepsManyRows sweeps 200,000 rows, or a million at full size: decisions go on meanwhile, on keys whose rows
 // are spread among those that have expired, and none of them is forgotten.
-func TestJanitorSweepsAMillionRows(t *testing.T) {
+func TestJanitorSweepsManyRows(t *testing.T) {
 	t.Parallel()
-	const gone, live, workers = 1_000_000, 20_000, 2
+	const live, workers = 20_000, 2
+	gone := bed.Size(int64(200_000), 1_000_000)
 	const table = "pglimit_token_bucket"
 	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = workers + 2 })
-	bed.InsertRows(t, pool, table, "gone", gone, 0)
+	bed.InsertRows(t, pool, table, "gone", int(gone), 0)
 	bed.InsertRows(t, pool, table, "live", live, 0)
 	bed.Exec(t, pool, `UPDATE `+table+` SET expires_at_us = expires_at_us * $1 WHERE policy = 'live'`, gone/live)
 	bed.Exec(t, pool, `ANALYZE `+table)

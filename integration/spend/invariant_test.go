@@ -30,15 +30,15 @@ const spendClients = 4 // processes
 // TestSpendInvariant is the promise that limits commit with the business: what
 // a budget counts is what orders were committed for, what open holds set aside
 // and what was settled, exactly, at every moment. 32 workers in four processes
-// spend, roll back, reserve, settle, cancel and forget for a minute (ten seconds
-// with -short) and until all of that has happened, while the server and the
+// spend, roll back, reserve, settle, cancel and forget for 20 seconds (a minute
+// at full size, ten seconds with -short) and until all of that has happened, while the server and the
 // processes are killed with SIGKILL a few seconds after they were last. Only the
 // database is asked whether it holds, see findings.
 //
 // The server may run without fsync: its processes are killed, not the machine.
 func TestSpendInvariant(t *testing.T) {
 	t.Parallel()
-	lasts := time.Minute
+	lasts := bed.Size(20*time.Second, time.Minute)
 	if testing.Short() {
 		lasts = 10 * time.Second
 	}

@@ -1,4 +1,5 @@
-// Package spend tests an application that spends, while clients and servers are killed, over a real PostgreSQL server.
+// Package spend tests an application that spends, while clients and servers are
+// killed, over a real PostgreSQL server.
 package spend
 
 import (
@@ -7,4 +8,4 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-func TestMain(m *testing.M) { bed.Main(m) }
+func TestMain(m *testing.M) { bed.Main(m, 2) }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
-	_ "github.com/lib/pq"
 	"pgregory.net/rapid"
 
 	"github.com/pglimit/pglimit/integration/bed"
