@@ -33,9 +33,9 @@ func TestAllowAllDecidesAsMemory(t *testing.T) {
 	}
 }
 
-// TestSQLAllowAllDecidesAsMemory does so over database/sql, where the asks cannot
+// TestAllowAllOverSQLDecidesAsMemory does so over database/sql, where the asks cannot
 // be sent together.
-func TestSQLAllowAllDecidesAsMemory(t *testing.T) {
+func TestAllowAllOverSQLDecidesAsMemory(t *testing.T) {
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)
 	bed.OverDrivers(t, func(t *testing.T, driver string) {

@@ -73,11 +73,11 @@ func drawStep(rt *rapid.T, at int64) int64 {
 	return at + rapid.Int64Range(0, 90*minute).Draw(rt, "on")
 }
 
-// TestCalendarsDecideAsMemory holds the statements to the in-memory limiter
+// TestCalendarDecidesAsMemory holds the statements to the in-memory limiter
 // through changes of clocks, by all verbs and in and out of transactions, under
 // plans that change between calendars, zones and periods under one name. A row
 // never expires while it counts.
-func TestCalendarsDecideAsMemory(t *testing.T) {
+func TestCalendarDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -136,10 +136,10 @@ func TestCalendarsDecideAsMemory(t *testing.T) {
 	}
 }
 
-// TestBatchOfCalendars: keys of several zones, calendars and periods that come
+// TestCalendarBatch: keys of several zones, calendars and periods that come
 // while a statement is in flight share the next one, and each is told of its own
 // calendar.
-func TestBatchOfCalendars(t *testing.T) {
+func TestCalendarBatch(t *testing.T) {
 	t.Parallel()
 	clock := new(conformance.Clock)
 	g := bed.NewDoorway(t, bed.NewDatabase(t), limiter.Config{Now: clock.Now})
@@ -180,9 +180,9 @@ func TestBatchOfCalendars(t *testing.T) {
 	})
 }
 
-// TestPlanGetsACalendar: a window that runs goes on to its own end, with what was
+// TestCalendarOfAPlanThatHadNone: a window that runs goes on to its own end, with what was
 // counted in it, whatever the plan becomes; then the new plan's windows follow.
-func TestPlanGetsACalendar(t *testing.T) {
+func TestCalendarOfAPlanThatHadNone(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	byPeriod := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
@@ -222,9 +222,9 @@ func TestPlanGetsACalendar(t *testing.T) {
 	}
 }
 
-// TestBudgetIsExactToTheCent: 16 callers spend random amounts of a month's budget
+// TestCalendarBudgetIsExactToTheCent: 16 callers spend random amounts of a month's budget
 // of 10^12 cents until little is left; all of it can be spent, and not a cent more.
-func TestBudgetIsExactToTheCent(t *testing.T) {
+func TestCalendarBudgetIsExactToTheCent(t *testing.T) {
 	t.Parallel()
 	const budget = 1_000_000_000_000
 	ctx := t.Context()

@@ -94,9 +94,9 @@ func byTheDatabase(t *testing.T, ahead time.Duration, p limiter.Policy, r limite
 	}
 }
 
-// TestClocksApart: whatever the two clocks read, the database's decides which
+// TestCalendarClocksApart: whatever the two clocks read, the database's decides which
 // period it is, by every way to ask, and after the first ask in one statement.
-func TestClocksApart(t *testing.T) {
+func TestCalendarClocksApart(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{-400 * 24 * time.Hour, -3 * time.Hour, -40 * time.Minute, -time.Second, 40 * time.Minute, 3 * time.Hour, 50 * 24 * time.Hour} {
 		t.Run(ahead.String(), func(t *testing.T) {
@@ -152,9 +152,9 @@ func TestClocksApart(t *testing.T) {
 	}
 }
 
-// TestBatchWithClocksApart: of a batch in which some keys have calendars, those
+// TestCalendarBatchWithClocksApart: of a batch in which some keys have calendars, those
 // without are decided once, and those with are asked for again.
-func TestBatchWithClocksApart(t *testing.T) {
+func TestCalendarBatchWithClocksApart(t *testing.T) {
 	t.Parallel()
 	const ahead = 75 * 24 * time.Hour
 	address, _ := otherClock(t, "real + interval '75 days'")
@@ -189,9 +189,9 @@ func TestBatchWithClocksApart(t *testing.T) {
 	}
 }
 
-// TestClockThatJumps: when the database's clock is in another period each time,
+// TestCalendarClockThatJumps: when the database's clock is in another period each time,
 // the error names both clocks, and nothing was written.
-func TestClockThatJumps(t *testing.T) {
+func TestCalendarClockThatJumps(t *testing.T) {
 	t.Parallel()
 	address, _ := otherClock(t, "real + nextval('other.readings') * interval '100 days'")
 	var sent named
@@ -230,9 +230,9 @@ func TestClockThatJumps(t *testing.T) {
 	}
 }
 
-// TestClockThatIsSetWhileHeld: the database's clock is set to another month while
+// TestCalendarClockSetWhileHeld: the database's clock is set to another month while
 // an ask waits for a row that somebody holds.
-func TestClockThatIsSetWhileHeld(t *testing.T) {
+func TestCalendarClockSetWhileHeld(t *testing.T) {
 	t.Parallel()
 	address, set := otherClock(t, "real")
 	var sent named

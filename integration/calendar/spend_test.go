@@ -10,9 +10,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestSpendsFollowTheDatabasesCalendar: several asks at once, holds and idempotency
+// TestCalendarOfSpendsIsTheDatabases: several asks at once, holds and idempotency
 // keys are counted in the period of the database's clock as well.
-func TestSpendsFollowTheDatabasesCalendar(t *testing.T) {
+func TestCalendarOfSpendsIsTheDatabases(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for _, ahead := range []time.Duration{-400 * 24 * time.Hour, -3 * time.Hour, 0, 50 * 24 * time.Hour} {

@@ -17,10 +17,10 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestBatchesDecideAsMemory lets random asks, equal and unequal ones, for a
+// TestCoalesceDecidesAsMemory lets random asks, equal and unequal ones, for a
 // few keys under a few plans come while a statement is in flight: each gets
 // the answer that it gets in memory, one after the other.
-func TestBatchesDecideAsMemory(t *testing.T) {
+func TestCoalesceDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	for _, base := range bed.Variants(10, 10*time.Second) {
@@ -81,9 +81,9 @@ func batchesDecideAsMemory(rt *rapid.T, g door, clock *conformance.Clock, base l
 	}
 }
 
-// TestEqualAsksAreGrantedInTheirOrder counts statements too: one for the first
+// TestCoalesceGrantsEqualRequestsInOrder counts statements too: one for the first
 // ask, one for all that came after it.
-func TestEqualAsksAreGrantedInTheirOrder(t *testing.T) {
+func TestCoalesceGrantsEqualRequestsInOrder(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	g := bed.NewDoorway(t, address, limiter.Config{})
@@ -105,9 +105,9 @@ func TestEqualAsksAreGrantedInTheirOrder(t *testing.T) {
 	}
 }
 
-// TestOneBadAskFailsAlone puts a key that the database cannot hold between
+// TestCoalesceFailsOneBadRequestAlone puts a key that the database cannot hold between
 // others: their statement fails, and they are decided all the same.
-func TestOneBadAskFailsAlone(t *testing.T) {
+func TestCoalesceFailsOneBadRequestAlone(t *testing.T) {
 	t.Parallel()
 	g := &bed.Doorway{Arrived: make(chan struct{})}
 	g.Limiter = bed.NewGated(t, bed.Latin1(t, g.Guard), limiter.Config{})
@@ -127,9 +127,9 @@ func TestOneBadAskFailsAlone(t *testing.T) {
 	}
 }
 
-// TestWhoLeavesTheQueueConsumesNothing cancels two of three asks before their
+// TestCoalesceCancelledInQueueConsumesNothing cancels two of three asks before their
 // statement is sent.
-func TestWhoLeavesTheQueueConsumesNothing(t *testing.T) {
+func TestCoalesceCancelledInQueueConsumesNothing(t *testing.T) {
 	t.Parallel()
 	g := bed.NewDoorway(t, bed.NewDatabase(t), limiter.Config{})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
@@ -155,8 +155,8 @@ func TestWhoLeavesTheQueueConsumesNothing(t *testing.T) {
 	}
 }
 
-// TestTimeoutInTheQueue lets Config.Timeout end a wait for a statement.
-func TestTimeoutInTheQueue(t *testing.T) {
+// TestCoalesceTimeoutInQueue lets Config.Timeout end a wait for a statement.
+func TestCoalesceTimeoutInQueue(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	g := bed.NewDoorway(t, address, limiter.Config{Timeout: 50 * time.Millisecond})
@@ -181,8 +181,8 @@ func TestTimeoutInTheQueue(t *testing.T) {
 	}
 }
 
-// TestOverload lets more callers come than may wait.
-func TestOverload(t *testing.T) {
+// TestCoalesceOverload lets more callers come than may wait.
+func TestCoalesceOverload(t *testing.T) {
 	t.Parallel()
 	g := bed.NewDoorway(t, bed.NewDatabase(t), limiter.Config{BatchWaiting: 2})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
@@ -207,8 +207,8 @@ func TestOverload(t *testing.T) {
 	}
 }
 
-// TestBadBatchBounds refuses numbers that mean nothing.
-func TestBadBatchBounds(t *testing.T) {
+// TestCoalesceBadBounds refuses numbers that mean nothing.
+func TestCoalesceBadBounds(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	for field, config := range map[string]limiter.Config{"BatchStatements": {BatchStatements: -1}, "BatchWaiting": {BatchWaiting: -2}} {
@@ -218,8 +218,8 @@ func TestBadBatchBounds(t *testing.T) {
 	}
 }
 
-// TestCloseDrains closes with asks in flight and in the queue.
-func TestCloseDrains(t *testing.T) {
+// TestCoalesceCloseDrains closes with asks in flight and in the queue.
+func TestCoalesceCloseDrains(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	g, other := bed.NewDoorway(t, address, limiter.Config{}), bed.Connect(t, address)
@@ -260,9 +260,9 @@ func TestCloseDrains(t *testing.T) {
 	}
 }
 
-// TestBatchesDoNotDeadlock lets two processes ask for the same few keys in
+// TestCoalesceNeverDeadlocks lets two processes ask for the same few keys in
 // random order, with single asks of a third between them.
-func TestBatchesDoNotDeadlock(t *testing.T) {
+func TestCoalesceNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1, Burst: 1e6, Period: 1000 * time.Hour}

@@ -129,10 +129,10 @@ func TestHeldRowsLeaveConnections(t *testing.T) {
 	}
 }
 
-// TestHeldRowLeftByItsCallers: those who ask for a held key go away, or have
+// TestHeldRowsLeftByTheirCallers: those who ask for a held key go away, or have
 // waited too long. Nobody asks for them any more, and once the row is free it
 // answers as ever.
-func TestHeldRowLeftByItsCallers(t *testing.T) {
+func TestHeldRowsLeftByTheirCallers(t *testing.T) {
 	t.Parallel()
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: bed.HeldLimit, Period: 1000 * time.Hour}
 	leave := func(t *testing.T, c *bed.Crowd, keys ...string) {
@@ -199,8 +199,8 @@ func TestHeldRowLeftByItsCallers(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForHeldRows: asks that came before have their answers.
-func TestCloseWaitsForHeldRows(t *testing.T) {
+// TestHeldRowsKeepClose: asks that came before have their answers.
+func TestHeldRowsKeepClose(t *testing.T) {
 	t.Parallel()
 	c := bed.NewCrowd(t)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: bed.HeldLimit, Period: 1000 * time.Hour}

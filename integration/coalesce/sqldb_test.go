@@ -16,8 +16,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestSQLBatchesDecideAsMemory: as TestBatchesDecideAsMemory.
-func TestSQLBatchesDecideAsMemory(t *testing.T) {
+// TestCoalesceOverSQLDecidesAsMemory: as TestCoalesceDecidesAsMemory.
+func TestCoalesceOverSQLDecidesAsMemory(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
 		for _, base := range bed.Variants(10, 10*time.Second) {
@@ -41,8 +41,8 @@ var awkward = []string{
 	`"a","b"`, `\x41`, `E'\''`, `--`, `é`, `漢字`, "e\u0301", "👩‍💻", `%s`, `;`, strings.Repeat(`"\`, 512),
 }
 
-// TestSQLAwkwardKeys sends them in one statement and finds each as it is.
-func TestSQLAwkwardKeys(t *testing.T) {
+// TestCoalesceOverSQLAwkwardKeys sends them in one statement and finds each as it is.
+func TestCoalesceOverSQLAwkwardKeys(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
 		g := bed.NewSQLDoorway(t, driver, address, limiter.Config{})
@@ -91,8 +91,8 @@ func TestSQLAwkwardKeys(t *testing.T) {
 	})
 }
 
-// TestSQLExactCosts: what is sent, alone or in an array, is stored to the last bit.
-func TestSQLExactCosts(t *testing.T) {
+// TestCoalesceOverSQLExactCosts: what is sent, alone or in an array, is stored to the last bit.
+func TestCoalesceOverSQLExactCosts(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
 		g := bed.NewSQLDoorway(t, driver, address, limiter.Config{})
@@ -134,8 +134,8 @@ func TestSQLExactCosts(t *testing.T) {
 	})
 }
 
-// TestSQLOneBadAskFailsAlone: as TestOneBadAskFailsAlone.
-func TestSQLOneBadAskFailsAlone(t *testing.T) {
+// TestCoalesceOverSQLFailsOneBadRequestAlone: as TestCoalesceFailsOneBadRequestAlone.
+func TestCoalesceOverSQLFailsOneBadRequestAlone(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		u, err := url.Parse(bed.NewDatabase(t))
 		if err != nil {
@@ -163,9 +163,9 @@ func TestSQLOneBadAskFailsAlone(t *testing.T) {
 	})
 }
 
-// TestSQLHeldRowsStallNobody: while a transaction holds a row, other keys have
+// TestHeldRowsOverSQLStallNobody: while a transaction holds a row, other keys have
 // their answers, and then those who wait for it.
-func TestSQLHeldRowsStallNobody(t *testing.T) {
+func TestHeldRowsOverSQLStallNobody(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
 		for _, most := range []int{4, 0} { // connections

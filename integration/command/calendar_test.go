@@ -10,9 +10,9 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// TestCalendarCommand asks on the command line, and replays a log in memory and
+// TestCommandCalendar asks on the command line, and replays a log in memory and
 // in SQL.
-func TestCalendarCommand(t *testing.T) {
+func TestCommandCalendar(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	flags := strings.Fields("--algorithm fixed_window --limit 1000 --calendar month --time-zone Europe/Vienna --json")

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestOrdersFindTheirRow: block, unblock and reset report whether they met a
+// TestCommandOrdersFindTheirRow: block, unblock and reset report whether they met a
 // row, by the exit code and in JSON, and work on the row all the same.
-func TestOrdersFindTheirRow(t *testing.T) {
+func TestCommandOrdersFindTheirRow(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)

@@ -29,10 +29,10 @@ func TestProveThroughPooler(t *testing.T) {
 	}
 }
 
-// TestPreparedThroughPooler: where the pooler parts prepared statements from
+// TestProvePreparedThroughPooler: where the pooler parts prepared statements from
 // their connections, the error names the setting to change, and a proof leaves
 // no rows.
-func TestPreparedThroughPooler(t *testing.T) {
+func TestProvePreparedThroughPooler(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pooled := startPooler(t, address, 1)

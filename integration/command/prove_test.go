@@ -132,8 +132,8 @@ func TestProveInterrupted(t *testing.T) {
 	}
 }
 
-// TestDemo: it sets itself up, shows every algorithm, and leaves no key.
-func TestDemo(t *testing.T) {
+// TestCommandDemo: it sets itself up, shows every algorithm, and leaves no key.
+func TestCommandDemo(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)
 	var d struct {

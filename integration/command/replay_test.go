@@ -145,8 +145,8 @@ func TestReplayErrors(t *testing.T) {
 	}
 }
 
-// TestKeysCannotDriveATerminal: what a client put into its name is quoted.
-func TestKeysCannotDriveATerminal(t *testing.T) {
+// TestReplayKeysCannotDriveATerminal: what a client put into its name is quoted.
+func TestReplayKeysCannotDriveATerminal(t *testing.T) {
 	t.Parallel()
 	evil := "\x1b]0;owned\a\x1b[2J"
 	line := evil + ` - - [17/May/2026:10:05:03 +0000] "GET / HTTP/1.1" 200 1` + "\n"

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestSpendCommands runs reserve, settle, cancel and statement one after the
+// TestCommandSpend runs reserve, settle, cancel and statement one after the
 // other, as JSON and as text, and expects what they say.
-func TestSpendCommands(t *testing.T) {
+func TestCommandSpend(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	const budget = " --algorithm fixed_window --limit 1000000000000 --period 1000h k"

@@ -22,9 +22,9 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// TestVerbsGolden runs command lines one after the other on one database, and
+// TestCommandVerbsGolden runs command lines one after the other on one database, and
 // holds what they answer, as JSON and as text, to a file.
-func TestVerbsGolden(t *testing.T) {
+func TestCommandVerbsGolden(t *testing.T) {
 	t.Parallel()
 	asJSON, asText := bed.NewDatabase(t), bed.NewDatabase(t)
 	var got strings.Builder
@@ -74,10 +74,10 @@ func TestVerbsGolden(t *testing.T) {
 	}
 	want, err := os.ReadFile(file)
 	if err != nil {
-		t.Fatalf("%v; make it with go test ./integration -run TestVerbsGolden -update", err)
+		t.Fatalf("%v; make it with go test ./integration -run TestCommandVerbsGolden -update", err)
 	}
 	if got.String() != string(want) {
-		t.Errorf("%s differs; if that is meant, go test ./integration -run TestVerbsGolden -update. Got:\n%s", file, &got)
+		t.Errorf("%s differs; if that is meant, go test ./integration -run TestCommandVerbsGolden -update. Got:\n%s", file, &got)
 	}
 }
 
@@ -113,8 +113,8 @@ func withoutTimes(t *testing.T, text string) string {
 	return string(out) + "\n"
 }
 
-// TestVerbsExitCodes: 0 allowed or done, 1 denied, 2 usage, 3 database.
-func TestVerbsExitCodes(t *testing.T) {
+// TestCommandVerbsExitCodes: 0 allowed or done, 1 denied, 2 usage, 3 database.
+func TestCommandVerbsExitCodes(t *testing.T) {
 	t.Parallel()
 	address, bare := bed.NewDatabase(t), bed.EmptyDatabase(t)
 	for _, c := range []struct {
@@ -193,8 +193,8 @@ func (s *started) interrupt(t *testing.T) {
 	}
 }
 
-// TestWaitInterrupted: Ctrl-C gives the place back.
-func TestWaitInterrupted(t *testing.T) {
+// TestCommandWaitInterrupted: Ctrl-C gives the place back.
+func TestCommandWaitInterrupted(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	l := bed.NewLimiter(t, bed.Connect(t, address), nil)
@@ -225,8 +225,8 @@ func expired(t *testing.T, address string, a limiter.Algorithm, n int) {
 	}
 }
 
-// TestJanitorCommand sweeps once, and then until Ctrl-C, a line for each sweep.
-func TestJanitorCommand(t *testing.T) {
+// TestCommandJanitor sweeps once, and then until Ctrl-C, a line for each sweep.
+func TestCommandJanitor(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	expired(t, address, limiter.GCRA, 3)
@@ -273,9 +273,9 @@ func TestJanitorCommand(t *testing.T) {
 	}
 }
 
-// TestClosedPipe: a command whose reader has gone ends, in silence, as shells
+// TestCommandClosedPipe: a command whose reader has gone ends, in silence, as shells
 // say it of a program that SIGPIPE ended.
-func TestClosedPipe(t *testing.T) {
+func TestCommandClosedPipe(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"janitor", "--interval", "1ms"},
@@ -338,8 +338,8 @@ func TestCommandKeySecret(t *testing.T) {
 	}
 }
 
-// TestVersionCommand tells the server's version only where a database is named.
-func TestVersionCommand(t *testing.T) {
+// TestCommandVersion tells the server's version only where a database is named.
+func TestCommandVersion(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	var v struct{ Version, Revision, Go, PostgreSQL string }

@@ -153,9 +153,9 @@ func TestDurabilityOfBatches(t *testing.T) {
 	}
 }
 
-// TestBatchesKeepDurabilitiesApart lets asks of both come in turns while a
+// TestDurabilityOfBatchesStaysApart lets asks of both come in turns while a
 // statement of each is in flight: no transaction has rows of both.
-func TestBatchesKeepDurabilitiesApart(t *testing.T) {
+func TestDurabilityOfBatchesStaysApart(t *testing.T) {
 	t.Parallel()
 	c := bed.NewCommitLog(t)
 	ctx := t.Context()

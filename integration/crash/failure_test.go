@@ -19,9 +19,9 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// TestServerStopped: with the server gone a policy fails closed or open as it
+// TestOutageOfAStoppedServer: with the server gone a policy fails closed or open as it
 // says, invalid input stays invalid, and with the server back all goes on.
-func TestServerStopped(t *testing.T) {
+func TestOutageOfAStoppedServer(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	own, err := throwaway.StartOwn(ctx, log.Printf)
@@ -102,9 +102,9 @@ func TestServerStopped(t *testing.T) {
 	}
 }
 
-// TestTimeoutHolds: while a transaction holds the row, asks come back within
+// TestOutageTimeoutHolds: while a transaction holds the row, asks come back within
 // Config.Timeout, closed or open, and the caller's own deadline stays its own.
-func TestTimeoutHolds(t *testing.T) {
+func TestOutageTimeoutHolds(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -161,8 +161,8 @@ func TestKeyThatTheDatabaseCannotHold(t *testing.T) {
 	}
 }
 
-// TestClosed: Close ends a limiter and can be called again.
-func TestClosed(t *testing.T) {
+// TestCloseEndsALimiter: Close ends a limiter and can be called again.
+func TestCloseEndsALimiter(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	l := bed.NewLimiter(t, pool, nil)

@@ -13,9 +13,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestRetryAfterIsExact denies in many states of every variant: a microsecond
+// TestDecideRetryAfterIsExact denies in many states of every variant: a microsecond
 // before RetryAfter the ask is still denied, at it allowed.
-func TestRetryAfterIsExact(t *testing.T) {
+func TestDecideRetryAfterIsExact(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -57,9 +57,9 @@ func TestRetryAfterIsExact(t *testing.T) {
 	}
 }
 
-// TestHeldKeyDoesNotOverAdmit holds a key in a transaction for a second while
+// TestDecideHeldKeyDoesNotOverAdmit holds a key in a transaction for a second while
 // others ask: they wait, and then find what the transaction left.
-func TestHeldKeyDoesNotOverAdmit(t *testing.T) {
+func TestDecideHeldKeyDoesNotOverAdmit(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -107,9 +107,9 @@ func TestHeldKeyDoesNotOverAdmit(t *testing.T) {
 	}
 }
 
-// TestLongTransactionDoesNotFreezeTheClock: inside one transaction the bucket
+// TestDecideLongTransactionDoesNotFreezeTheClock: inside one transaction the bucket
 // goes on leaking.
-func TestLongTransactionDoesNotFreezeTheClock(t *testing.T) {
+func TestDecideLongTransactionDoesNotFreezeTheClock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -129,9 +129,9 @@ func TestLongTransactionDoesNotFreezeTheClock(t *testing.T) {
 	}
 }
 
-// TestStricterDefaultIsolation: a database whose transactions are repeatable
+// TestDecideStricterDefaultIsolation: a database whose transactions are repeatable
 // read or serializable by default decides all the same.
-func TestStricterDefaultIsolation(t *testing.T) {
+func TestDecideStricterDefaultIsolation(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"repeatable read", "serializable"} {
 		t.Run(level, func(t *testing.T) {

@@ -13,10 +13,10 @@ const (
 	rounds = 20
 )
 
-// TestNeverOverAdmits lets 32 goroutines on 4 pools ask one cold key for 1 to
+// TestDecideNeverOverAdmits lets 32 goroutines on 4 pools ask one cold key for 1 to
 // 3 units until none is left: exactly the limit is admitted, in 20 rounds of
 // every variant, without and with a janitor that sweeps all the time.
-func TestNeverOverAdmits(t *testing.T) {
+func TestDecideNeverOverAdmits(t *testing.T) {
 	t.Parallel()
 	for _, withJanitor := range []bool{false, true} {
 		t.Run(fmt.Sprintf("janitor=%v", withJanitor), func(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestDenialBeginsNoWindow: an ask that a block denies after the window is over leaves
+// TestDecideDenialBeginsNoWindow: an ask that a block denies after the window is over leaves
 // the next window to the first that is granted.
-func TestDenialBeginsNoWindow(t *testing.T) {
+func TestDecideDenialBeginsNoWindow(t *testing.T) {
 	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
 		ctx := context.Background()
 		p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: 10 * time.Second}
@@ -32,9 +32,9 @@ func TestDenialBeginsNoWindow(t *testing.T) {
 	})
 }
 
-// TestDenialLeavesNoTrace: a key that another plan of a shorter period is denied on
+// TestDecideDenialLeavesNoTrace: a key that another plan of a shorter period is denied on
 // decides as one that it never asked for.
-func TestDenialLeavesNoTrace(t *testing.T) {
+func TestDecideDenialLeavesNoTrace(t *testing.T) {
 	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
 		ctx := context.Background()
 		for _, p := range bed.Variants(10, 10*time.Second) {

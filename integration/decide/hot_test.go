@@ -16,13 +16,13 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// TestUpdatesStayHOT: every update of every table rewrites the row in place, for one
+// TestDecideUpdatesStayHOT: every update of every table rewrites the row in place, for one
 // hot key and for keys hit three times a period: no decision writes an indexed column,
 // and a page is pruned before it is full. A page is
 // pruned only of what no running transaction of the server can see. So the server
 // is the test's own: others keep transactions open on purpose, and how long an
 // autovacuum takes is the machine's.
-func TestUpdatesStayHOT(t *testing.T) {
+func TestDecideUpdatesStayHOT(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	own, err := throwaway.StartOwn(ctx, log.Printf, throwaway.Setting("autovacuum", "off"))

@@ -17,9 +17,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestBadInput asks with every field just outside its bounds: the documented
+// TestDecideBadInput asks with every field just outside its bounds: the documented
 // error, which names field and value, and no row. Just inside is allowed.
-func TestBadInput(t *testing.T) {
+func TestDecideBadInput(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -169,8 +169,8 @@ func rows(t *testing.T, pool *pgxpool.Pool) int {
 	return total
 }
 
-// TestBadCalendar: nothing is written for a calendar that cannot be.
-func TestBadCalendar(t *testing.T) {
+// TestCalendarBadInput: nothing is written for a calendar that cannot be.
+func TestCalendarBadInput(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	l := bed.NewLimiter(t, pool, nil)

@@ -14,11 +14,11 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestSQLDecidesAsMemory holds the statements to the in-memory model, result
+// TestDecideAsMemory holds the statements to the in-memory model, result
 // by result and to the last bit: 100 random histories of 100 steps for each
 // variant, of all verbs, mixed costs, plans that change under one name, and a
 // clock that jumps back.
-func TestSQLDecidesAsMemory(t *testing.T) {
+func TestDecideAsMemory(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	var histories atomic.Int64

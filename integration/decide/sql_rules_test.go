@@ -26,9 +26,9 @@ var (
 	sqlCall = regexp.MustCompile(`\b([a-z_][a-z0-9_]*)\s*\(`)
 )
 
-// TestDecisionsFollowTheRules reads every decision: one upsert, the clock read
+// TestDecideStatementsFollowTheRules reads every decision: one upsert, the clock read
 // once before the lock, and nothing but IMMUTABLE expressions after it.
-func TestDecisionsFollowTheRules(t *testing.T) {
+func TestDecideStatementsFollowTheRules(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	decisions := 0

@@ -8,7 +8,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-func TestVectors(t *testing.T) {
+func TestDecideVectors(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	conformance.Run(t, "../../testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {

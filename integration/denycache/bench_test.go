@@ -9,9 +9,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestCachedDenialAllocates nothing. It is not parallel: all allocations are
+// TestDenyCacheAllocates nothing. It is not parallel: all allocations are
 // counted, whoever made them.
-func TestCachedDenialAllocates(t *testing.T) {
+func TestDenyCacheAllocates(t *testing.T) {
 	for name, config := range cachedConfigs() {
 		l, p, key := denied(t, config)
 		ctx := t.Context()

@@ -74,9 +74,9 @@ func lifts(p limiter.Policy) map[string]func(context.Context, *limiter.Limiter, 
 	return all
 }
 
-// TestDenialIsLifted: what another process gives back is seen one TTL after the
+// TestDenyCacheLifted: what another process gives back is seen one TTL after the
 // denial was asked for, to the microsecond; what this one gives back, at once.
-func TestDenialIsLifted(t *testing.T) {
+func TestDenyCacheLifted(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)
 	ctx := t.Context()
@@ -120,9 +120,9 @@ func TestDenialIsLifted(t *testing.T) {
 	}
 }
 
-// TestLiftInATransaction: verbs in a transaction of this process empty the key
+// TestDenyCacheLiftedInATransaction: verbs in a transaction of this process empty the key
 // too, and so does a verb whose answer was an error.
-func TestLiftInATransaction(t *testing.T) {
+func TestDenyCacheLiftedInATransaction(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)
 	ctx := t.Context()
@@ -167,9 +167,9 @@ func TestLiftInATransaction(t *testing.T) {
 	}
 }
 
-// TestCancelledWaitLiftsADenial: the place that a Wait gives back is there for
+// TestDenyCacheLiftedByACancelledWait: the place that a Wait gives back is there for
 // the next.
-func TestCancelledWaitLiftsADenial(t *testing.T) {
+func TestDenyCacheLiftedByACancelledWait(t *testing.T) {
 	t.Parallel()
 	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{DenyCacheTTL: time.Hour})
 	p := limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
@@ -194,9 +194,9 @@ func TestCancelledWaitLiftsADenial(t *testing.T) {
 	})
 }
 
-// TestDenialByCost: equal and larger asks are answered, with their own
+// TestDenyCacheByCost: equal and larger asks are answered, with their own
 // RetryAfter; smaller ones, other plans and later moments are not.
-func TestDenialByCost(t *testing.T) {
+func TestDenyCacheByCost(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)
 	ctx := t.Context()
@@ -253,9 +253,9 @@ func TestDenialByCost(t *testing.T) {
 	}
 }
 
-// TestDenialInFlight: a denial whose answer is on its way while the key is
+// TestDenyCacheInFlight: a denial whose answer is on its way while the key is
 // reset is not remembered.
-func TestDenialInFlight(t *testing.T) {
+func TestDenyCacheInFlight(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	hold := &holdAnswer{arrived: make(chan struct{}), release: make(chan struct{})}
@@ -337,9 +337,9 @@ func TestDenyCacheConfig(t *testing.T) {
 	}
 }
 
-// TestCachedDenialAndTheRest: transactions and other verbs ask the database,
+// TestDenyCacheAndTheRest: transactions and other verbs ask the database,
 // invalid asks stay invalid, Observe sees all, and Close ends it.
-func TestCachedDenialAndTheRest(t *testing.T) {
+func TestDenyCacheAndTheRest(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := bed.NewPool(t)
@@ -405,8 +405,8 @@ func TestCachedDenialAndTheRest(t *testing.T) {
 	}
 }
 
-// TestCalendarsAreNotCached: what another process gives back is there at once.
-func TestCalendarsAreNotCached(t *testing.T) {
+// TestDenyCacheKeepsNoCalendar: what another process gives back is there at once.
+func TestDenyCacheKeepsNoCalendar(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Month}

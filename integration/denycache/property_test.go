@@ -14,13 +14,13 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestCacheChangesNoDecision holds a limiter with a cache that only RetryAfter
+// TestDenyCacheChangesNoDecision holds a limiter with a cache that only RetryAfter
 // ends to the in-memory model, which decides anew each time: the same decisions,
 // reasons and times, whatever was answered from the cache before. What was
 // counted since a remembered denial can only make its RetryAfter too short.
 // Levels are as of that denial and not compared, and a microsecond is forgiven:
 // the database's rows are not brought up to date by what it is not asked.
-func TestCacheChangesNoDecision(t *testing.T) {
+func TestDenyCacheChangesNoDecision(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	var histories atomic.Int64

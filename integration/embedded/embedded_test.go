@@ -285,7 +285,7 @@ func TestEmbeddedUnusableDataDir(t *testing.T) {
 	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", filepath.Join(closed, "data")), 3, "cannot get to", closed, "chmod o+x")
 }
 
-func TestWhichDatabase(t *testing.T) {
+func TestCommandWhichDatabase(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	// A command of each file that asks for a database.

@@ -38,7 +38,7 @@ func newLeader(t *testing.T, pool *pgxpool.Pool, clock *handClock) (stop func())
 	return stop
 }
 
-func TestOneJanitorSweepsUntilItEnds(t *testing.T) {
+func TestJanitorAloneSweepsUntilItEnds(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	clock := newHandClock()
@@ -53,7 +53,7 @@ func TestOneJanitorSweepsUntilItEnds(t *testing.T) {
 	}
 }
 
-func TestOneJanitorSweepsUntilItsLeaseRunsOut(t *testing.T) {
+func TestJanitorAloneSweepsUntilItsLeaseRunsOut(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	clock := newHandClock()
@@ -167,8 +167,8 @@ func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 	}
 }
 
-// TestSweepWhileRunning: a sweep by hand shares Run's lease and leaves it there.
-func TestSweepWhileRunning(t *testing.T) {
+// TestJanitorSweepWhileRunning: a sweep by hand shares Run's lease and leaves it there.
+func TestJanitorSweepWhileRunning(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	clock := newHandClock()

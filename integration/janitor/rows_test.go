@@ -12,10 +12,10 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestRowsGoWhenTheyAreEmpty: a key is used at its first moment, again and again, and
+// TestJanitorRowsGoWhenTheyAreEmpty: a key is used at its first moment, again and again, and
 // then no more. Its row stays while it holds something and is gone an hour and a sweep
 // after that at the latest; of a key in use the janitor writes once an hour at most.
-func TestRowsGoWhenTheyAreEmpty(t *testing.T) {
+func TestJanitorRowsGoWhenTheyAreEmpty(t *testing.T) {
 	t.Parallel()
 	policies := append(bed.Variants(10, 10*time.Minute), bed.Variants(10, 5*time.Hour)...)
 	policies = append(policies, limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Day})
@@ -70,9 +70,9 @@ func holdsNothing(t *testing.T, l *limiter.Limiter, p limiter.Policy) bool {
 	return bed.Must(t)(l.Check(t.Context(), p, "k", 0)).Level == 0
 }
 
-// TestRowsStayWhileTheyCount: a block, an open hold and a clock that was set back keep
+// TestJanitorRowsStayWhileTheyCount: a block, an open hold and a clock that was set back keep
 // a row, however long ago its level was gone.
-func TestRowsStayWhileTheyCount(t *testing.T) {
+func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for _, p := range bed.Variants(10, time.Second) {
@@ -111,9 +111,9 @@ func TestRowsStayWhileTheyCount(t *testing.T) {
 	}
 }
 
-// TestRowsStayUntilTheClockIsThereAgain: a key that holds nothing keeps its row until
+// TestJanitorRowsStayUntilTheClockIsThereAgain: a key that holds nothing keeps its row until
 // its last decision is past: without it the key's clock would move back.
-func TestRowsStayUntilTheClockIsThereAgain(t *testing.T) {
+func TestJanitorRowsStayUntilTheClockIsThereAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)

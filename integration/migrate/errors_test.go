@@ -9,7 +9,7 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-func TestErrorsSayWhatToDo(t *testing.T) {
+func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	wants := func(t *testing.T, err error, parts ...string) {
 		t.Helper()

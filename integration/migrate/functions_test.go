@@ -13,7 +13,7 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-func TestFunctionsUpAndDown(t *testing.T) {
+func TestMigrateFunctionsUpAndDown(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := bed.NewPool(t)
@@ -66,9 +66,9 @@ func schemaWithout(t *testing.T, pool *pgxpool.Pool, relation string) string {
 	return strings.TrimSuffix(strings.Join(kept, ""), "\n")
 }
 
-// TestFunctionsAreReplaced: the text of a migration can run over functions of
+// TestMigrateFunctionsAreReplaced: the text of a migration can run over functions of
 // another text, as the next release's does, and rights given on them stay.
-func TestFunctionsAreReplaced(t *testing.T) {
+func TestMigrateFunctionsAreReplaced(t *testing.T) {
 	t.Parallel()
 	pool := bed.FunctionsPool(t)
 	want := bed.OwnSchema(t, pool)
@@ -90,9 +90,9 @@ func TestFunctionsAreReplaced(t *testing.T) {
 	}
 }
 
-// TestFunctionsFindTheirTables: one set of functions in a database, bound
+// TestMigrateFunctionsFindTheirTables: one set of functions in a database, bound
 // to the tables of one schema, whatever the caller's search_path.
-func TestFunctionsFindTheirTables(t *testing.T) {
+func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	address := bed.EmptyDatabase(t)
@@ -133,8 +133,8 @@ func TestFunctionsFindTheirTables(t *testing.T) {
 	}
 }
 
-// TestFunctionsBesideTheTables: schema pglimit may be where the tables are.
-func TestFunctionsBesideTheTables(t *testing.T) {
+// TestMigrateFunctionsBesideTheTables: schema pglimit may be where the tables are.
+func TestMigrateFunctionsBesideTheTables(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)
 	bed.Exec(t, bed.Connect(t, address), `CREATE SCHEMA pglimit`)
@@ -155,8 +155,8 @@ func TestFunctionsBesideTheTables(t *testing.T) {
 	}
 }
 
-// TestFunctionsByOtherTools: printed, and in an application's goose folder.
-func TestFunctionsByOtherTools(t *testing.T) {
+// TestMigrateFunctionsByOtherTools: printed, and in an application's goose folder.
+func TestMigrateFunctionsByOtherTools(t *testing.T) {
 	t.Parallel()
 	want := bed.OwnSchema(t, bed.FunctionsPool(t))
 	t.Run("print", func(t *testing.T) {
@@ -200,9 +200,9 @@ func TestFunctionsByOtherTools(t *testing.T) {
 	})
 }
 
-// TestFunctionsAreGenerated: the migration holds the very text of the statements
+// TestMigrateFunctionsAreGenerated: the migration holds the very text of the statements
 // that the library runs, but for its parameters.
-func TestFunctionsAreGenerated(t *testing.T) {
+func TestMigrateFunctionsAreGenerated(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../../migrations/functions/00001_functions.sql")
 	if err != nil {

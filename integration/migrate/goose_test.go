@@ -87,7 +87,7 @@ func export(t *testing.T, dir string, want ...string) {
 	}
 }
 
-func TestInAnApplicationsGooseFolder(t *testing.T) {
+func TestMigrateInAnApplicationsGooseFolder(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	dir := appFolder(t)
@@ -121,7 +121,7 @@ func TestInAnApplicationsGooseFolder(t *testing.T) {
 	}
 }
 
-func TestExportWhereVersionsAreTimes(t *testing.T) {
+func TestMigrateExportWhereVersionsAreTimes(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	dir := t.TempDir()
@@ -138,9 +138,9 @@ func TestExportWhereVersionsAreTimes(t *testing.T) {
 	}
 }
 
-// TestBesideAnApplicationsGoose: two goose records in one database do not
+// TestMigrateBesideAnApplicationsGoose: two goose records in one database do not
 // know of each other.
-func TestBesideAnApplicationsGoose(t *testing.T) {
+func TestMigrateBesideAnApplicationsGoose(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	dir := appFolder(t)
@@ -155,8 +155,8 @@ func TestBesideAnApplicationsGoose(t *testing.T) {
 	}
 }
 
-// TestFSInAProviderOfOnesOwn is the fourth way: goose over FS.
-func TestFSInAProviderOfOnesOwn(t *testing.T) {
+// TestMigrateFSInACallersProvider is the fourth way: goose over FS.
+func TestMigrateFSInACallersProvider(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	p, err := goose.NewProvider(goose.DialectPostgres, stdlib.OpenDBFromPool(pool), migrations.FS, goose.WithTableName("limits_version"))
@@ -172,7 +172,7 @@ func TestFSInAProviderOfOnesOwn(t *testing.T) {
 	}
 }
 
-func TestPrintedSQL(t *testing.T) {
+func TestMigratePrintedSQL(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	run := func(down bool) {

@@ -17,7 +17,7 @@ import (
 
 const ()
 
-func TestUpAndDown(t *testing.T) {
+func TestMigrateUpAndDown(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	bed.StepsDown(t, pool, migrations.Previous, "") // nothing to undo
@@ -41,7 +41,7 @@ func TestUpAndDown(t *testing.T) {
 	}
 }
 
-func TestUpAndDownOnData(t *testing.T) {
+func TestMigrateUpAndDownOnData(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	bed.UpTo(t, pool, 1, "1 tables")
@@ -78,7 +78,7 @@ func TestUpAndDownOnData(t *testing.T) {
 	}
 }
 
-func TestStatus(t *testing.T) {
+func TestMigrateStatus(t *testing.T) {
 	t.Parallel()
 	// Times are right in whatever zone the sessions are.
 	pool := bed.Connect(t, bed.EmptyDatabase(t), bed.Setting("TimeZone", "Australia/Lord_Howe"))
@@ -120,7 +120,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-func TestOneConnectionIsEnough(t *testing.T) {
+func TestMigrateNeedsOneConnection(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 1 })
 	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
@@ -133,7 +133,7 @@ func TestOneConnectionIsEnough(t *testing.T) {
 	}
 }
 
-func TestUpFromManyAtOnce(t *testing.T) {
+func TestMigrateUpFromManyAtOnce(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)
 	const many = 8
@@ -158,9 +158,9 @@ func TestUpFromManyAtOnce(t *testing.T) {
 	bed.CheckMigratedOnce(t, bed.Connect(t, address))
 }
 
-// TestUpIsInterrupted: a cancelled Up leaves neither half a migration nor its
+// TestMigrateUpInterrupted: a cancelled Up leaves neither half a migration nor its
 // lock behind.
-func TestUpIsInterrupted(t *testing.T) {
+func TestMigrateUpInterrupted(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	// A table of that name which is not committed yet makes Up wait half-way.
@@ -189,7 +189,7 @@ func TestUpIsInterrupted(t *testing.T) {
 	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
 }
 
-func TestSchemaOfItsOwn(t *testing.T) {
+func TestMigrateSchemaOfItsOwn(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)
 	public := bed.Connect(t, address)

@@ -10,9 +10,9 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// TestRuntimeRole: reading and writing rows is all that deciding takes, and Up
+// TestMigrateRuntimeRole: reading and writing rows is all that deciding takes, and Up
 // at the start of an application whose tables are there takes no more.
-func TestRuntimeRole(t *testing.T) {
+func TestMigrateRuntimeRole(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	owner := bed.Connect(t, address)

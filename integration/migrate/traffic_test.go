@@ -75,9 +75,9 @@ func (s *states) allows(t *testing.T, codes ...string) {
 	}
 }
 
-// TestDownGivesWay: a transaction holds a lock that Down needs, and then needs one
+// TestMigrateDownGivesWay: a transaction holds a lock that Down needs, and then needs one
 // that Down has taken by then. It goes on; Down comes after it.
-func TestDownGivesWay(t *testing.T) {
+func TestMigrateDownGivesWay(t *testing.T) {
 	t.Parallel()
 	take := func(key string, a limiter.Algorithm) func(context.Context, *limiter.Limiter, pgx.Tx) error {
 		p := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: time.Hour}
@@ -140,9 +140,9 @@ func TestDownGivesWay(t *testing.T) {
 	}
 }
 
-// TestDownUnderTraffic takes the tables away from callers and gives them back. No
+// TestMigrateDownUnderTraffic takes the tables away from callers and gives them back. No
 // statement of theirs meets a deadlock.
-func TestDownUnderTraffic(t *testing.T) {
+func TestMigrateDownUnderTraffic(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	seen := new(states)
@@ -206,8 +206,8 @@ func TestDownUnderTraffic(t *testing.T) {
 	seen.allows(t, "42P01", "57014", "55P03")
 }
 
-// TestFunctionsDownUnderTraffic is the same for the SQL functions.
-func TestFunctionsDownUnderTraffic(t *testing.T) {
+// TestMigrateFunctionsDownUnderTraffic is the same for the SQL functions.
+func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	seen := new(states)
@@ -248,9 +248,9 @@ func TestFunctionsDownUnderTraffic(t *testing.T) {
 	seen.allows(t, "42883", "3F000", "57014")
 }
 
-// TestDownGivesUp: a transaction keeps its locks. Down says what to do; nothing
+// TestMigrateDownGivesUp: a transaction keeps its locks. Down says what to do; nothing
 // has changed, and callers were served meanwhile.
-func TestDownGivesUp(t *testing.T) {
+func TestMigrateDownGivesUp(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pool, other := bed.Connect(t, address), bed.Connect(t, address)

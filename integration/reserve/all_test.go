@@ -10,9 +10,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestAllowAllGivesExpiredHoldsBack before it denies, and a block that it has started
+// TestReserveExpiredComeBackToAllowAll before it denies, and a block that it has started
 // for want of them is lifted.
-func TestAllowAllGivesExpiredHoldsBack(t *testing.T) {
+func TestReserveExpiredComeBackToAllowAll(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)

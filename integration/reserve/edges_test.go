@@ -30,9 +30,9 @@ func TestReserveAtTheEpoch(t *testing.T) {
 	}
 }
 
-// TestDenialOutlastsFailedReaping: where holds cannot be looked for, a denial is
+// TestReserveDenialOutlastsFailedReaping: where holds cannot be looked for, a denial is
 // one all the same, and no reason to fail open.
-func TestDenialOutlastsFailedReaping(t *testing.T) {
+func TestReserveDenialOutlastsFailedReaping(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -63,9 +63,9 @@ func TestDenialOutlastsFailedReaping(t *testing.T) {
 	}
 }
 
-// TestCheckWritesNothingWhereItMustNot: a Check in a transaction locks no hold, and
+// TestReserveCheckWritesNothingWhereItMustNot: a Check in a transaction locks no hold, and
 // neither a transaction nor a server that only reads fails it.
-func TestCheckWritesNothingWhereItMustNot(t *testing.T) {
+func TestReserveCheckWritesNothingWhereItMustNot(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	url := bed.NewDatabase(t)
@@ -97,9 +97,9 @@ func TestCheckWritesNothingWhereItMustNot(t *testing.T) {
 	}
 }
 
-// TestManyExpiredHoldsComeBackAtOnce, as many as an ask takes, and though those
+// TestReserveManyExpiredComeBackAtOnce, as many as an ask takes, and though those
 // that expired first have nothing left to give back.
-func TestManyExpiredHoldsComeBackAtOnce(t *testing.T) {
+func TestReserveManyExpiredComeBackAtOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l, other, at := settable(t)
@@ -131,8 +131,8 @@ func TestManyExpiredHoldsComeBackAtOnce(t *testing.T) {
 	}
 }
 
-// TestReapingForgetsTheDenial that this process remembers.
-func TestReapingForgetsTheDenial(t *testing.T) {
+// TestReserveReapingForgetsTheDenial that this process remembers.
+func TestReserveReapingForgetsTheDenial(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -149,9 +149,9 @@ func TestReapingForgetsTheDenial(t *testing.T) {
 	}
 }
 
-// TestOverdraftOutlivesTheJanitor, also under a slower plan than the hold's or
+// TestSettleOverdraftOutlivesTheJanitor, also under a slower plan than the hold's or
 // after one: a row stays for as long as anything is in it.
-func TestOverdraftOutlivesTheJanitor(t *testing.T) {
+func TestSettleOverdraftOutlivesTheJanitor(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -219,9 +219,9 @@ func TestSettleAfterResetAndBlock(t *testing.T) {
 	}
 }
 
-// TestSettleTellsTheLevel of a key whose plan has grown since, whether the Settle
+// TestSettleReturnsTheLevel of a key whose plan has grown since, whether the Settle
 // changes something or not.
-func TestSettleTellsTheLevel(t *testing.T) {
+func TestSettleReturnsTheLevel(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l, _, at := settable(t)
@@ -240,9 +240,9 @@ func TestSettleTellsTheLevel(t *testing.T) {
 	}
 }
 
-// TestOtherPeriodsWindowIsLeftAlone: the window before is another one if the
+// TestReserveLeavesAnotherPeriodsWindowAlone: the window before is another one if the
 // period is.
-func TestOtherPeriodsWindowIsLeftAlone(t *testing.T) {
+func TestReserveLeavesAnotherPeriodsWindowAlone(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l, _, at := settable(t)
@@ -265,9 +265,9 @@ func TestOtherPeriodsWindowIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestReapingLiftsTheDenialsBlock, and no other: what was denied for an expired
+// TestReserveReapingLiftsTheDenialsBlock, and no other: what was denied for an expired
 // hold is granted after all, and starts no block.
-func TestReapingLiftsTheDenialsBlock(t *testing.T) {
+func TestReserveReapingLiftsTheDenialsBlock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)

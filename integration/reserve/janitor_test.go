@@ -13,10 +13,10 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestJanitorPassesOverWhatItCannotGiveBack: one hold that somebody is at work
+// TestReserveJanitorPassesOverWhatItCannotGiveBack: one hold that somebody is at work
 // with, or that only a newer version knows, keeps no other from being given back,
 // in that sweep or in later ones.
-func TestJanitorPassesOverWhatItCannotGiveBack(t *testing.T) {
+func TestReserveJanitorPassesOverWhatItCannotGiveBack(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -53,8 +53,8 @@ func TestJanitorPassesOverWhatItCannotGiveBack(t *testing.T) {
 	}
 }
 
-// TestJanitorWaitsForExpiry: to the microsecond.
-func TestJanitorWaitsForExpiry(t *testing.T) {
+// TestReserveJanitorWaitsForExpiry: to the microsecond.
+func TestReserveJanitorWaitsForExpiry(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)

@@ -14,9 +14,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestExpiredHoldsComeBackOnceAnyoneAsks, by the database's clock and though this
+// TestReserveExpiredComeBackAtTheNextRequest, by the database's clock and though this
 // process has just seen that no hold had expired.
-func TestExpiredHoldsComeBackOnceAnyoneAsks(t *testing.T) {
+func TestReserveExpiredComeBackAtTheNextRequest(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	url := bed.NewDatabase(t)
@@ -54,8 +54,8 @@ func TestExpiredHoldsComeBackOnceAnyoneAsks(t *testing.T) {
 	}
 }
 
-// TestJanitorGivesBackExpiredHolds, and forgets those that need not be remembered.
-func TestJanitorGivesBackExpiredHolds(t *testing.T) {
+// TestReserveJanitorGivesBackExpired, and forgets those that need not be remembered.
+func TestReserveJanitorGivesBackExpired(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -105,9 +105,9 @@ func TestJanitorGivesBackExpiredHolds(t *testing.T) {
 	}
 }
 
-// TestHoldsLiveInTheTransaction: made, settled and cancelled there, they go with
+// TestReserveLivesInTheTransaction: made, settled and cancelled there, they go with
 // it, be it rolled back or cut off at any step.
-func TestHoldsLiveInTheTransaction(t *testing.T) {
+func TestReserveLivesInTheTransaction(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -160,9 +160,9 @@ func TestHoldsLiveInTheTransaction(t *testing.T) {
 	}
 }
 
-// TestReapingNeverDeadlocks: a denied ask in one transaction, which has the key's
+// TestReserveReapingNeverDeadlocks: a denied ask in one transaction, which has the key's
 // row, and a Settle in another, which has the hold.
-func TestReapingNeverDeadlocks(t *testing.T) {
+func TestReserveReapingNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -208,8 +208,8 @@ func TestReserveFailsClosed(t *testing.T) {
 	}
 }
 
-// TestHoldArguments that are wrong are told by name, before anything is written.
-func TestHoldArguments(t *testing.T) {
+// TestReserveArguments that are wrong are told by name, before anything is written.
+func TestReserveArguments(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -243,8 +243,8 @@ func TestHoldArguments(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestStatement tells what was spent, is held and is left, of the present window.
-func TestStatement(t *testing.T) {
+// TestUsage tells what was spent, is held and is left, of the present window.
+func TestUsage(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l, other, at := settable(t)

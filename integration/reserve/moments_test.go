@@ -46,9 +46,9 @@ func TestSettleAfterAReset(t *testing.T) {
 	})
 }
 
-// TestIdempotencyKeyIsFreedWithItsHold: a hold that was cancelled or has expired came
+// TestIdempotencyKeyIsFreedWithItsReservation: a hold that was cancelled or has expired came
 // to nothing, and its key makes another; one that was settled did not.
-func TestIdempotencyKeyIsFreedWithItsHold(t *testing.T) {
+func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
 	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
 		ctx := context.Background()
 		for _, p := range bed.Variants(100, 1000*time.Hour) {
@@ -90,9 +90,9 @@ func TestIdempotencyKeyIsFreedWithItsHold(t *testing.T) {
 	})
 }
 
-// TestOneStatementTellsOfOneMoment: Refund and Undo of a key without a row, a Settle that
+// TestUsageIsOfOneMoment: Refund and Undo of a key without a row, a Settle that
 // changes nothing and a Statement send one statement each.
-func TestOneStatementTellsOfOneMoment(t *testing.T) {
+func TestUsageIsOfOneMoment(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	trace := new(bed.Sent)

@@ -21,10 +21,10 @@ import (
 // pair is one hold as both sides name it.
 type pair struct{ inSQL, inMemory string }
 
-// TestHoldsInSQLAsInMemory holds Reserve, Settle, Cancel, expiry and idempotency
+// TestReserveDecidesAsMemory holds Reserve, Settle, Cancel, expiry and idempotency
 // keys to the in-memory model, to the last bit, each algorithm, in and out of the
 // caller's transaction.
-func TestHoldsInSQLAsInMemory(t *testing.T) {
+func TestReserveDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)

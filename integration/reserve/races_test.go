@@ -17,9 +17,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestResetFreesTheHoldItWaitedFor: a Reserve that had the key's row when the Reset
+// TestReserveFreedByTheResetThatWaited: a Reserve that had the key's row when the Reset
 // came is forgotten with the row, and has nothing to give back to others' cost.
-func TestResetFreesTheHoldItWaitedFor(t *testing.T) {
+func TestReserveFreedByTheResetThatWaited(t *testing.T) {
 	t.Parallel()
 	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
@@ -56,9 +56,9 @@ func TestResetFreesTheHoldItWaitedFor(t *testing.T) {
 	}
 }
 
-// TestOneEndOfAHold: of many that end a hold at once, by all ways there are, one
+// TestReserveEndsOnce: of many that end a hold at once, by all ways there are, one
 // does, and the key shows it once.
-func TestOneEndOfAHold(t *testing.T) {
+func TestReserveEndsOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 32 })
@@ -131,10 +131,10 @@ func TestOneEndOfAHold(t *testing.T) {
 	}
 }
 
-// TestStormOfHolds: whoever does what to a few keys at once, in which order and
+// TestReserveStorm: whoever does what to a few keys at once, in which order and
 // way ever, what the keys hold in the end is what was spent and is held, to the
 // unit, it was never more than the limit, and nobody deadlocked.
-func TestStormOfHolds(t *testing.T) {
+func TestReserveStorm(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	for i, w := range bed.Ways(t, address, false)[:3] {

@@ -21,9 +21,9 @@ func settable(t *testing.T) (l, other *limiter.Limiter, at func(time.Duration)) 
 	return bed.SettableOn(t, bed.NewPool(t))
 }
 
-// TestNoUnitPassesTwice: what has leaked of a hold since it was made, or has left
+// TestReserveNoUnitPassesTwice: what has leaked of a hold since it was made, or has left
 // the window with it, is not given back as well.
-func TestNoUnitPassesTwice(t *testing.T) {
+func TestReserveNoUnitPassesTwice(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l, other, at := settable(t)
@@ -51,9 +51,9 @@ func TestNoUnitPassesTwice(t *testing.T) {
 	}
 }
 
-// TestEarlySettleGivesBackWhatCannotHaveLeaked, and no more: 3 s after 10 were
+// TestSettleEarlyGivesBackWhatCannotHaveLeaked, and no more: 3 s after 10 were
 // reserved at 1 a second, at most 7 come back.
-func TestEarlySettleGivesBackWhatCannotHaveLeaked(t *testing.T) {
+func TestSettleEarlyGivesBackWhatCannotHaveLeaked(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l, _, at := settable(t)
@@ -71,9 +71,9 @@ func TestEarlySettleGivesBackWhatCannotHaveLeaked(t *testing.T) {
 	}
 }
 
-// TestLogGivesBackTheHoldsOwnEntry: to take back the newest entries instead would
+// TestReserveInALogGivesBackItsOwnEntry: to take back the newest entries instead would
 // leave room for them when the hold's own leaves the window.
-func TestLogGivesBackTheHoldsOwnEntry(t *testing.T) {
+func TestReserveInALogGivesBackItsOwnEntry(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l, _, at := settable(t)

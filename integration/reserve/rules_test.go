@@ -18,9 +18,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestDurabilityOfHolds: a Reserve commits as its policy says, and what ends a hold
+// TestReserveDurability: a Reserve commits as its policy says, and what ends a hold
 // as a Durable one, whatever the policy and the session say.
-func TestDurabilityOfHolds(t *testing.T) {
+func TestReserveDurability(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	log := bed.NewCommitLog(t)
@@ -42,9 +42,9 @@ func TestDurabilityOfHolds(t *testing.T) {
 	}
 }
 
-// TestHoldsKeepTheCallersSettings: in a transaction nothing about a hold changes
+// TestReserveKeepsTheCallersSettings: in a transaction nothing about a hold changes
 // how it commits, nor how long it waits, and it takes no second connection.
-func TestHoldsKeepTheCallersSettings(t *testing.T) {
+func TestReserveKeepsTheCallersSettings(t *testing.T) {
 	bed.InEachWay(t, true, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		if p.Algorithm == limiter.LeakyBucketQueue {
 			return
@@ -79,9 +79,9 @@ func TestHoldsKeepTheCallersSettings(t *testing.T) {
 	})
 }
 
-// TestHoldsKeepSecrets: with a KeySecret neither the key nor the idempotency key is
+// TestReserveKeepsKeysSecret: with a KeySecret neither the key nor the idempotency key is
 // stored, and another process with the secret goes on all the same.
-func TestHoldsKeepSecrets(t *testing.T) {
+func TestReserveKeepsKeysSecret(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -106,9 +106,9 @@ func TestHoldsKeepSecrets(t *testing.T) {
 	}
 }
 
-// TestEndOfAHoldIsSeenAtOnce by the process that ends it, though it remembers that
+// TestReserveEndIsSeenAtOnce by the process that ends it, though it remembers that
 // the key has no room: alone, in a transaction, and where a Settle changes nothing.
-func TestEndOfAHoldIsSeenAtOnce(t *testing.T) {
+func TestReserveEndIsSeenAtOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
@@ -137,8 +137,8 @@ func TestEndOfAHoldIsSeenAtOnce(t *testing.T) {
 	}
 }
 
-// TestUnknownHoldsOpenNoBreaker: the database has answered.
-func TestUnknownHoldsOpenNoBreaker(t *testing.T) {
+// TestReserveUnknownOpensNoBreaker: the database has answered.
+func TestReserveUnknownOpensNoBreaker(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{BreakAfter: 2, BreakFor: time.Hour})
@@ -153,9 +153,9 @@ func TestUnknownHoldsOpenNoBreaker(t *testing.T) {
 	}
 }
 
-// TestObserveHolds: a Reserve is observed once, whatever it took, and what ends a
+// TestReserveIsObserved: a Reserve is observed once, whatever it took, and what ends a
 // hold decides nothing.
-func TestObserveHolds(t *testing.T) {
+func TestReserveIsObserved(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -184,9 +184,9 @@ func TestObserveHolds(t *testing.T) {
 	}
 }
 
-// TestFreeingWaitsForNobody: who is about to end a hold may wait for the row that
+// TestReserveFreeingWaitsForNobody: who is about to end a hold may wait for the row that
 // the Reset has.
-func TestFreeingWaitsForNobody(t *testing.T) {
+func TestReserveFreeingWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	url := bed.NewDatabase(t)
@@ -212,9 +212,9 @@ func pgState(err error) string {
 	return ""
 }
 
-// TestOldSnapshotSilencesNobody: a transaction that sees no hold, because its
+// TestReserveOldSnapshotSilencesNobody: a transaction that sees no hold, because its
 // snapshot is older, keeps nobody else from giving an expired one back.
-func TestOldSnapshotSilencesNobody(t *testing.T) {
+func TestReserveOldSnapshotSilencesNobody(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)

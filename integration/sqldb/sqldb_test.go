@@ -103,7 +103,7 @@ func doubleStorm(t *testing.T, ls []*limiter.Limiter, p limiter.Policy, key stri
 	return admitted[0] + admitted[1]
 }
 
-// TestSQLStricterDefaultIsolation: as TestStricterDefaultIsolation.
+// TestSQLStricterDefaultIsolation: as TestDecideStricterDefaultIsolation.
 func TestSQLStricterDefaultIsolation(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
@@ -163,9 +163,9 @@ func TestSQLWait(t *testing.T) {
 	})
 }
 
-// TestMigrationsUpSQL makes the tables over each driver, on one connection,
+// TestMigrateUpSQL makes the tables over each driver, on one connection,
 // which stays open.
-func TestMigrationsUpSQL(t *testing.T) {
+func TestMigrateUpSQL(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.EmptyDatabase(t)
 		db := bed.ConnectSQL(t, driver, address)
@@ -201,8 +201,8 @@ func TestMigrationsUpSQL(t *testing.T) {
 	})
 }
 
-// TestNewSQLRefuses names what is wrong.
-func TestNewSQLRefuses(t *testing.T) {
+// TestSQLNewRefuses names what is wrong.
+func TestSQLNewRefuses(t *testing.T) {
 	t.Parallel()
 	if _, err := limiter.NewSQL(nil, nil); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "db nil: open one") {
 		t.Errorf("no db: %v", err)

@@ -99,9 +99,9 @@ func TestStrangersAmongStrangers(t *testing.T) {
 	}
 }
 
-// TestFunctionsAreRefused: no SQL function is made where other roles may create
+// TestStrangersFunctionsAreRefused: no SQL function is made where other roles may create
 // objects, by any way to make them; those that are there stay.
-func TestFunctionsAreRefused(t *testing.T) {
+func TestStrangersFunctionsAreRefused(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)

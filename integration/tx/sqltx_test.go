@@ -67,9 +67,9 @@ func effects(ctx context.Context, p limiter.Policy) []effect {
 	return all
 }
 
-// TestEveryTxRollsBack: whoever's transaction it is, every verb's effect goes
+// TestTxOfEveryWayRollsBack: whoever's transaction it is, every verb's effect goes
 // with it, and stays with it.
-func TestEveryTxRollsBack(t *testing.T) {
+func TestTxOfEveryWayRollsBack(t *testing.T) {
 	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		ctx := t.Context()
 		p.BlockFor = time.Hour
@@ -355,8 +355,8 @@ func TestTxGoesOn(t *testing.T) {
 	})
 }
 
-// TestMemoryHasNoTx: memory cannot roll back.
-func TestMemoryHasNoTx(t *testing.T) {
+// TestTxOfMemoryIsRefused: memory cannot roll back.
+func TestTxOfMemoryIsRefused(t *testing.T) {
 	t.Parallel()
 	l := limiter.NewMemory(nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
