@@ -4,8 +4,9 @@ import (
 	"math"
 	"time"
 
-	"github.com/pglimit/pglimit/limiter"
 	"pgregory.net/rapid"
+
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // DrawShare is a cost of which some fit: whole tenths of the burst, mostly the

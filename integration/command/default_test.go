@@ -1,10 +1,10 @@
 package command
 
 import (
-	"github.com/pglimit/pglimit/integration/bed"
-
 	"strings"
 	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
 )
 
 // TestCommandsMeanOneRow: without --algorithm, and with --calendar alone, the

@@ -1,11 +1,11 @@
 package command
 
 import (
-	"github.com/pglimit/pglimit/integration/bed"
-
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
 )
 
 // TestCommandOrdersFindTheirRow: block, unblock and reset report whether they met a

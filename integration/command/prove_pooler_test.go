@@ -1,11 +1,11 @@
 package command
 
 import (
-	"github.com/pglimit/pglimit/integration/bed"
-
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
 )
 
 // TestProveThroughPooler: a proof works behind a pooler in transaction mode if

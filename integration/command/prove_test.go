@@ -1,14 +1,14 @@
 package command
 
 import (
-	"github.com/pglimit/pglimit/integration/bed"
-
 	"context"
 	"encoding/json"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
 )
 
 // proof is what prove --json writes.

@@ -1,8 +1,6 @@
 package command
 
 import (
-	"github.com/pglimit/pglimit/integration/bed"
-
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -13,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
 )
 
 // invented is a log of that many requests by a few clients within an hour, not
@@ -66,7 +66,7 @@ func TestReplayAgrees(t *testing.T) {
 	plain := logFile(t, "access.log", log)
 	zipped := logFile(t, "access.log", packed(t, log)) // told by its content
 	address := bed.NewDatabase(t)
-	bed.SweepAllTheTime(t, bed.Connect(t, address))
+	bed.SweepOften(t, bed.Connect(t, address))
 	for _, flags := range []string{
 		"--algorithm leaky_bucket", "--algorithm leaky_bucket --tick 5s", "--algorithm leaky_bucket_queue",
 		"--algorithm token_bucket --burst 20", "--algorithm gcra --block-for 3m",
@@ -123,7 +123,7 @@ func TestReplayText(t *testing.T) {
 	}
 	want, err := os.ReadFile(file)
 	if err != nil || got != string(want) {
-		t.Errorf("%s differs (%v); if that is meant, go test ./integration -run TestReplayText -update. Got:\n%s", file, err, got)
+		t.Errorf("%s differs (%v); if that is meant, go test ./integration/command -run TestReplayText -update. Got:\n%s", file, err, got)
 	}
 }
 

@@ -1,11 +1,11 @@
 package command
 
 import (
-	"github.com/pglimit/pglimit/integration/bed"
-
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
 )
 
 // TestCommandSpend runs reserve, settle, cancel and statement one after the

@@ -74,10 +74,10 @@ func TestCommandVerbsGolden(t *testing.T) {
 	}
 	want, err := os.ReadFile(file)
 	if err != nil {
-		t.Fatalf("%v; make it with go test ./integration -run TestCommandVerbsGolden -update", err)
+		t.Fatalf("%v; make it with go test ./integration/command -run TestCommandVerbsGolden -update", err)
 	}
 	if got.String() != string(want) {
-		t.Errorf("%s differs; if that is meant, go test ./integration -run TestCommandVerbsGolden -update. Got:\n%s", file, &got)
+		t.Errorf("%s differs; if that is meant, go test ./integration/command -run TestCommandVerbsGolden -update. Got:\n%s", file, &got)
 	}
 }
 

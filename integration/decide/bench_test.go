@@ -19,7 +19,7 @@ import (
 // whose speed drifts slows both; of-bare is the median of their ratios in
 // throughput.
 //
-//	go test ./integration -run - -bench Decision -benchtime 40x
+//	go test ./integration/decide -run - -bench Decision -benchtime 40x
 func BenchmarkDecision(b *testing.B) {
 	ctx := b.Context() // one that can end, as an application's does
 	pool := bed.Connect(b, bed.NewDatabase(b), func(c *pgxpool.Config) { c.MaxConns = 16 })

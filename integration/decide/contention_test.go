@@ -15,7 +15,7 @@ const (
 
 // TestDecideNeverOverAdmits lets 32 goroutines on 4 pools ask one cold key for 1 to
 // 3 units until none is left: exactly the limit is admitted, in 20 rounds of
-// every variant, without and with a janitor that sweeps all the time.
+// every variant, without and with a janitor that sweeps a hundred times a second.
 func TestDecideNeverOverAdmits(t *testing.T) {
 	t.Parallel()
 	for _, withJanitor := range []bool{false, true} {
@@ -23,7 +23,7 @@ func TestDecideNeverOverAdmits(t *testing.T) {
 			t.Parallel()
 			limiters := limitersOnPools(t, bed.NewDatabase(t))
 			if withJanitor {
-				bed.SweepAllTheTime(t, bed.Connect(t, limiters.url))
+				bed.SweepOften(t, bed.Connect(t, limiters.url))
 			}
 			for _, p := range bed.Variants(bed.CapUnit, 1000*time.Hour) {
 				t.Run(bed.Variant(p), func(t *testing.T) {

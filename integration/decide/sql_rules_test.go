@@ -1,14 +1,14 @@
 package decide
 
 import (
-	"github.com/pglimit/pglimit/integration/bed"
-
 	"context"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
 )
 
 // forbidden is what a decision must not use, and why.

@@ -3,8 +3,6 @@
 package embedded
 
 import (
-	"github.com/pglimit/pglimit/integration/bed"
-
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
 )
 
 // The tests called TestEmbedded… start servers of this machine; make test

@@ -1,14 +1,14 @@
 package functions
 
 import (
-	"github.com/pglimit/pglimit/integration/bed"
-
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/integration/bed"
 )
 
 // TestFunctionsDocs runs what docs/sql.md shows for psql, as it stands, and the

@@ -1,13 +1,13 @@
 package functions
 
 import (
-	"github.com/pglimit/pglimit/integration/bed"
-
 	"errors"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglimit/pglimit/integration/bed"
 )
 
 // TestFunctionsBadArguments asks with every parameter just outside its bounds: an

@@ -1,8 +1,6 @@
 package sqldb
 
 import (
-	"github.com/pglimit/pglimit/integration/bed"
-
 	"bytes"
 	"errors"
 	"io"
@@ -13,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
 )
 
 // wire is a way to the server that can be cut between a statement and its
