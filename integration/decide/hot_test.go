@@ -38,27 +38,28 @@ func TestDecideUpdatesStayHOT(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	hits, rounds := bed.Size(int64(300), 1000), bed.Size(60, 200) // a page is full after about 80 versions of a row
 	for _, p := range bed.Variants(1000, time.Minute) {
 		t.Run(bed.Variant(p), func(t *testing.T) {
 			pool := bed.Connect(t, template.New(t))
 			clock := new(conformance.Clock)
 			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
 
-			for i := range int64(1000) { // a millisecond apart
+			for i := range hits { // a millisecond apart
 				clock.Set(i * 1000)
 				bed.Must(t)(l.Allow(ctx, p, "hot"))
 			}
-			first := stayedHOT(t, pool, p, "a hot key", hotCount{}, 999)
+			first := stayedHOT(t, pool, p, "a hot key", hotCount{}, hits-1)
 
 			at := int64(10_000_000_000)
-			for range 200 { // a third of a period apart
+			for range rounds { // a third of a period apart
 				at += expiry(p).Microseconds() / 3
 				clock.Set(at)
 				for key := range 5 {
 					bed.Must(t)(l.Allow(ctx, p, fmt.Sprint("spread", key)))
 				}
 			}
-			stayedHOT(t, pool, p, "three hits a period", first, 5*199)
+			stayedHOT(t, pool, p, "three hits a period", first, 5*int64(rounds-1))
 		})
 	}
 }
