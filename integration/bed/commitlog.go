@@ -33,6 +33,24 @@ type CommitLog struct {
 	Pool *pgxpool.Pool
 }
 
+// NewCommitLog makes such a database for this test.
+func NewCommitLog(t *testing.T) *CommitLog {
+	t.Helper()
+	c := &CommitLog{URL: NewDatabase(t)}
+	c.Pool = Connect(t, c.URL)
+	Exec(t, c.Pool, `CREATE TABLE committed (xid bigint, policy text, key text, setting text, isolation text)`)
+	Exec(t, c.Pool, `CREATE FUNCTION committed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO committed VALUES (txid_current(), coalesce(NEW.policy, OLD.policy), coalesce(NEW.key, OLD.key),
+			current_setting('synchronous_commit'), current_setting('transaction_isolation'));
+		RETURN NULL;
+	END $$`)
+	for _, a := range limiter.Algorithms() {
+		Exec(t, c.Pool, `CREATE CONSTRAINT TRIGGER committed AFTER INSERT OR UPDATE OR DELETE ON pglimit_`+string(a)+`
+			DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION committed()`)
+	}
+	return c
+}
+
 // Expect compares what was noted for a policy: each change of each key, all
 // committed with that setting.
 func (c *CommitLog) Expect(t *testing.T, p limiter.Policy, setting string, changes map[string]int) {
@@ -53,24 +71,6 @@ func (c *CommitLog) Expect(t *testing.T, p limiter.Policy, setting string, chang
 	if !maps.Equal(got, want) {
 		t.Errorf("%s: committed with %v, want %v", p.Name, got, want)
 	}
-}
-
-// NewCommitLog makes such a database for this test.
-func NewCommitLog(t *testing.T) *CommitLog {
-	t.Helper()
-	c := &CommitLog{URL: NewDatabase(t)}
-	c.Pool = Connect(t, c.URL)
-	Exec(t, c.Pool, `CREATE TABLE committed (xid bigint, policy text, key text, setting text, isolation text)`)
-	Exec(t, c.Pool, `CREATE FUNCTION committed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-		INSERT INTO committed VALUES (txid_current(), coalesce(NEW.policy, OLD.policy), coalesce(NEW.key, OLD.key),
-			current_setting('synchronous_commit'), current_setting('transaction_isolation'));
-		RETURN NULL;
-	END $$`)
-	for _, a := range limiter.Algorithms() {
-		Exec(t, c.Pool, `CREATE CONSTRAINT TRIGGER committed AFTER INSERT OR UPDATE OR DELETE ON pglimit_`+string(a)+`
-			DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION committed()`)
-	}
-	return c
 }
 
 // OneConnection gives a pool one connection, so that its session can be looked at.

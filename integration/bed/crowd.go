@@ -26,6 +26,48 @@ type Crowd struct {
 	Sent     *Sent
 }
 
+// NewCrowd makes a crowd over a database of this test.
+func NewCrowd(t *testing.T) *Crowd {
+	t.Helper()
+	address := NewDatabase(t)
+	c := &Crowd{Doorway: &Doorway{Arrived: make(chan struct{})}, Business: Connect(t, address), Sent: new(Sent)}
+	pool := Connect(t, address, c.Guard, FourConnections, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = c.Sent })
+	c.Limiter = NewGated(t, pool, limiter.Config{BreakAfter: 1})
+	return c
+}
+
+// Hold uses up half of what each key has, in a transaction that stays open.
+func (c *Crowd) Hold(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
+	t.Helper()
+	tx := Begin(t, c.Business, pgx.TxOptions{})
+	for _, key := range keys {
+		Must(t)(c.InTx(tx).AllowN(t.Context(), p, key, HeldLimit/2))
+	}
+	return tx
+}
+
+// HoldAsIs updates the keys' rows in a transaction that stays open, in SQL
+// that knows nothing of limits, after half of what each has was used up.
+func (c *Crowd) HoldAsIs(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
+	t.Helper()
+	Commit(t, c.Hold(t, p, keys...))
+	tx := Begin(t, c.Business, pgx.TxOptions{})
+	if _, err := tx.Exec(t.Context(), "UPDATE pglimit_"+string(p.Algorithm)+" SET policy = policy WHERE key = ANY ($1)", keys); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// Behind asks for a held key, while nobody else asks, and returns once the ask
+// is in its place.
+func (c *Crowd) Behind(ctx context.Context, t *testing.T, ask limiter.Ask) <-chan Answer {
+	t.Helper()
+	n := c.Waiting() + 1
+	a := Ask(ctx, c.Limiter, ask)
+	AwaitWaiting(t, c.Limiter, n)
+	return a
+}
+
 // StallsNobody expects that a transaction that holds the rows of keys delays
 // no request for another key, and that each request for a held key gets its
 // answer when the transaction commits. lone: nothing else is in flight at first.
@@ -107,48 +149,6 @@ func (c *Crowd) StallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []s
 	if n := c.Waiting(); n != 0 {
 		t.Errorf("%d callers wait in the end", n)
 	}
-}
-
-// Hold uses up half of what each key has, in a transaction that stays open.
-func (c *Crowd) Hold(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
-	t.Helper()
-	tx := Begin(t, c.Business, pgx.TxOptions{})
-	for _, key := range keys {
-		Must(t)(c.InTx(tx).AllowN(t.Context(), p, key, HeldLimit/2))
-	}
-	return tx
-}
-
-// HoldAsIs updates the keys' rows in a transaction that stays open, in SQL
-// that knows nothing of limits, after half of what each has was used up.
-func (c *Crowd) HoldAsIs(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
-	t.Helper()
-	Commit(t, c.Hold(t, p, keys...))
-	tx := Begin(t, c.Business, pgx.TxOptions{})
-	if _, err := tx.Exec(t.Context(), "UPDATE pglimit_"+string(p.Algorithm)+" SET policy = policy WHERE key = ANY ($1)", keys); err != nil {
-		t.Fatal(err)
-	}
-	return tx
-}
-
-// Behind asks for a held key, while nobody else asks, and returns once the ask
-// is in its place.
-func (c *Crowd) Behind(ctx context.Context, t *testing.T, ask limiter.Ask) <-chan Answer {
-	t.Helper()
-	n := c.Waiting() + 1
-	a := Ask(ctx, c.Limiter, ask)
-	AwaitWaiting(t, c.Limiter, n)
-	return a
-}
-
-// NewCrowd makes a crowd over a database of this test.
-func NewCrowd(t *testing.T) *Crowd {
-	t.Helper()
-	address := NewDatabase(t)
-	c := &Crowd{Doorway: &Doorway{Arrived: make(chan struct{})}, Business: Connect(t, address), Sent: new(Sent)}
-	pool := Connect(t, address, c.Guard, FourConnections, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = c.Sent })
-	c.Limiter = NewGated(t, pool, limiter.Config{BreakAfter: 1})
-	return c
 }
 
 // FourConnections is the least that a pool has by default.

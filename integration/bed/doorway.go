@@ -24,6 +24,27 @@ type Doorway struct {
 	first   int           // who waits when the first ask has arrived: it, or nobody
 }
 
+// NewDoorway makes a doorway over the database at url.
+func NewDoorway(t testing.TB, url string, config limiter.Config) *Doorway {
+	t.Helper()
+	g := &Doorway{Arrived: make(chan struct{})}
+	g.Limiter = NewGated(t, Connect(t, url, g.Guard), config)
+	return g
+}
+
+// NewGated makes a doorway's limiter: one statement at a time and no deny cache.
+func NewGated(t testing.TB, pool *pgxpool.Pool, config limiter.Config) *limiter.Limiter {
+	t.Helper()
+	if err := pool.Ping(t.Context()); err != nil { // else there is no connection to guard
+		t.Fatal(err)
+	}
+	config.BatchStatements, config.DenyCacheTTL = 1, -1
+	if config.Timeout == 0 {
+		config.Timeout = time.Minute
+	}
+	return NewLimiter(t, pool, &config)
+}
+
 // Guard makes a pool's connections wait at the gate.
 func (g *Doorway) Guard(cfg *pgxpool.Config) {
 	cfg.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) {
@@ -69,27 +90,6 @@ func (g *Doorway) Queue(ctx context.Context, ask limiter.Ask) <-chan Answer {
 	return answers
 }
 
-// NewDoorway makes a doorway over the database at url.
-func NewDoorway(t testing.TB, url string, config limiter.Config) *Doorway {
-	t.Helper()
-	g := &Doorway{Arrived: make(chan struct{})}
-	g.Limiter = NewGated(t, Connect(t, url, g.Guard), config)
-	return g
-}
-
-// NewGated makes a doorway's limiter: one statement at a time and no deny cache.
-func NewGated(t testing.TB, pool *pgxpool.Pool, config limiter.Config) *limiter.Limiter {
-	t.Helper()
-	if err := pool.Ping(t.Context()); err != nil { // else there is no connection to guard
-		t.Fatal(err)
-	}
-	config.BatchStatements, config.DenyCacheTTL = 1, -1
-	if config.Timeout == 0 {
-		config.Timeout = time.Minute
-	}
-	return NewLimiter(t, pool, &config)
-}
-
 // Answer is what a request got.
 type Answer struct {
 	limiter.Result
@@ -105,6 +105,16 @@ type SQLDoorway struct {
 	taken *sql.Conn
 	asked int // since the gate was closed
 	first int // who waits when the first ask has arrived: it, or nobody
+}
+
+// NewSQLDoorway makes a doorway over the database at address.
+func NewSQLDoorway(t testing.TB, driver, address string, config limiter.Config) *SQLDoorway {
+	t.Helper()
+	g := &SQLDoorway{t: t, db: ConnectSQL(t, driver, address)}
+	g.db.SetMaxOpenConns(1)
+	config.BatchStatements, config.DenyCacheTTL, config.Timeout = 1, -1, time.Minute
+	g.Limiter = NewSQL(t, g.db, &config)
+	return g
 }
 
 // Shut takes the connection.
@@ -138,14 +148,4 @@ func (g *SQLDoorway) Queue(ctx context.Context, ask limiter.Ask) <-chan Answer {
 	}
 	g.asked++
 	return answers
-}
-
-// NewSQLDoorway makes a doorway over the database at address.
-func NewSQLDoorway(t testing.TB, driver, address string, config limiter.Config) *SQLDoorway {
-	t.Helper()
-	g := &SQLDoorway{t: t, db: ConnectSQL(t, driver, address)}
-	g.db.SetMaxOpenConns(1)
-	config.BatchStatements, config.DenyCacheTTL, config.Timeout = 1, -1, time.Minute
-	g.Limiter = NewSQL(t, g.db, &config)
-	return g
 }

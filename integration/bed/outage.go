@@ -32,6 +32,11 @@ type Dialer struct {
 	Release chan struct{}
 }
 
+// NewDialer makes a dialer whose way is open.
+func NewDialer(url func() string) *Dialer {
+	return &Dialer{url: url, Arrived: make(chan struct{}), Release: make(chan struct{})}
+}
+
 // Dial is for a connection's DialFunc.
 func (d *Dialer) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	d.Dials.Add(1)
@@ -58,11 +63,6 @@ func (d *Dialer) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, address)
 }
 
-// NewDialer makes a dialer whose way is open.
-func NewDialer(url func() string) *Dialer {
-	return &Dialer{url: url, Arrived: make(chan struct{}), Release: make(chan struct{})}
-}
-
 // Broken is a limiter behind a dialer, with a clock that does not run by itself.
 type Broken struct {
 	*Dialer
@@ -70,6 +70,20 @@ type Broken struct {
 	Pool  *pgxpool.Pool
 	Clock *conformance.Clock
 	L     *limiter.Limiter
+}
+
+// NewBroken makes such a limiter over a database of this test. Its way is open.
+func NewBroken(t *testing.T, config limiter.Config) *Broken {
+	t.Helper()
+	url := NewDatabase(t)
+	b := &Broken{Dialer: NewDialer(func() string { return url }), URL: url, Clock: new(conformance.Clock)}
+	b.Pool = Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = b.Dial })
+	config.Now = b.Clock.Now
+	if config.Timeout == 0 {
+		config.Timeout = 10 * time.Second // against hanging for ever
+	}
+	b.L = NewLimiter(t, b.Pool, &config)
+	return b
 }
 
 // Cut closes the way, also to connections that are open and idle.
@@ -87,18 +101,4 @@ func (b *Broken) ExpectUnavailable(t *testing.T, open bool) error {
 		t.Errorf("a connection was tried: %v, the breaker open: %v", dialed, open)
 	}
 	return err
-}
-
-// NewBroken makes such a limiter over a database of this test. Its way is open.
-func NewBroken(t *testing.T, config limiter.Config) *Broken {
-	t.Helper()
-	url := NewDatabase(t)
-	b := &Broken{Dialer: NewDialer(func() string { return url }), URL: url, Clock: new(conformance.Clock)}
-	b.Pool = Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = b.Dial })
-	config.Now = b.Clock.Now
-	if config.Timeout == 0 {
-		config.Timeout = 10 * time.Second // against hanging for ever
-	}
-	b.L = NewLimiter(t, b.Pool, &config)
-	return b
 }
