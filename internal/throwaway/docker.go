@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -24,9 +26,10 @@ import (
 )
 
 const (
-	pingTimeout  = 5 * time.Second
-	stopTimeout  = 30 * time.Second // then the engine kills
-	readyTimeout = time.Minute
+	pingTimeout   = 5 * time.Second
+	stopTimeout   = 30 * time.Second // then the engine kills
+	readyTimeout  = time.Minute
+	directTimeout = 2 * time.Second
 )
 
 // dockerServer is a server in a container.
@@ -34,13 +37,14 @@ type dockerServer struct {
 	image     string
 	engine    *client.Client
 	container *postgres.PostgresContainer
+	mayEnd    bool // tests stop or kill it
 
 	mu      sync.Mutex
 	address string
 }
 
 // startDocker starts a container of the best image to be had.
-func startDocker(ctx context.Context, logf func(string, ...any), settings map[string]string) (_ backend, err error) {
+func startDocker(ctx context.Context, logf func(string, ...any), mayEnd bool, settings map[string]string) (_ backend, err error) {
 	engine, err := connectEngine(ctx)
 	if err != nil {
 		return nil, err
@@ -73,7 +77,7 @@ func startDocker(ctx context.Context, logf func(string, ...any), settings map[st
 		}),
 		postgres.BasicWaitStrategies(),
 	)
-	d := &dockerServer{image: image, engine: engine, container: c}
+	d := &dockerServer{image: image, engine: engine, container: c, mayEnd: mayEnd}
 	if err == nil {
 		err = d.awaitReady(ctx)
 	}
@@ -159,6 +163,9 @@ func (d *dockerServer) awaitReady(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if direct := d.direct(ctx); direct != "" {
+		address = direct
+	}
 	d.mu.Lock()
 	d.address = address
 	d.mu.Unlock()
@@ -173,6 +180,40 @@ func (d *dockerServer) awaitReady(ctx context.Context) error {
 		case <-time.After(delay):
 		}
 	}
+}
+
+// direct returns the address of the server in the container's own network, if
+// that can be reached from here. It avoids Docker's proxy, which copies all that
+// goes through the published port and takes a sixth of the tests' time. A server
+// that may end keeps the published port: a connection to it is refused at once
+// after the end, but nothing answers at a container's own address then.
+func (d *dockerServer) direct(ctx context.Context) string {
+	if d.mayEnd || runtime.GOOS != "linux" {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, directTimeout)
+	defer cancel()
+	ip, err := d.container.ContainerIP(ctx)
+	if err != nil || ip == "" {
+		return ""
+	}
+	published, err := d.container.ConnectionString(ctx, "sslmode=disable")
+	if err != nil {
+		return ""
+	}
+	u, err := url.Parse(published)
+	if err != nil {
+		return ""
+	}
+	u.Host = net.JoinHostPort(ip, "5432")
+	conn, err := pgx.Connect(ctx, u.String())
+	if err != nil {
+		return "" // such as a wrong password: another network has that address too
+	}
+	if err := conn.Close(ctx); err != nil {
+		return ""
+	}
+	return u.String()
 }
 
 func (d *dockerServer) url() string {

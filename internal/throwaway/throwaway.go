@@ -6,6 +6,9 @@
 //     builds;
 //   - else a server started from the programs on this machine.
 //
+// Programs that run several test packages share one server: they start it and
+// set SharedURL for the packages' processes, as internal/withpg does.
+//
 // PGLIMIT_TEST_BACKEND=docker or local allows that one way only, whatever
 // else is set. PGLIMIT_TEST_IMAGE names the image to use with Docker.
 //
@@ -32,6 +35,10 @@ import (
 
 // What a user sets.
 const (
+	// SharedURL is the environment variable that names a server which Start uses
+	// without choosing one. Its owner removes it after the tests.
+	SharedURL = "PGLIMIT_TEST_SHARED_URL"
+
 	envURL     = "PGLIMIT_TEST_DATABASE_URL"
 	envBackend = "PGLIMIT_TEST_BACKEND"
 	envImage   = "PGLIMIT_TEST_IMAGE"
@@ -40,6 +47,7 @@ const (
 // The kinds of server, as Backend returns them.
 const (
 	kindURL    = "url"
+	kindShared = "shared"
 	kindDocker = "docker"
 	kindLocal  = "local"
 )
@@ -52,6 +60,7 @@ type Server struct {
 	kind    string
 	backend backend
 	version string
+	number  int    // of the version: 170002 is 17.2
 	run     string // part of the names of all databases made here
 	count   atomic.Int64
 
@@ -84,16 +93,23 @@ func Setting(name, value string) Option {
 // nobody) what it does and what it took; no password is in there. The error,
 // if no way works, names each way's reason.
 func Start(ctx context.Context, logf func(format string, args ...any), options ...Option) (*Server, error) {
-	return start(ctx, logf, os.Getenv(envURL), options)
+	if address := os.Getenv(SharedURL); address != "" {
+		b, err := startURL(address)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", SharedURL, err)
+		}
+		return begin(ctx, logf, kindShared, b)
+	}
+	return start(ctx, logf, os.Getenv(envURL), false, options)
 }
 
 // StartOwn is Start for tests that stop or kill the server: it never takes
-// the one PGLIMIT_TEST_DATABASE_URL names.
+// the one PGLIMIT_TEST_DATABASE_URL names, nor a shared one.
 func StartOwn(ctx context.Context, logf func(format string, args ...any), options ...Option) (*Server, error) {
-	return start(ctx, logf, "", options)
+	return start(ctx, logf, "", true, options)
 }
 
-func start(ctx context.Context, logf func(string, ...any), url string, options []Option) (*Server, error) {
+func start(ctx context.Context, logf func(string, ...any), url string, mayEnd bool, options []Option) (*Server, error) {
 	if logf == nil {
 		logf = func(string, ...any) {}
 	}
@@ -101,9 +117,17 @@ func start(ctx context.Context, logf func(string, ...any), url string, options [
 	for _, o := range options {
 		o(settings)
 	}
-	kind, b, err := choose(ctx, logf, url, settings)
+	kind, b, err := choose(ctx, logf, url, mayEnd, settings)
 	if err != nil {
 		return nil, err
+	}
+	return begin(ctx, logf, kind, b)
+}
+
+// begin makes a Server of a backend that is there.
+func begin(ctx context.Context, logf func(string, ...any), kind string, b backend) (*Server, error) {
+	if logf == nil {
+		logf = func(string, ...any) {}
 	}
 	run := make([]byte, 4)
 	rand.Read(run) // never fails
@@ -116,13 +140,16 @@ func start(ctx context.Context, logf func(string, ...any), url string, options [
 }
 
 // choose tries the ways in their order.
-func choose(ctx context.Context, logf func(string, ...any), url string, settings map[string]string) (kind string, _ backend, _ error) {
+func choose(ctx context.Context, logf func(string, ...any), url string, mayEnd bool, settings map[string]string) (kind string, _ backend, _ error) {
 	forced := os.Getenv(envBackend)
 	switch forced {
 	case "":
 		if url != "" {
 			b, err := startURL(url)
-			return kindURL, b, err
+			if err != nil {
+				return "", nil, fmt.Errorf("%s: %w", envURL, err)
+			}
+			return kindURL, b, nil
 		}
 	case kindDocker, kindLocal:
 	default:
@@ -131,7 +158,7 @@ func choose(ctx context.Context, logf func(string, ...any), url string, settings
 
 	var dockerErr error
 	if forced != kindLocal {
-		b, err := startDocker(ctx, logf, maps.Clone(settings))
+		b, err := startDocker(ctx, logf, mayEnd, maps.Clone(settings))
 		if err == nil {
 			return kindDocker, b, nil
 		}
@@ -159,13 +186,12 @@ func (s *Server) readVersion(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(ctx)
-	var number int
 	const query = `SELECT current_setting('server_version'), current_setting('server_version_num')::int`
-	if err := conn.QueryRow(ctx, query).Scan(&s.version, &number); err != nil {
+	if err := conn.QueryRow(ctx, query).Scan(&s.version, &s.number); err != nil {
 		return err
 	}
 	s.version, _, _ = strings.Cut(s.version, " ")
-	if number < 130000 {
+	if s.number < 130000 {
 		return fmt.Errorf("PostgreSQL %s is too old: take 13 or newer", s.version)
 	}
 	return nil
@@ -177,7 +203,7 @@ func (s *Server) readVersion(ctx context.Context) error {
 // your own.
 func (s *Server) URL() string { return s.backend.url() }
 
-// Backend is "url", "docker" or "local".
+// Backend is "url", "shared", "docker" or "local".
 func (s *Server) Backend() string { return s.kind }
 
 // String describes the server in one line, without a password.
@@ -199,7 +225,7 @@ func (s *Server) Kill(ctx context.Context) error { return s.backend.kill(ctx) }
 func (s *Server) Restart(ctx context.Context) error { return s.backend.restart(ctx) }
 
 // Close removes the server with all its databases; on a server that
-// PGLIMIT_TEST_DATABASE_URL names it drops the templates. Further calls do
+// is shared or that PGLIMIT_TEST_DATABASE_URL names it drops the templates. Further calls do
 // nothing.
 func (s *Server) Close() error {
 	s.mu.Lock()
@@ -212,7 +238,7 @@ func (s *Server) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	var err error
-	if s.kind == kindURL {
+	if s.kind == kindURL || s.kind == kindShared {
 		for _, name := range templates {
 			err = errors.Join(err, s.drop(ctx, name))
 		}
