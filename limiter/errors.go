@@ -22,10 +22,10 @@ var (
 	ErrOverloaded = store.ErrOverloaded
 	// ErrNoHold: there is no hold with that ID, or its ttl was over longer than
 	// Config.IdempotencyTTL ago. Nothing was changed.
-	ErrNoHold = store.ErrNoHold
+	ErrNoReservation = store.ErrNoReservation
 	// ErrHoldEnded: the hold was settled, with other units, or cancelled before.
 	// Nothing was changed.
-	ErrHoldEnded = store.ErrHoldEnded
+	ErrReservationEnded = store.ErrReservationEnded
 	// ErrClosed: the limiter was closed. It never passes through FailOpen.
 	ErrClosed = store.ErrClosed
 	// ErrNotMigrated: the tables are not there, or not in the search_path.

@@ -48,7 +48,7 @@ func ours(id, what string, batchRows int, m mode) Contender {
 // the database. The timeout outlasts any stall of the disk.
 func newLimiter(e *Env, batchRows int, p limiter.Policy) (*limiterDecider, error) {
 	l, err := limiter.New(e.Postgres.Pool, &limiter.Config{
-		Timeout: time.Minute, BatchRows: batchRows, DenyCacheTTL: -1,
+		Timeout: time.Minute, BatchRows: batchRows, DisableDenyCache: true,
 	})
 	return &limiterDecider{l, p}, err
 }

@@ -128,7 +128,7 @@ func CallStatements(ctx context.Context, conn db.DBTX, choose func(name string) 
 		args := []reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(conn)}
 		for p := 2; p < method.Type().NumIn(); p++ {
 			arg := reflect.New(method.Type().In(p)).Elem()
-			fill(arg)
+			charge(arg)
 			args = append(args, arg)
 		}
 		results := method.Call(args)
@@ -143,7 +143,7 @@ func CallStatements(ctx context.Context, conn db.DBTX, choose func(name string) 
 
 // fill sets every field to something that a statement accepts; what may be
 // null stays null.
-func fill(v reflect.Value) {
+func charge(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
 		v.SetString("x")
@@ -155,13 +155,13 @@ func fill(v reflect.Value) {
 		v.SetInt(1_000_000)
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
-		fill(v.Index(0))
+		charge(v.Index(0))
 	case reflect.Struct:
 		for i := range v.NumField() {
 			switch v.Type().Field(i).Name {
 			case "Commit", "LockTimeout": // empty: as the session has it
 			default:
-				fill(v.Field(i))
+				charge(v.Field(i))
 			}
 		}
 	}

@@ -232,11 +232,11 @@ func TestCommandJanitor(t *testing.T) {
 	expired(t, address, limiter.GCRA, 3)
 	expired(t, address, limiter.FixedWindow, 2)
 	var once struct {
-		Removed       int64
-		ByTable       map[string]int64 `json:"by_table"`
-		Kept          int64
-		HoldsExpired  int64 `json:"holds_expired"`
-		HeldElsewhere bool  `json:"held_elsewhere"`
+		Removed             int64
+		ByTable             map[string]int64 `json:"by_table"`
+		Kept                int64
+		ReservationsExpired int64 `json:"holds_expired"`
+		HeldElsewhere       bool  `json:"held_elsewhere"`
 	}
 	bed.PglimitJSON(t, &once, address, "janitor", "--once", "--batch-size", "2")
 	if once.Removed != 5 || once.ByTable["pglimit_gcra"] != 3 || once.ByTable["pglimit_fixed_window"] != 2 || once.HeldElsewhere {

@@ -109,7 +109,7 @@ func TestFunctionsRollBackWithTheCaller(t *testing.T) {
 
 // TestFunctionsHolds: a hold goes with its transaction, ends once, and comes back
 // after its time as soon as somebody is denied; no more than the limit is ever held.
-func TestFunctionsHolds(t *testing.T) {
+func TestFunctionsReservations(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.FunctionsPool(t)
@@ -272,7 +272,7 @@ func TestFunctionsEndsAt(t *testing.T) {
 	ctx := context.Background()
 	pool := bed.FunctionsPool(t)
 	clock := new(conformance.Clock)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 	base := limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 10, Period: 10 * time.Second, Aligned: true}
 	var histories atomic.Int64
 	rapid.Check(t, func(rt *rapid.T) {

@@ -24,16 +24,16 @@ func actual(n float64) (float64, string) {
 }
 
 // hold reserves outside a transaction, and settles, cancels or forgets.
-func (w *spendWorker) hold() {
+func (w *spendWorker) reservation() {
 	p, account, n := w.policy(), w.account(), units()
-	ask := p.Ask(account, n)
-	var h limiter.Hold
+	request := p.Request(account, n)
+	var h limiter.Reservation
 	reserve := func(ctx context.Context) (err error) {
-		h, err = w.limiter.Reserve(ctx, ask, briefly())
+		h, err = w.limiter.Reserve(ctx, request, briefly())
 		return err
 	}
 	if chance(50) {
-		ask.IdempotencyKey = w.newID("hold")
+		request.IdempotencyKey = w.newID("hold")
 		w.insist("reserve", reserve)
 	} else {
 		ctx, cancel := patiently()
@@ -104,11 +104,11 @@ func (w *spendWorker) cancel(id string) {
 // if not in the same. Whoever comes by may end what is left open.
 func (w *spendWorker) job() {
 	p, account, n, id := w.policy(), w.account(), units(), w.newID("job")
-	ask := p.Ask(account, n)
-	ask.IdempotencyKey = id
+	request := p.Request(account, n)
+	request.IdempotencyKey = id
 	state, denied := "held", false
 	end := w.transact(anyFate(), func(ctx context.Context, tx *spendTx) (bool, error) {
-		h, err := tx.Reserve(ctx, ask, briefly())
+		h, err := tx.Reserve(ctx, request, briefly())
 		if err != nil {
 			return false, err
 		}

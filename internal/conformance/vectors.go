@@ -101,7 +101,7 @@ func Do(ctx context.Context, l *limiter.Limiter, p limiter.Policy, op, key strin
 	case "check":
 		return l.Check(ctx, p, key, cost)
 	case "fill":
-		return l.Fill(ctx, p, key, cost)
+		return l.Charge(ctx, p, key, cost)
 	case "refund":
 		return l.Refund(ctx, p, key, cost)
 	case "reset":

@@ -85,7 +85,7 @@ func New(config Config) (*Server, error) {
 	s := &Server{config: config, replays: replays.New(), pause: api.MaxPause, grace: maxAnswer}
 	var err error
 	// Without a deny cache, so that each answer is the database's.
-	if s.hub, err = hub.New(config.Limiter, limiter.Config{DenyCacheTTL: -1, Timeout: maxAsk, Logger: config.Logger}); err != nil {
+	if s.hub, err = hub.New(config.Limiter, limiter.Config{DisableDenyCache: true, Timeout: maxAsk, Logger: config.Logger}); err != nil {
 		return nil, fmt.Errorf("playground: %w", err)
 	}
 	if s.handler, err = s.routes(); err != nil {

@@ -50,7 +50,7 @@ func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers
 		if err := connectAll(ctx, own); err != nil {
 			return all, err
 		}
-		if all[i].limiter, err = limiter.New(own, &limiter.Config{Timeout: askTimeout, DenyCacheTTL: -1}); err != nil {
+		if all[i].limiter, err = limiter.New(own, &limiter.Config{Timeout: askTimeout, DisableDenyCache: true}); err != nil {
 			return all, err
 		}
 	}

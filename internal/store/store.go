@@ -23,7 +23,7 @@ type Store interface {
 	// only reads. It reports whether all were taken.
 	TakeAll(ctx context.Context, joints []*Joint, possible bool) (bool, error)
 	// Fill adds q.Units, as far as the burst goes.
-	Fill(ctx context.Context, q *Query) (Outcome, error)
+	Charge(ctx context.Context, q *Query) (Outcome, error)
 	// Refund gives q.Units back, as far as they are there.
 	Refund(ctx context.Context, q *Query) (Outcome, error)
 	// Undo gives back what is left of q.Units that were counted in g.
@@ -198,7 +198,7 @@ type State string
 // The states. Spent is an admission that is remembered under an idempotency key and
 // was no reservation.
 const (
-	Held      State = "held"
+	Open      State = "held"
 	Settled   State = "settled"
 	Cancelled State = "cancelled"
 	Expired   State = "expired"
@@ -229,7 +229,7 @@ type Reservation struct {
 }
 
 // Overdue reports whether the reservation is open and has expired.
-func (r *Reservation) Overdue(now int64) bool { return r.State == Held && r.ExpiresAt <= now }
+func (r *Reservation) Overdue(now int64) bool { return r.State == Open && r.ExpiresAt <= now }
 
 // Ending is a change to a reservation.
 type Ending struct {

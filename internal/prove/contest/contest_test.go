@@ -58,7 +58,7 @@ func (f forgetful) Ask(ctx context.Context, p limiter.Policy, key string, n floa
 	seen, err := f.l.Check(ctx, large, key, 0)
 	if err == nil && p.Limit == smallPlan && seen.Level > p.Limit {
 		if err = f.l.Reset(ctx, large, key); err == nil {
-			_, err = f.l.Fill(ctx, large, key, p.Limit)
+			_, err = f.l.Charge(ctx, large, key, p.Limit)
 		}
 	}
 	if err != nil {
@@ -130,7 +130,7 @@ func (r racy) Ask(ctx context.Context, p limiter.Policy, key string, n float64) 
 		return seen, err
 	}
 	runtime.Gosched() // another reads meanwhile
-	_, err = r.l.Fill(ctx, p, key, n)
+	_, err = r.l.Charge(ctx, p, key, n)
 	return seen, err
 }
 

@@ -89,8 +89,8 @@ func (p Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error) 
 }
 
 // Fill adds up to the burst.
-func (p Store) Fill(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return p.decide(ctx, q, statement.Of(q.Algorithm).Fill)
+func (p Store) Charge(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return p.decide(ctx, q, statement.Of(q.Algorithm).Charge)
 }
 
 // Refund gives units back, as far as they are there.

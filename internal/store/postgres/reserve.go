@@ -88,9 +88,9 @@ func (p Store) forget(ctx context.Context, q *store.Query, a *store.Admission) e
 	if err != nil || before == nil || !before.free() {
 		return err
 	}
-	if before.State == store.Held {
+	if before.State == store.Open {
 		e := store.Ending{ID: before.ID, Algorithm: q.Algorithm, State: store.Expired, Now: q.Now, Commit: q.Commit}
-		if _, err := p.Settle(ctx, &e); err != nil && !errors.Is(err, store.ErrNoHold) {
+		if _, err := p.Settle(ctx, &e); err != nil && !errors.Is(err, store.ErrNoReservation) {
 			return err
 		}
 	}
@@ -162,7 +162,7 @@ func (p Store) Settle(ctx context.Context, e *store.Ending) (s store.Ended, err 
 		return nil
 	})
 	if err == nil && !found {
-		return s, fmt.Errorf("%w: %s", store.ErrNoHold, store.Quote(e.ID))
+		return s, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(e.ID))
 	}
 	return s, exec.Translate(err, p.tx)
 }

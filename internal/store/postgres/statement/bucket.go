@@ -23,7 +23,7 @@ var leakyBucket = Table{
 		})
 		return leaky(row), err
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketFill(ctx, tx, db.LeakyBucketFillParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
 			Leak: q.Leak, TickUs: q.Tick, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
@@ -95,7 +95,7 @@ var leakyBucketQueue = Table{
 		})
 		return queued(row), err
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketQueueFill(ctx, tx, db.LeakyBucketQueueFillParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
 			Leak: q.Leak, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
@@ -144,8 +144,8 @@ var tokenBucket = Table{
 		row, err := Queries.TokenBucketTake(ctx, tx, bucketTake(q))
 		return poured(row), err
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-		row, err := Queries.TokenBucketFill(ctx, tx, bucketFill(q))
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.TokenBucketFill(ctx, tx, bucketCharge(q))
 		return poured(db.TokenBucketTakeRow(row)), err
 	},
 	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
@@ -183,8 +183,8 @@ var gcra = Table{
 		row, err := Queries.GCRATake(ctx, tx, db.GCRATakeParams(bucketTake(q)))
 		return poured(db.TokenBucketTakeRow(row)), err
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-		row, err := Queries.GCRAFill(ctx, tx, db.GCRAFillParams(bucketFill(q)))
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.GCRAFill(ctx, tx, db.GCRAFillParams(bucketCharge(q)))
 		return poured(db.TokenBucketTakeRow(row)), err
 	},
 	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
@@ -229,7 +229,7 @@ func bucketTake(q *store.Query) db.TokenBucketTakeParams {
 	}
 }
 
-func bucketFill(q *store.Query) db.TokenBucketFillParams {
+func bucketCharge(q *store.Query) db.TokenBucketFillParams {
 	return db.TokenBucketFillParams{
 		Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
 		Leak: q.Leak, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
@@ -271,7 +271,7 @@ func bucketReserve(q *store.Query, a *store.Admission) db.TokenBucketReservePara
 func leakyBucketTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 	rows, err := Queries.LeakyBucketTakeMany(ctx, tx, db.LeakyBucketTakeManyParams{
 		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
-		Leaks: b.leaks, TicksUs: b.ticks, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		Leaks: b.leaks, TicksUs: b.ticks, HoldsUs: b.lifetimes, BlocksForUs: b.blocks,
 		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
 	})
 	for _, r := range rows {
@@ -285,7 +285,7 @@ func leakyBucketTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 func leakyBucketQueueTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 	rows, err := Queries.LeakyBucketQueueTakeMany(ctx, tx, db.LeakyBucketQueueTakeManyParams{
 		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
-		Leaks: b.leaks, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		Leaks: b.leaks, HoldsUs: b.lifetimes, BlocksForUs: b.blocks,
 		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
 	})
 	for _, r := range rows {
@@ -319,7 +319,7 @@ func gcraTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 func bucketTakeMany(b *batch) db.TokenBucketTakeManyParams {
 	return db.TokenBucketTakeManyParams{
 		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
-		Leaks: b.leaks, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		Leaks: b.leaks, HoldsUs: b.lifetimes, BlocksForUs: b.blocks,
 		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
 	}
 }

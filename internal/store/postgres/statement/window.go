@@ -20,7 +20,7 @@ var fixedWindow = Table{
 		})
 		return counted(row), wrote(q, err)
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.FixedWindowFill(ctx, tx, db.FixedWindowFillParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
 			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
@@ -93,7 +93,7 @@ var slidingWindowCounter = Table{
 		})
 		return slid(q, row), err
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowCounterFill(ctx, tx, db.SlidingWindowCounterFillParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
 			PeriodUs: q.Period, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
@@ -178,7 +178,7 @@ var slidingWindowLog = Table{
 		}, row.FreesAtUs)
 		return o, err
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowLogFill(ctx, tx, db.SlidingWindowLogFillParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
 			PeriodUs: q.Period, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
@@ -252,7 +252,7 @@ func logged(row db.SlidingWindowLogFillRow, frees int64) store.Outcome {
 func fixedWindowTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 	rows, err := Queries.FixedWindowTakeMany(ctx, tx, db.FixedWindowTakeManyParams{
 		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
-		PeriodsUs: b.periods, AreAligned: b.aligned, FromsUs: b.froms, TurnsUs: b.turns, UntilsUs: b.untils, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		PeriodsUs: b.periods, AreAligned: b.aligned, FromsUs: b.froms, TurnsUs: b.turns, UntilsUs: b.untils, HoldsUs: b.lifetimes, BlocksForUs: b.blocks,
 		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
 	})
 	for _, r := range rows {
@@ -266,7 +266,7 @@ func fixedWindowTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 func slidingWindowCounterTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 	rows, err := Queries.SlidingWindowCounterTakeMany(ctx, tx, db.SlidingWindowCounterTakeManyParams{
 		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
-		PeriodsUs: b.periods, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		PeriodsUs: b.periods, HoldsUs: b.lifetimes, BlocksForUs: b.blocks,
 		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
 	})
 	for _, r := range rows {
@@ -283,7 +283,7 @@ func slidingWindowCounterTakeMany(ctx context.Context, tx db.DBTX, b *batch) err
 func slidingWindowLogTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 	rows, err := Queries.SlidingWindowLogTakeMany(ctx, tx, db.SlidingWindowLogTakeManyParams{
 		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
-		PeriodsUs: b.periods, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		PeriodsUs: b.periods, HoldsUs: b.lifetimes, BlocksForUs: b.blocks,
 		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
 	})
 	for _, r := range rows {

@@ -13,7 +13,7 @@ import (
 )
 
 // NewFill returns the command fill.
-func NewFill(db *connect.Database, out *cli.Output) *cobra.Command {
+func NewCharge(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "fill KEY",
@@ -26,7 +26,7 @@ went in. It is never denied.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return decide(cmd, db, out, &flags, args[0], (*limiter.Limiter).Fill, func(r limiter.Result) string {
+			return decide(cmd, db, out, &flags, args[0], (*limiter.Limiter).Charge, func(r limiter.Result) string {
 				return moved("filled in", r)
 			})
 		},

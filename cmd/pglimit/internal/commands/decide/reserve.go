@@ -36,10 +36,10 @@ Exit code 0: held; 1: denied.`,
 			if err != nil {
 				return err
 			}
-			ask := p.Ask(args[0], flags.Cost)
-			ask.IdempotencyKey = idempotencyKey
+			request := p.Request(args[0], flags.Cost)
+			request.IdempotencyKey = idempotencyKey
 			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
-				h, err := l.Reserve(cmd.Context(), ask, ttl)
+				h, err := l.Reserve(cmd.Context(), request, ttl)
 				if err != nil {
 					return cli.LimiterError(err)
 				}

@@ -16,7 +16,7 @@ import (
 )
 
 // NewStatement returns the command statement.
-func NewStatement(db *connect.Database, out *cli.Output) *cobra.Command {
+func NewUsage(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "statement KEY",
@@ -34,11 +34,11 @@ yet.`,
 				return err
 			}
 			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
-				s, err := l.Statement(cmd.Context(), p, args[0])
+				s, err := l.Usage(cmd.Context(), p, args[0])
 				if err != nil {
 					return cli.LimiterError(err)
 				}
-				return out.Print(cmd, s, statementText(s))
+				return out.Print(cmd, s, usageText(s))
 			})
 		},
 	}
@@ -46,14 +46,14 @@ yet.`,
 	return cmd
 }
 
-func statementText(s limiter.Statement) string {
+func usageText(s limiter.Usage) string {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "spent\t%s\n", human.Units(s.Spent))
-	fmt.Fprintf(table, "held\t%s in %d open %s\n", human.Units(s.Held), s.Holds, human.Plural(s.Holds, "hold"))
-	fmt.Fprintf(table, "left\t%s of %s\n", human.Units(s.Left), human.Units(s.Result.Burst))
-	if !s.Ends.IsZero() {
-		fmt.Fprintf(table, "until\t%s\n", s.Ends.Format(time.RFC3339))
+	fmt.Fprintf(table, "held\t%s in %d open %s\n", human.Units(s.Reserved), s.Reservations, human.Plural(s.Reservations, "hold"))
+	fmt.Fprintf(table, "left\t%s of %s\n", human.Units(s.Remaining), human.Units(s.Result.Burst))
+	if !s.WindowEnds.IsZero() {
+		fmt.Fprintf(table, "until\t%s\n", s.WindowEnds.Format(time.RFC3339))
 	}
 	_ = table.Flush() // to a Builder
 	return text.String()
