@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
-	"github.com/pglimit/pglimit/internal/embedded"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded"
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
