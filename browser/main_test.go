@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/pglimit/pglimit/internal/throwaway"
+	"github.com/pglimit/pglimit/internal/throwaway/checkout"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -40,7 +41,7 @@ func runTests(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if command, err = Build(dir); err != nil {
+	if command, err = checkout.BuildCommand(dir); err != nil {
 		return 1, err
 	}
 	server, err := throwaway.Start(ctx, log.Printf)

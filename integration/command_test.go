@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"os"
 	osexec "os/exec"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/internal/throwaway/checkout"
 	"github.com/pglimit/pglimit/migrations"
 )
 
@@ -28,27 +27,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	binaryDir = dir
-	path := filepath.Join(dir, "pglimit")
-	if runtime.GOOS == "windows" {
-		path += ".exe"
-	}
-	out, err := osexec.Command("go", "build", "-o", path, "github.com/pglimit/pglimit/cmd/pglimit").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	// go test takes an earlier result as long as the files a test looked at are
-	// the same: this makes the command's sources some of them.
-	const sources = `{{with .Module}}{{if .Main}}{{range $.GoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{range $.EmbedFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}`
-	out, err = osexec.Command("go", "list", "-deps", "-f", sources, "github.com/pglimit/pglimit/cmd/pglimit").Output()
-	if err != nil {
-		return "", err
-	}
-	for _, file := range strings.Fields(string(out)) {
-		if _, err := os.Stat(file); err != nil {
-			return "", err
-		}
-	}
-	return path, nil
+	return checkout.BuildCommand(dir)
 })
 
 func removeBinary() error {

@@ -54,7 +54,7 @@ func newLimiter(t testing.TB, pool *pgxpool.Pool, config *limiter.Config) *limit
 func TestVectors(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
-	conformance.Run(t, "../testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
+	conformance.Run(t, "testdata/checkout/testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
 		return newLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
 	})
 }

@@ -31,7 +31,7 @@ var (
 // statements reads queries/ and returns each statement without its comments.
 func statements(t *testing.T) map[string]string {
 	t.Helper()
-	files, err := filepath.Glob("../queries/*.sql")
+	files, err := filepath.Glob("testdata/checkout/queries/*.sql")
 	if err != nil || len(files) < 7 {
 		t.Fatalf("queries/: %v, %v", files, err)
 	}

@@ -98,7 +98,7 @@ func overDrivers(t *testing.T, f func(t *testing.T, driver string)) {
 func TestSQLVectors(t *testing.T) {
 	overDrivers(t, func(t *testing.T, driver string) {
 		db := connectSQL(t, driver, newDatabase(t))
-		conformance.Run(t, "../testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
+		conformance.Run(t, "testdata/checkout/testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
 			return newSQL(t, db, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
 		})
 	})
