@@ -5,11 +5,10 @@ package embedded
 import (
 	"os"
 	"os/exec"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded/datadir"
 )
 
-const lockFlags = os.O_CREATE | os.O_RDWR
-
 func ownSession(*exec.Cmd)              {}
-func ours(string) error                 { return nil }
 func terminate(keeper *os.Process) bool { return keeper.Kill() == nil }
-func stopKeeper(string) bool            { return false } // releasing users.lock will do
+func stopKeeper(datadir.Dir) bool       { return false } // releasing users.lock will do
