@@ -18,6 +18,7 @@ const closeTimeout = 30 * time.Second
 // The kinds of server, as Backend returns them.
 const (
 	kindURL    = "url"
+	kindShared = "shared"
 	kindDocker = "docker"
 	kindLocal  = "local"
 )
@@ -71,7 +72,7 @@ func (s *Server) readVersion(ctx context.Context) error {
 // your own.
 func (s *Server) URL() string { return s.backend.URL() }
 
-// Backend is "url", "docker" or "local".
+// Backend is "url", "shared", "docker" or "local".
 func (s *Server) Backend() string { return s.kind }
 
 // String describes the server in one line, without a password.
@@ -92,9 +93,9 @@ func (s *Server) Kill(ctx context.Context) error { return s.backend.Kill(ctx) }
 // it runs, and returns once it takes connections.
 func (s *Server) Restart(ctx context.Context) error { return s.backend.Restart(ctx) }
 
-// Close removes the server with all its databases; on a server that
-// PGLIMIT_TEST_DATABASE_URL names it drops the templates. Further calls do
-// nothing.
+// Close removes the server with all its databases. On a server that is shared or
+// that PGLIMIT_TEST_DATABASE_URL names, it only drops the templates. Further calls
+// do nothing.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	templates, closed := s.templates, s.closed
@@ -106,7 +107,7 @@ func (s *Server) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	var err error
-	if s.kind == kindURL {
+	if s.kind == kindURL || s.kind == kindShared {
 		for _, name := range templates {
 			err = errors.Join(err, s.drop(ctx, name))
 		}

@@ -6,6 +6,9 @@
 //     builds;
 //   - else a server started from the programs on this machine.
 //
+// Programs that run several test packages share one server: they start it and
+// set SharedURL for the packages' processes, as throwaway/withpg does.
+//
 // PGLIMIT_TEST_BACKEND=docker or local allows that one way only, whatever
 // else is set. PGLIMIT_TEST_IMAGE names the image to use with Docker.
 //
@@ -26,6 +29,10 @@ import (
 	"github.com/pglimit/pglimit/internal/throwaway/internal/docker"
 )
 
+// SharedURL is the environment variable that names a server which Start uses
+// without choosing one. Its owner removes it after the tests.
+const SharedURL = "PGLIMIT_TEST_SHARED_URL"
+
 // envBackend is the environment variable that names the only way to take.
 const envBackend = "PGLIMIT_TEST_BACKEND"
 
@@ -43,16 +50,23 @@ func Setting(name, value string) Option {
 // nobody) what it does and what it took; no password is in there. The error,
 // if no way works, names each way's reason.
 func Start(ctx context.Context, logf func(format string, args ...any), options ...Option) (*Server, error) {
-	return start(ctx, logf, os.Getenv(envURL), options)
+	if address := os.Getenv(SharedURL); address != "" {
+		b, err := startURL(address)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", SharedURL, err)
+		}
+		return begin(ctx, logf, kindShared, b)
+	}
+	return start(ctx, logf, os.Getenv(envURL), false, options)
 }
 
 // StartOwn is Start for tests that stop or kill the server: it never takes
-// the one PGLIMIT_TEST_DATABASE_URL names.
+// the one PGLIMIT_TEST_DATABASE_URL names, nor a shared one.
 func StartOwn(ctx context.Context, logf func(format string, args ...any), options ...Option) (*Server, error) {
-	return start(ctx, logf, "", options)
+	return start(ctx, logf, "", true, options)
 }
 
-func start(ctx context.Context, logf func(string, ...any), url string, options []Option) (*Server, error) {
+func start(ctx context.Context, logf func(string, ...any), url string, mayEnd bool, options []Option) (*Server, error) {
 	if logf == nil {
 		logf = func(string, ...any) {}
 	}
@@ -60,9 +74,17 @@ func start(ctx context.Context, logf func(string, ...any), url string, options [
 	for _, o := range options {
 		o(settings)
 	}
-	kind, b, err := choose(ctx, logf, url, settings)
+	kind, b, err := choose(ctx, logf, url, mayEnd, settings)
 	if err != nil {
 		return nil, err
+	}
+	return begin(ctx, logf, kind, b)
+}
+
+// begin makes a Server of a backend that is there.
+func begin(ctx context.Context, logf func(string, ...any), kind string, b backend) (*Server, error) {
+	if logf == nil {
+		logf = func(string, ...any) {}
 	}
 	run := make([]byte, 4)
 	rand.Read(run) // never fails
@@ -75,13 +97,16 @@ func start(ctx context.Context, logf func(string, ...any), url string, options [
 }
 
 // choose tries the ways in their order.
-func choose(ctx context.Context, logf func(string, ...any), url string, settings map[string]string) (kind string, _ backend, _ error) {
+func choose(ctx context.Context, logf func(string, ...any), url string, mayEnd bool, settings map[string]string) (kind string, _ backend, _ error) {
 	forced := os.Getenv(envBackend)
 	switch forced {
 	case "":
 		if url != "" {
 			b, err := startURL(url)
-			return kindURL, b, err
+			if err != nil {
+				return "", nil, fmt.Errorf("%s: %w", envURL, err)
+			}
+			return kindURL, b, nil
 		}
 	case kindDocker, kindLocal:
 	default:
@@ -90,7 +115,7 @@ func choose(ctx context.Context, logf func(string, ...any), url string, settings
 
 	var dockerErr error
 	if forced != kindLocal {
-		b, err := docker.Start(ctx, logf, maps.Clone(settings))
+		b, err := docker.Start(ctx, logf, mayEnd, maps.Clone(settings))
 		if err == nil {
 			return kindDocker, b, nil
 		}

@@ -20,6 +20,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) (status int) {
 	logf := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+	os.Unsetenv(SharedURL) // the tests are about the other ways
 	begin := time.Now()
 	var err error
 	if shared, err = Start(context.Background(), logf); err != nil {
@@ -242,6 +243,38 @@ func TestUsersOwnServer(t *testing.T) {
 	}
 	if count() != "1" {
 		t.Errorf("%s databases after Close, want the failed test's only", count())
+	}
+}
+
+// TestSharedServer takes a server that another process started, whatever else is
+// set, and leaves no template on it.
+func TestSharedServer(t *testing.T) {
+	t.Setenv(SharedURL, shared.URL())
+	t.Setenv(envURL, "postgres://nobody@127.0.0.1:1/none")
+	s, err := Start(t.Context(), t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Backend() != "shared" || s.URL() != shared.URL() {
+		t.Errorf("took %s, want the server of %s", s, SharedURL)
+	}
+	if err := s.Kill(t.Context()); err == nil || !strings.Contains(err.Error(), "StartOwn") {
+		t.Errorf("Kill: %v, want an error that names StartOwn", err)
+	}
+	template, err := s.Template(t.Context(), "lent", prepareT)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{failed: true}
+	template.New(r)
+	for _, f := range r.cleanups {
+		f()
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := databases(t, s, "lent"); n != "0" {
+		t.Errorf("%s databases after Close, want none", n)
 	}
 }
 

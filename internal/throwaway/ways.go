@@ -15,7 +15,8 @@ import (
 // envURL is the environment variable that names a server of the user's.
 const envURL = "PGLIMIT_TEST_DATABASE_URL"
 
-// userServer is the server that PGLIMIT_TEST_DATABASE_URL names.
+// userServer is a server that was there before: the one PGLIMIT_TEST_DATABASE_URL
+// names, or a shared one.
 type userServer struct {
 	address string
 	config  *pgx.ConnConfig
@@ -24,12 +25,12 @@ type userServer struct {
 func startURL(address string) (*userServer, error) {
 	config, err := pgx.ParseConfig(address)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", envURL, err) // pgx leaves the password out
+		return nil, err // pgx leaves the password out
 	}
 	return &userServer{address, config}, nil
 }
 
-var errNotOurs = errors.New("the server of " + envURL + " is not ours to stop or start: tests that do so need StartOwn")
+var errNotOurs = errors.New("a server that is shared or of " + envURL + " is not ours to stop or start: tests that do so need StartOwn")
 
 func (u *userServer) URL() string                   { return u.address }
 func (u *userServer) Stop(context.Context) error    { return errNotOurs }
@@ -39,7 +40,7 @@ func (u *userServer) Close(context.Context) error   { return nil }
 
 func (u *userServer) Describe() string {
 	address := net.JoinHostPort(u.config.Host, strconv.Itoa(int(u.config.Port)))
-	return fmt.Sprintf("the server at %s, database %s (%s)", address, u.config.Database, envURL)
+	return fmt.Sprintf("the server at %s, database %s", address, u.config.Database)
 }
 
 // localServer is a server started from programs on this machine.

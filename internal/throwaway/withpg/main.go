@@ -4,7 +4,8 @@
 //
 // It gets a throwaway server (see package throwaway), creates an empty
 // database there, runs COMMAND with DATABASE_URL set to it, removes both, and
-// exits with COMMAND's status. Without a COMMAND it only shows which server
+// exits with COMMAND's status. If COMMAND runs tests, all their processes share
+// the server: withpg sets throwaway.SharedURL. Without a COMMAND it only shows which server
 // there is to be had, after fetching or building what that takes.
 package main
 
@@ -23,6 +24,9 @@ import (
 
 // dropTimeout bounds the removal of the database.
 const dropTimeout = 30 * time.Second
+
+// maxConnections is enough for the packages that go test runs at once.
+const maxConnections = "1000"
 
 // failed is the status of withpg's own failures, which no usual command has.
 const failed = 125
@@ -64,7 +68,7 @@ func run(command []string) (status int, err error) {
 		}
 	}()
 
-	server, err := throwaway.Start(ctx, logf)
+	server, err := throwaway.Start(ctx, logf, throwaway.Setting("max_connections", maxConnections))
 	if err != nil {
 		return 0, err
 	}
@@ -86,7 +90,7 @@ func run(command []string) (status int, err error) {
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
-	return execute(command, address, signals)
+	return execute(command, []string{"DATABASE_URL=" + address, throwaway.SharedURL + "=" + server.URL()}, signals)
 }
 
 // logf tells what takes long and which server is taken.
@@ -94,10 +98,10 @@ func logf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "withpg: "+format+"\n", args...)
 }
 
-// execute runs the command and passes signals on to it.
-func execute(command []string, address string, signals <-chan os.Signal) (int, error) {
+// execute runs the command in the environment with some more in it, and passes signals on to it.
+func execute(command, environment []string, signals <-chan os.Signal) (int, error) {
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+address)
+	cmd.Env = append(os.Environ(), environment...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if err := cmd.Start(); err != nil {
 		return 127, err
