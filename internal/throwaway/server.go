@@ -29,6 +29,7 @@ type Server struct {
 	kind    string
 	backend backend
 	version string
+	number  int    // of the version: 170002 is 17.2
 	run     string // part of the names of all databases made here
 	count   atomic.Int64
 
@@ -54,13 +55,12 @@ func (s *Server) readVersion(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(ctx)
-	var number int
 	const query = `SELECT current_setting('server_version'), current_setting('server_version_num')::int`
-	if err := conn.QueryRow(ctx, query).Scan(&s.version, &number); err != nil {
+	if err := conn.QueryRow(ctx, query).Scan(&s.version, &s.number); err != nil {
 		return err
 	}
 	s.version, _, _ = strings.Cut(s.version, " ")
-	if number < 130000 {
+	if s.number < 130000 {
 		return fmt.Errorf("PostgreSQL %s is too old: take 13 or newer", s.version)
 	}
 	return nil
@@ -142,7 +142,11 @@ func (s *Server) create(ctx context.Context, label, template string) (address st
 	if err != nil {
 		return "", nil, err
 	}
-	err = s.exec(ctx, "CREATE DATABASE "+quote(name)+" TEMPLATE "+quote(template))
+	sql := "CREATE DATABASE " + quote(name) + " TEMPLATE " + quote(template)
+	if s.number >= 150000 {
+		sql += " STRATEGY FILE_COPY" // half the work of WAL_LOG, which older servers do not have
+	}
+	err = s.exec(ctx, sql)
 	if err != nil {
 		return "", nil, fmt.Errorf("create database %s: %w", name, err)
 	}
