@@ -18,16 +18,17 @@ database = -e /integration -e /internal/localpg -e /internal/throwaway
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# One go test for all modules runs them in parallel. browser/ runs last and alone: its
-# pages have to answer in time. A busy machine needs more than go test's ten minutes.
+# One go test for all modules runs them in parallel, on one server. browser/ runs
+# last and alone: its pages have to answer in time. A busy machine needs more than
+# go test's ten minutes.
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
 	@scripts/setup browser
-	@go run ./internal/throwaway/withpg
+	@go build -o bin/ ./internal/throwaway/withpg
 	@scripts/setup server || echo "no PostgreSQL server is installed here: internal/localpg and --embedded, which start one, are not tested"
-	go test -timeout 20m $(ARGS) $$(scripts/setup server || echo '-skip=^TestEmbedded') \
+	bin/withpg -- go test -timeout 20m $(ARGS) $$(scripts/setup server || echo '-skip=^TestEmbedded') \
 		$$(go list work | grep -v /pglimit/browser | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
-	go test -timeout 20m $(ARGS) ./browser/...
+	bin/withpg -- go test -timeout 20m $(ARGS) ./browser/...
 
 # What needs a server or a browser is left to make test.
 check: ## Check formatting and vet, and run the unit tests: no database, under a minute once built

@@ -22,7 +22,8 @@ const (
 	program = "github.com/pglimit/pglimit/cmd/pglimit"
 )
 
-// BuildCommand builds the command pglimit in a directory and returns its path.
+// BuildCommand builds the command pglimit in a directory and returns its path. A
+// test has to call it, not TestMain: go test notes no files before the tests.
 func BuildCommand(dir string) (path string, err error) {
 	through, err := findLink()
 	if err != nil {
