@@ -1,0 +1,142 @@
+package allowall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestAllowAllNeverDeadlocks: 64 goroutines over 10 keys of every algorithm, in
+// random order, mixed with single asks that share statements and with
+// transactions. The database sees no deadlock, nobody an error, and each key
+// ends with exactly what was granted and committed.
+func TestAllowAllNeverDeadlocks(t *testing.T) {
+	t.Parallel()
+	for _, secret := range []string{"", "secret"} {
+		t.Run("secret="+secret, func(t *testing.T) {
+			t.Parallel()
+			url := bed.NewDatabase(t)
+			c := &allCrowd{policies: bed.Variants(60, 100_000*time.Hour), granted: map[limiter.Ask]float64{}}
+			var wg sync.WaitGroup
+			var pools []*pgxpool.Pool
+			for range 2 {
+				pool, err := pgxpool.New(t.Context(), url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pools = append(pools, pool)
+				l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
+				for range 32 {
+					wg.Go(func() {
+						for range 40 {
+							if err := c.act(t.Context(), pool, l); err != nil {
+								t.Error(err)
+								return
+							}
+						}
+					})
+				}
+			}
+			wg.Wait()
+			l := bed.NewLimiter(t, pools[0], &limiter.Config{KeySecret: []byte(secret)})
+			denied := 0
+			for ask, want := range c.granted {
+				r := bed.Must(t)(l.Check(t.Context(), ask.Policy, ask.Key, 0))
+				if !bed.Near(r.Level, want) {
+					t.Errorf("%s %s: level %v, granted %v", bed.Variant(ask.Policy), ask.Key, r.Level, want)
+				}
+				if want > 57 {
+					denied++
+				}
+			}
+			if denied == 0 {
+				t.Error("no key was used up, so nothing was denied")
+			}
+			for _, pool := range pools {
+				pool.Close() // sessions tell what they counted when they end
+			}
+			noDeadlock(t, bed.Connect(t, url))
+		})
+	}
+}
+
+// noDeadlock reads the database's count once all other sessions have ended.
+func noDeadlock(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	bed.Eventually(t, "the sessions have ended", func(ctx context.Context) (ended bool, err error) {
+		err = pool.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend')`).Scan(&ended)
+		return ended, err
+	})
+	if n := bed.Value[int](t, pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {
+		t.Errorf("%d deadlocks", n)
+	}
+}
+
+// allCrowd is who asks, and what they were granted.
+type allCrowd struct {
+	policies []limiter.Policy
+	mu       sync.Mutex
+	granted  map[limiter.Ask]float64 // by policy and key
+}
+
+// act does one thing at random.
+func (c *allCrowd) act(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter) error {
+	asks := make([]limiter.Ask, 1+rand.IntN(5))
+	for i := range asks {
+		asks[i] = c.policies[rand.IntN(len(c.policies))].Ask(fmt.Sprint("key", rand.IntN(10)), float64(1+rand.IntN(3)))
+	}
+	switch rand.IntN(3) {
+	case 0:
+		r, err := l.Do(ctx, asks[0])
+		if r.Allowed {
+			c.count(asks[:1])
+		}
+		return err
+	case 1:
+		all, err := l.AllowAll(ctx, asks...)
+		if all.Allowed {
+			c.count(asks)
+		}
+		return err
+	}
+	return c.inside(ctx, pool, l, asks)
+}
+
+// errUndo rolls a transaction back.
+var errUndo = errors.New("undo")
+
+func (c *allCrowd) inside(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, asks []limiter.Ask) error {
+	var all limiter.Results
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
+		if all, err = l.InTx(tx).AllowAll(ctx, asks...); err == nil && rand.IntN(3) == 0 {
+			err = errUndo
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, errUndo):
+		return nil
+	case err == nil && all.Allowed:
+		c.count(asks)
+	}
+	return err
+}
+
+func (c *allCrowd) count(asks []limiter.Ask) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ask := range asks {
+		c.granted[limiter.Ask{Policy: ask.Policy, Key: ask.Key}] += ask.Cost
+	}
+}

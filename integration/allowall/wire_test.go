@@ -1,0 +1,312 @@
+package allowall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// tripConn counts round trips: what is sent after something was received.
+type tripConn struct {
+	net.Conn
+	trips   *atomic.Int64
+	sending atomic.Bool
+}
+
+func (c *tripConn) Write(b []byte) (int, error) {
+	if !c.sending.Swap(true) {
+		c.trips.Add(1)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *tripConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.sending.Store(false)
+	}
+	return n, err
+}
+
+// countTrips makes a pool count in trips.
+func countTrips(trips *atomic.Int64) func(*pgxpool.Config) {
+	return func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return &tripConn{Conn: conn, trips: trips}, err
+		}
+	}
+}
+
+// TestAllowAllRoundTrips: two, whatever the answer and what it takes to give it.
+func TestAllowAllRoundTrips(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	var trips atomic.Int64
+	pool := bed.Connect(t, bed.NewDatabase(t), bed.OneConnection, countTrips(&trips))
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
+	logs := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: 1000 * time.Hour}
+	blocks := limiter.Policy{Name: "blocks", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour, BlockFor: time.Hour}
+	plain := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
+	for _, c := range []struct {
+		what            string
+		asks            []limiter.Ask
+		allowed         bool
+		outside, inside int64
+	}{
+		{"allowed", []limiter.Ask{logs.Ask("a", 1), blocks.Ask("a", 1), plain.Ask("a", 1), plain.Ask("b", 1)}, true, 2, 2},
+		{"denied", []limiter.Ask{plain.Ask("a", 1), plain.Ask("full", 1)}, false, 2, 1},
+		{"denied, with logs and a block", []limiter.Ask{logs.Ask("full", 1), logs.Ask("full", 1), logs.Ask("a", 1), blocks.Ask("full", 1)}, false, 2, 2},
+		{"one ask", []limiter.Ask{plain.Ask("a", 1)}, true, 1, 1},
+		{"above the burst", []limiter.Ask{plain.Ask("a", 1), logs.Ask("b", 11)}, false, 1, 1},
+	} {
+		outside, inside := int64(math.MaxInt64), int64(math.MaxInt64)
+		for range 4 { // statements are prepared, and once a second expired holds are looked for
+			for _, p := range []limiter.Policy{logs, blocks, plain} {
+				if err := l.Reset(ctx, p, "a"); err != nil {
+					t.Fatal(err)
+				}
+				if err := l.Unblock(ctx, p, "full"); err != nil {
+					t.Fatal(err)
+				}
+				bed.Must(t)(l.Fill(ctx, p, "full", 10))
+			}
+			before := trips.Load()
+			all := bed.MustAll(t)(l.AllowAll(ctx, c.asks...))
+			outside = min(outside, trips.Load()-before)
+			if err := l.Unblock(ctx, blocks, "full"); err != nil {
+				t.Fatal(err)
+			}
+			tx := bed.Begin(t, pool, pgx.TxOptions{})
+			before = trips.Load()
+			in := bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, c.asks...))
+			inside = min(inside, trips.Load()-before)
+			bed.Commit(t, tx)
+			if all.Allowed != c.allowed || in.Allowed != c.allowed {
+				t.Fatalf("%s: %+v, %+v", c.what, all, in)
+			}
+		}
+		if outside != c.outside || inside != c.inside {
+			t.Errorf("%s: %d round trips outside, %d inside, want %d and %d", c.what, outside, inside, c.outside, c.inside)
+		}
+	}
+}
+
+// atCommit calls f once, before the next COMMIT is sent.
+type atCommit struct {
+	f    func()
+	next atomic.Bool
+}
+
+func (a *atCommit) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.EqualFold(data.SQL, "commit") && a.next.Swap(false) {
+		a.f()
+	}
+	return ctx
+}
+
+func (a *atCommit) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestAllowAllCrash: a connection that ends between the decisions and the COMMIT
+// leaves nothing, and it is not tried again: a COMMIT may have been done.
+func TestAllowAllCrash(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := bed.NewDatabase(t)
+	other := bed.Connect(t, url)
+	crash := &atCommit{}
+	pool := bed.Connect(t, url, bed.OneConnection, func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.Tracer = crash
+		cfg.ConnConfig.RuntimeParams["application_name"] = "crash"
+	})
+	crash.f = func() {
+		var ended bool
+		err := other.QueryRow(ctx, `SELECT bool_and(pg_terminate_backend(pid)) FROM pg_stat_activity
+			WHERE application_name = 'crash' AND datname = current_database()`).Scan(&ended)
+		if err != nil || !ended {
+			t.Errorf("end the session: %v, %v", ended, err)
+		}
+	}
+	l := bed.NewLimiter(t, pool, nil)
+	var asks []limiter.Ask
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
+		asks = append(asks, p.Ask("k", 4))
+	}
+	for _, want := range []float64{0, 4} {
+		crash.next.Store(want == 0)
+		all, err := l.AllowAll(ctx, asks...)
+		if crashed := errors.Is(err, limiter.ErrUnavailable); crashed != (want == 0) || all.Allowed != (want != 0) {
+			t.Errorf("got %+v, %v", all, err)
+		}
+		for _, ask := range asks {
+			if r := bed.Must(t)(l.Check(ctx, ask.Policy, "k", 0)); !bed.Near(r.Level, want) {
+				t.Errorf("%s: level %v, want %v", bed.Variant(ask.Policy), r.Level, want)
+			}
+		}
+	}
+}
+
+// TestAllowAllDenialsAreAnswers: the circuit breaker stays closed, and sessions
+// go back to the pool as they were.
+func TestAllowAllDenialsAreAnswers(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := bed.Connect(t, bed.NewDatabase(t), bed.OneConnection)
+	l := bed.NewLimiter(t, pool, &limiter.Config{BreakAfter: 1})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: 1000 * time.Hour}
+	bed.Must(t)(l.Allow(ctx, p, "full"))
+	for range 5 {
+		if all := bed.MustAll(t)(l.AllowAll(ctx, p.Ask("a", 1), p.Ask("full", 1))); all.Allowed {
+			t.Errorf("got %+v", all)
+		}
+	}
+	bed.Must(t)(l.Allow(ctx, p, "a"))
+	if n := pool.Stat().NewConnsCount(); n != 1 {
+		t.Errorf("%d connections were opened, want 1", n)
+	}
+}
+
+// rowsSent notes which rows the statements of batches are about, the place of
+// their table among the algorithms and their key, and how many there are.
+type rowsSent struct {
+	rows       []string
+	statements []int
+}
+
+func (s *rowsSent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (s *rowsSent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (s *rowsSent) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	s.statements = append(s.statements, len(data.Batch.QueuedQueries))
+	for _, q := range data.Batch.QueuedQueries {
+		for _, arg := range q.Arguments {
+			keys, _ := arg.([]string)
+			if key, ok := arg.(string); ok {
+				keys = []string{key}
+			}
+			for _, key := range keys {
+				if len(key) < 30 {
+					continue
+				}
+				place := slices.IndexFunc(limiter.Algorithms(), func(a limiter.Algorithm) bool {
+					return strings.Contains(q.SQL, "pglimit_"+string(a)+" ")
+				})
+				s.rows = append(s.rows, fmt.Sprint(place, " ", key))
+			}
+		}
+	}
+	return ctx
+}
+func (s *rowsSent) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (s *rowsSent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+
+// TestAllowAllLocksInOneOrder: that of the tables, then of the stored keys, which
+// with Config.KeySecret is not that of the keys. Each table has one statement.
+func TestAllowAllLocksInOneOrder(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	var sent rowsSent
+	pool := bed.Connect(t, bed.NewDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &sent })
+	for _, secret := range []string{"", "secret"} {
+		l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
+		var asks []limiter.Ask
+		for i, a := range limiter.Algorithms() {
+			p := limiter.Policy{Name: fmt.Sprint(9 - i), Algorithm: a, Limit: 10, Period: time.Hour}
+			for j := range 10 {
+				asks = append(asks, p.Ask(fmt.Sprintf("a key as long as its HMAC in the end %02d", (j*7)%10), 1))
+			}
+		}
+		for _, inside := range []bool{false, true} {
+			rand.Shuffle(len(asks), func(i, j int) { asks[i], asks[j] = asks[j], asks[i] })
+			sent.rows, sent.statements = nil, nil
+			statements := []int{1 + len(limiter.Algorithms())} // with BEGIN
+			if inside {
+				tx := bed.Begin(t, pool, pgx.TxOptions{})
+				bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, asks...))
+				bed.Commit(t, tx)
+				statements = []int{len(limiter.Algorithms()), len(limiter.Algorithms())}
+			} else {
+				bed.MustAll(t)(l.AllowAll(ctx, asks...))
+			}
+			if !slices.Equal(sent.statements, statements) {
+				t.Errorf("inside: %v: batches of %d statements, want %d", inside, sent.statements, statements)
+			}
+			if rows := sent.rows[:len(asks)]; !slices.IsSorted(rows) {
+				t.Errorf("with the secret %q, inside: %v, rows are locked in the order %q", secret, inside, rows)
+			}
+			if secret != "" && strings.Contains(sent.rows[0], "a key") {
+				t.Error("the keys are not their HMAC")
+			}
+		}
+	}
+}
+
+// atBatch calls f once, before the n-th batch from now is sent.
+type atBatch struct {
+	f    func()
+	next atomic.Int64
+}
+
+func (a *atBatch) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (a *atBatch) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (a *atBatch) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	if a.next.Add(-1) == 0 {
+		a.f()
+	}
+	return ctx
+}
+func (a *atBatch) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (a *atBatch) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+
+// TestAllowAllTriesAgain after a conflict, so often and no more; and what was
+// taken before the conflict is taken once.
+func TestAllowAllTriesAgain(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := bed.NewDatabase(t)
+	trace := &atBatch{}
+	pool := bed.Connect(t, url, bed.OneConnection, bed.Setting("lock_timeout", "10ms"), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = trace })
+	l, other := bed.NewLimiter(t, pool, nil), bed.Connect(t, url)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour}
+	for _, c := range []struct {
+		released int64 // before that try
+		allowed  bool
+	}{{5, true}, {6, false}} {
+		key := fmt.Sprint("held", c.released)
+		tx := bed.Begin(t, other, pgx.TxOptions{})
+		bed.Must(t)(l.InTx(tx).Allow(ctx, p, key))
+		trace.f = func() { bed.Commit(t, tx) }
+		trace.next.Store(c.released)
+		all, err := l.AllowAll(ctx, p.Ask("a"+key, 1), p.Ask(key, 1))
+		if all.Allowed != c.allowed || errors.Is(err, limiter.ErrUnavailable) == c.allowed {
+			t.Errorf("released before try %d: %+v, %v", c.released, all, err)
+		}
+		trace.next.Store(0)
+		want := 0.0
+		if c.allowed {
+			want = 1
+		} else {
+			bed.Commit(t, tx)
+		}
+		if r := bed.Must(t)(l.Check(ctx, p, "a"+key, 0)); !bed.Near(r.Level, want) {
+			t.Errorf("released before try %d: level %v, want %v", c.released, r.Level, want)
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package bed
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// HeldLimit is how much a key may use here, in longer than a test lasts.
+const HeldLimit = 10
+
+// Crowd is a doorway with a pool of four connections, of which one waits for
+// held rows, and the business transactions that hold them. Its breaker opens at
+// once: a row that is held is no server that does not answer.
+type Crowd struct {
+	*Doorway
+	Business *pgxpool.Pool
+	Sent     *Sent
+}
+
+// NewCrowd makes a crowd over a database of this test.
+func NewCrowd(t *testing.T) *Crowd {
+	t.Helper()
+	address := NewDatabase(t)
+	c := &Crowd{Doorway: &Doorway{Arrived: make(chan struct{})}, Business: Connect(t, address), Sent: new(Sent)}
+	pool := Connect(t, address, c.Guard, FourConnections, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = c.Sent })
+	c.Limiter = NewGated(t, pool, limiter.Config{BreakAfter: 1})
+	return c
+}
+
+// Hold uses up half of what each key has, in a transaction that stays open.
+func (c *Crowd) Hold(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
+	t.Helper()
+	tx := Begin(t, c.Business, pgx.TxOptions{})
+	for _, key := range keys {
+		Must(t)(c.InTx(tx).AllowN(t.Context(), p, key, HeldLimit/2))
+	}
+	return tx
+}
+
+// HoldAsIs updates the keys' rows in a transaction that stays open, in SQL
+// that knows nothing of limits, after half of what each has was used up.
+func (c *Crowd) HoldAsIs(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
+	t.Helper()
+	Commit(t, c.Hold(t, p, keys...))
+	tx := Begin(t, c.Business, pgx.TxOptions{})
+	if _, err := tx.Exec(t.Context(), "UPDATE pglimit_"+string(p.Algorithm)+" SET policy = policy WHERE key = ANY ($1)", keys); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// Behind asks for a held key, while nobody else asks, and returns once the ask
+// is in its place.
+func (c *Crowd) Behind(ctx context.Context, t *testing.T, ask limiter.Ask) <-chan Answer {
+	t.Helper()
+	n := c.Waiting() + 1
+	a := Ask(ctx, c.Limiter, ask)
+	AwaitWaiting(t, c.Limiter, n)
+	return a
+}
+
+// StallsNobody expects that a transaction that holds the rows of keys delays
+// no request for another key, and that each request for a held key gets its
+// answer when the transaction commits. lone: nothing else is in flight at first.
+func (c *Crowd) StallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []string, lone bool) {
+	t.Helper()
+	ctx := t.Context()
+	held := map[string][]<-chan Answer{}
+	var free []<-chan Answer
+	c.Shut()
+	if !lone {
+		free = append(free, c.Queue(ctx, p.Ask("first", 1)))
+	}
+	for _, key := range keys {
+		held[key] = append(held[key], c.Queue(ctx, p.Ask(key, 1)))
+	}
+	for i, key := range Neighbours() {
+		free = append(free, c.Queue(ctx, p.Ask(key, 1)))
+		if i%7 == 0 {
+			for _, key := range keys {
+				held[key] = append(held[key], c.Queue(ctx, p.Ask(key, 1)))
+			}
+		}
+	}
+	c.Reopen()
+	for _, a := range free {
+		if r := ResultOf(t, "a neighbour", a); !r.Allowed || !Near(r.Level, 1) {
+			t.Errorf("a neighbour: %+v", r)
+		}
+	}
+
+	// Those who come now for held keys do not come among the others any more.
+	c.Sent.Forget()
+	for _, key := range keys {
+		for range 3 {
+			held[key] = append(held[key], c.Behind(ctx, t, p.Ask(key, 1)))
+		}
+	}
+	free = nil
+	for range 5 {
+		for _, key := range Neighbours() {
+			free = append(free, Ask(ctx, c.Limiter, p.Ask(key, 1)))
+		}
+	}
+	for _, a := range free {
+		if r := ResultOf(t, "a neighbour once more", a); !r.Allowed {
+			t.Errorf("a neighbour once more: %+v", r)
+		}
+	}
+	for _, key := range keys {
+		if n := c.Sent.outsideTheLane(key); n > 0 {
+			t.Errorf("%s was asked for in %d statements with others", key, n)
+		}
+		for i, a := range held[key] {
+			select {
+			case got := <-a:
+				t.Errorf("ask %d for %s, whose row is held: %+v, %v", i, key, got.Result, got.Err)
+			default:
+			}
+		}
+	}
+
+	Commit(t, tx)
+	for _, key := range keys {
+		for i, a := range held[key] {
+			r := ResultOf(t, "a key that was held", a)
+			if r.Allowed != (i < HeldLimit/2) || !Near(r.Remaining, float64(max(0, HeldLimit/2-1-i))) {
+				t.Errorf("ask %d of %d for %s: %+v", i, len(held[key]), key, r)
+			}
+		}
+		if r := Must(t)(c.Check(ctx, p, key, 0)); !Near(r.Level, HeldLimit) {
+			t.Errorf("%s in the end: %+v", key, r)
+		}
+	}
+	for _, key := range Neighbours() {
+		if r := Must(t)(c.Check(ctx, p, key, 0)); !Near(r.Level, 6) {
+			t.Errorf("%s in the end: %+v", key, r)
+		}
+	}
+	if n := c.Waiting(); n != 0 {
+		t.Errorf("%d callers wait in the end", n)
+	}
+}
+
+// FourConnections is the least that a pool has by default.
+func FourConnections(cfg *pgxpool.Config) { cfg.MaxConns = 4 }
+
+// Ask sends a request from a new goroutine, with the gate open.
+func Ask(ctx context.Context, l *limiter.Limiter, ask limiter.Ask) <-chan Answer {
+	answers := make(chan Answer, 1)
+	go func() {
+		r, err := l.Do(ctx, ask)
+		answers <- Answer{r, err}
+	}()
+	return answers
+}
+
+// AwaitWaiting waits until n callers wait.
+func AwaitWaiting(t *testing.T, l *limiter.Limiter, n int) {
+	t.Helper()
+	Eventually(t, fmt.Sprintf("%d callers wait", n), func(context.Context) (bool, error) { return l.Waiting() == n, nil })
+}
+
+// ResultOf returns the result of a request that nothing delays. Its timeout only
+// prevents a hang, and is shorter than the limiter's own.
+func ResultOf(t *testing.T, what string, answers <-chan Answer) limiter.Result {
+	t.Helper()
+	late := time.NewTimer(30 * time.Second)
+	defer late.Stop()
+	select {
+	case got := <-answers:
+		if got.Err != nil {
+			t.Fatalf("%s: %v", what, got.Err)
+		}
+		return got.Result
+	case <-late.C:
+		t.Fatalf("%s: no answer", what)
+	}
+	return limiter.Result{}
+}
+
+// Sent is a tracer that keeps what was sent.
+type Sent struct {
+	mu   sync.Mutex
+	Args [][]any // of each statement
+}
+
+// TraceQueryStart keeps a statement's arguments.
+func (s *Sent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// The limiter uses its arrays again.
+	args := slices.Clone(data.Args)
+	for i, a := range args {
+		if words, ok := a.([]string); ok {
+			args[i] = slices.Clone(words)
+		}
+	}
+	s.Args = append(s.Args, args)
+	return ctx
+}
+
+// TraceQueryEnd completes the tracer.
+func (s *Sent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// Forget drops what was kept so far.
+func (s *Sent) Forget() { s.mu.Lock(); defer s.mu.Unlock(); s.Args = nil }
+
+// outsideTheLane counts the statements that ask for a key with others, or as a
+// caller on its own does.
+func (s *Sent) outsideTheLane(key string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, args := range s.Args {
+		if slices.ContainsFunc(args, func(a any) bool {
+			words, _ := a.([]string)
+			return a == any(key) || len(words) > 1 && slices.Contains(words, key)
+		}) {
+			n++
+		}
+	}
+	return n
+}
+
+// OfOneRow counts the statements that could have asked for more than one key.
+func (s *Sent) OfOneRow() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, args := range s.Args {
+		if slices.ContainsFunc(args, func(a any) bool {
+			words, _ := a.([]string)
+			return len(words) == 1
+		}) {
+			n++
+		}
+	}
+	return n
+}
+
+// Neighbours come before and after held keys in the order of locking.
+func Neighbours() (keys []string) {
+	for i := range 10 {
+		keys = append(keys, fmt.Sprint("a", i), fmt.Sprint("z", i))
+	}
+	return keys
+}

@@ -1,0 +1,151 @@
+package bed
+
+import (
+	"context"
+	"database/sql"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Doorway is a limiter with one statement in flight at a time, and none while the
+// test keeps the gate closed: then the first ask waits for its connection, and
+// those after it for the next statement.
+type Doorway struct {
+	*limiter.Limiter
+	Arrived chan struct{}
+	barrier chan struct{} // nil: open
+	Asked   int           // since the gate was closed
+	first   int           // who waits when the first ask has arrived: it, or nobody
+}
+
+// NewDoorway makes a doorway over the database at url.
+func NewDoorway(t testing.TB, url string, config limiter.Config) *Doorway {
+	t.Helper()
+	g := &Doorway{Arrived: make(chan struct{})}
+	g.Limiter = NewGated(t, Connect(t, url, g.Guard), config)
+	return g
+}
+
+// NewGated makes a doorway's limiter: one statement at a time and no deny cache.
+func NewGated(t testing.TB, pool *pgxpool.Pool, config limiter.Config) *limiter.Limiter {
+	t.Helper()
+	if err := pool.Ping(t.Context()); err != nil { // else there is no connection to guard
+		t.Fatal(err)
+	}
+	config.BatchStatements, config.DenyCacheTTL = 1, -1
+	if config.Timeout == 0 {
+		config.Timeout = time.Minute
+	}
+	return NewLimiter(t, pool, &config)
+}
+
+// Guard makes a pool's connections wait at the gate.
+func (g *Doorway) Guard(cfg *pgxpool.Config) {
+	cfg.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) {
+		if barrier := g.barrier; barrier != nil {
+			g.Arrived <- struct{}{}
+			<-barrier
+		}
+		return true, nil
+	}
+}
+
+// Shut closes the gate.
+func (g *Doorway) Shut() { g.barrier, g.Asked = make(chan struct{}), 0 }
+
+// Reopen opens the gate, and all who wait there go on.
+func (g *Doorway) Reopen() {
+	barrier := g.barrier
+	g.barrier = nil
+	close(barrier)
+}
+
+// Queue sends a request from a new goroutine. It returns when the request is in its
+// place or has its answer: Config.Timeout may end before it gets there.
+func (g *Doorway) Queue(ctx context.Context, ask limiter.Ask) <-chan Answer {
+	answers := make(chan Answer, 1)
+	go func() {
+		r, err := g.Do(ctx, ask)
+		answers <- Answer{r, err}
+	}()
+	if g.Asked == 0 {
+		select {
+		case <-g.Arrived:
+		case early := <-answers:
+			answers <- early
+			return answers
+		}
+		g.first = g.Waiting()
+	}
+	for g.Waiting() < g.first+g.Asked && len(answers) == 0 {
+		runtime.Gosched()
+	}
+	g.Asked++
+	return answers
+}
+
+// Answer is what a request got.
+type Answer struct {
+	limiter.Result
+	Err error
+}
+
+// SQLDoorway is a doorway over database/sql: its one connection is the gate,
+// which the test takes.
+type SQLDoorway struct {
+	*limiter.Limiter
+	t     testing.TB
+	db    *sql.DB
+	taken *sql.Conn
+	asked int // since the gate was closed
+	first int // who waits when the first ask has arrived: it, or nobody
+}
+
+// NewSQLDoorway makes a doorway over the database at address.
+func NewSQLDoorway(t testing.TB, driver, address string, config limiter.Config) *SQLDoorway {
+	t.Helper()
+	g := &SQLDoorway{t: t, db: ConnectSQL(t, driver, address)}
+	g.db.SetMaxOpenConns(1)
+	config.BatchStatements, config.DenyCacheTTL, config.Timeout = 1, -1, time.Minute
+	g.Limiter = NewSQL(t, g.db, &config)
+	return g
+}
+
+// Shut takes the connection.
+func (g *SQLDoorway) Shut() {
+	var err error
+	if g.taken, err = g.db.Conn(context.Background()); err != nil {
+		g.t.Fatal(err)
+	}
+	g.asked = 0
+}
+
+// Reopen gives the connection back.
+func (g *SQLDoorway) Reopen() {
+	if err := g.taken.Close(); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// Queue sends a request from a new goroutine and returns when it is in its place.
+func (g *SQLDoorway) Queue(ctx context.Context, ask limiter.Ask) <-chan Answer {
+	before := g.db.Stats().WaitCount
+	answers := Ask(ctx, g.Limiter, ask)
+	if g.asked == 0 {
+		for g.db.Stats().WaitCount == before {
+			runtime.Gosched()
+		}
+		g.first = g.Waiting()
+	}
+	for g.Waiting() < g.first+g.asked {
+		runtime.Gosched()
+	}
+	g.asked++
+	return answers
+}

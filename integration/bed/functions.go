@@ -1,0 +1,143 @@
+package bed
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// OwnSchema describes all that is in schema pglimit; empty if it is not there.
+func OwnSchema(t testing.TB, pool *pgxpool.Pool) string {
+	t.Helper()
+	return Value[string](t, pool, `
+		SELECT coalesce(string_agg(line, E'\n' ORDER BY line), '') FROM (
+			SELECT format('schema %s', nspname) AS line FROM pg_namespace WHERE nspname = 'pglimit'
+			UNION ALL SELECT format('function %s %s', oid::regprocedure, pg_get_functiondef(oid)) FROM pg_proc WHERE pronamespace = to_regnamespace('pglimit')
+			UNION ALL SELECT format('relation %s', relname) FROM pg_class WHERE relnamespace = to_regnamespace('pglimit')
+		) AS all_of_it`)
+}
+
+// LoginCall is a call that needs the functions and the tables.
+const LoginCall = `SELECT remaining FROM pglimit.token_bucket('login', 'alice', limit_units => 5, period_s => 3600)`
+
+// FunctionsPool is NewPool with the SQL functions in the database.
+func FunctionsPool(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	pool := NewPool(t)
+	if err := migrations.UpFunctions(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	return pool
+}
+
+// Querier is a pool or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// FunctionCall is the call of a function for what limiter is asked, with named
+// arguments: only those that the policy has.
+func FunctionCall(p limiter.Policy, op, key string, cost float64, now *time.Time) (string, []any) {
+	var names []string
+	var args []any
+	add := func(name string, value any) {
+		args = append(args, value)
+		names = append(names, fmt.Sprintf("%s => $%d", name, len(args)))
+	}
+	function := op
+	if op == "allow" {
+		function = string(p.Algorithm)
+	} else {
+		add("algorithm", string(p.Algorithm))
+	}
+	add("name", p.Name)
+	add("key", key)
+	switch op {
+	case "block":
+		add("for_s", math.Round(cost*1e6)/1e6)
+	case "unblock", "reset":
+		now = nil // they read no clock
+	default:
+		add("cost", cost)
+		add("limit_units", p.Limit)
+		add("period_s", p.Period.Seconds())
+		if p.Burst != 0 {
+			add("burst", p.Burst)
+		}
+		if p.Tick != 0 {
+			add("tick_s", p.Tick.Seconds())
+		}
+		if p.Aligned {
+			add("aligned", true)
+		}
+		if p.BlockFor != 0 {
+			add("block_for_s", p.BlockFor.Seconds())
+		}
+	}
+	if now != nil {
+		add("now", *now)
+	}
+	return fmt.Sprintf("SELECT * FROM pglimit.%s(%s)", function, strings.Join(names, ", ")), args
+}
+
+// FunctionResult is a row of pglimit.result.
+type FunctionResult struct {
+	Allowed                           bool
+	Granted, Remaining, Level         float64
+	RetryAfterS, ResetAfterS, DelaysS *float64
+	Reason                            *string
+}
+
+// Result is what a Limiter would say; fields that the row has not are zero.
+func (r FunctionResult) Result() limiter.Result {
+	all := limiter.Result{Allowed: r.Allowed, Granted: r.Granted, Remaining: r.Remaining, Level: r.Level,
+		RetryAfter: Seconds(r.RetryAfterS), ResetAfter: Seconds(r.ResetAfterS), Delay: Seconds(r.DelaysS)}
+	if r.Reason != nil {
+		all.Reason = limiter.Reason(*r.Reason)
+	}
+	return all
+}
+
+// Seconds is exact to the microsecond; NULL is never.
+func Seconds(s *float64) time.Duration {
+	if s == nil {
+		return limiter.Never
+	}
+	return time.Duration(math.Round(*s*1e6)) * time.Microsecond
+}
+
+// CallFunction asks by SQL what conformance.Do asks by Go.
+func CallFunction(ctx context.Context, q Querier, p limiter.Policy, op, key string, cost float64, now *time.Time) (limiter.Result, error) {
+	sql, args := FunctionCall(p, op, key, cost, now)
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return limiter.Result{}, err
+	}
+	if op == "block" || op == "unblock" || op == "reset" {
+		rows.Close()
+		return limiter.Result{}, rows.Err()
+	}
+	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[FunctionResult])
+	if err != nil {
+		return limiter.Result{}, err
+	}
+	return r.Result(), nil
+}
+
+// Told is a Result without what Undo goes by.
+func Told(r limiter.Result) limiter.Result {
+	return limiter.Result{
+		Allowed: r.Allowed, Granted: r.Granted, Limit: r.Limit, Burst: r.Burst, Remaining: r.Remaining, Level: r.Level,
+		RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter, Delay: r.Delay, Full: r.Full, Reason: r.Reason,
+		Replayed: r.Replayed, Expired: r.Expired, Source: r.Source, At: r.At,
+	}
+}

@@ -1,0 +1,75 @@
+package bed
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// InSQLAndMemory runs f on a limiter over PostgreSQL and on one in memory, each by a
+// clock that f sets.
+func InSQLAndMemory(t *testing.T, f func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock)) {
+	t.Parallel()
+	t.Run("SQL", func(t *testing.T) {
+		t.Parallel()
+		clock := new(conformance.Clock)
+		f(t, NewLimiter(t, NewPool(t), &limiter.Config{Now: clock.Now, DenyCacheTTL: -1}), clock)
+	})
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		clock := new(conformance.Clock)
+		f(t, limiter.NewMemory(&limiter.Config{Now: clock.Now}), clock)
+	})
+}
+
+// HoldVerbs are those that a Limiter and a Tx share.
+type HoldVerbs interface {
+	Do(context.Context, limiter.Ask) (limiter.Result, error)
+	Reserve(context.Context, limiter.Ask, time.Duration) (limiter.Hold, error)
+	Settle(context.Context, string, float64) (limiter.Result, error)
+	Cancel(context.Context, string) error
+	Check(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
+	Refund(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
+	Fill(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
+	Reset(context.Context, limiter.Policy, string) error
+}
+
+// Holdable are the variants that can have holds, of 10 units and 10 s.
+func Holdable() (policies []limiter.Policy) {
+	for _, p := range Variants(10, 10*time.Second) {
+		if p.Algorithm != limiter.LeakyBucketQueue {
+			p.Burst = 0
+			policies = append(policies, p)
+		}
+	}
+	return policies
+}
+
+// SettableOn makes two limiters over pool by one clock, and returns how to set it.
+func SettableOn(t *testing.T, pool *pgxpool.Pool) (l, other *limiter.Limiter, at func(time.Duration)) {
+	t.Helper()
+	clock := new(conformance.Clock)
+	config := &limiter.Config{Now: clock.Now, DenyCacheTTL: -1, IdempotencyTTL: time.Minute}
+	return NewLimiter(t, pool, config), NewLimiter(t, pool, config), func(d time.Duration) { clock.Set(1_000_000_000 + d.Microseconds()) }
+}
+
+// Reserve makes a hold that has to be allowed.
+func Reserve(t *testing.T, l HoldVerbs, ask limiter.Ask, ttl time.Duration) limiter.Hold {
+	t.Helper()
+	h, err := l.Reserve(context.Background(), ask, ttl)
+	if err != nil || !h.Result.Allowed || h.ID == "" {
+		t.Fatalf("reserve %v: %+v, %v", ask.Cost, h, err)
+	}
+	return h
+}
+
+// Level reads what a key holds.
+func Level(t *testing.T, l HoldVerbs, p limiter.Policy, key string) float64 {
+	t.Helper()
+	return Must(t)(l.Check(context.Background(), p, key, 0)).Level
+}

@@ -1,0 +1,88 @@
+// Package bed holds what the integration tests share. Every room beside it is
+// a package of tests whose TestMain calls Main, which gets a PostgreSQL server.
+// Each test makes its databases there as copies of a template, so that all
+// tests run in parallel.
+//
+// The tests come in two sizes. By default a property is tried on fewer random
+// histories and the largest tests take fewer rows or seconds, so that all of them
+// take a few minutes on two cores. PGLIMIT_TEST_FULL=1 selects the full size. The
+// flags of go test and of rapid override both, such as -rapid.checks=1000.
+package bed
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log"
+	"os"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/pglimit/pglimit/internal/throwaway"
+)
+
+// server is started by Main and closed when the tests have ended.
+var server *throwaway.Server
+
+// Main runs a package's tests on a PostgreSQL server (see package throwaway for
+// how it is chosen), removes what they left, and exits. parallel tests run at once,
+// unless the command line or the number of processors says more: 2 where tests keep
+// two processors busy, more where they wait.
+func Main(m *testing.M, parallel int) {
+	log.SetFlags(0)
+	setFlags(parallel)
+	code, err := run(m)
+	if err != nil {
+		log.Printf("integration: %v", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	server, err = throwaway.Start(context.Background(), log.Printf)
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, server.Close(), removeBinary()) }()
+	return m.Run(), nil
+}
+
+// The random histories of each property. rapid's own number is the full size.
+const usualChecks, fullChecks = 30, 100
+
+// setFlags sets those flags of go test that the command line does not set.
+func setFlags(parallel int) {
+	flag.Parse()
+	set := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	choose := func(name string, value int) {
+		if set[name] {
+			return
+		}
+		if err := flag.Set(name, strconv.Itoa(value)); err != nil {
+			log.Fatalf("integration: set -%s: %v", name, err)
+		}
+	}
+	choose("test.parallel", max(parallel, runtime.GOMAXPROCS(0)))
+	choose("rapid.checks", Size(usualChecks, fullChecks))
+}
+
+// Checks returns how many random histories each property is tried on.
+func Checks() int {
+	n, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String())
+	if err != nil {
+		panic(err) // it is an int flag
+	}
+	return n
+}
+
+// Size returns the first of a number's two values by default, and the second one
+// if PGLIMIT_TEST_FULL is set.
+func Size[T any](usual, full T) T {
+	if os.Getenv("PGLIMIT_TEST_FULL") != "" {
+		return full
+	}
+	return usual
+}

@@ -1,0 +1,112 @@
+package bed
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/throwaway"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// Server returns the server that the package's tests share.
+func Server() *throwaway.Server { return server }
+
+// migrated has pglimit's tables.
+var migrated = template("migrated", migrations.Up)
+
+// empty has no tables.
+var empty = template("empty", func(context.Context, *pgxpool.Pool) error { return nil })
+
+// template makes a template when a test first needs it.
+func template(name string, prepare func(context.Context, *pgxpool.Pool) error) func(testing.TB) *throwaway.Template {
+	once := sync.OnceValues(func() (*throwaway.Template, error) {
+		return server.Template(context.Background(), name, prepare)
+	})
+	return func(t testing.TB) *throwaway.Template {
+		t.Helper()
+		_ = Size(0, 1) // go test keeps no result for the other size: it sees what tests read, not Main
+		made, err := once()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made
+	}
+}
+
+// NewDatabase makes a migrated database for this test and returns its URL.
+func NewDatabase(t testing.TB) string {
+	t.Helper()
+	return migrated(t).New(t)
+}
+
+// EmptyDatabase makes a database without any tables for this test and returns
+// its URL.
+func EmptyDatabase(t testing.TB) string {
+	t.Helper()
+	return empty(t).New(t)
+}
+
+// NewPool makes a migrated database for this test and connects to it.
+func NewPool(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	return Connect(t, NewDatabase(t))
+}
+
+// Connect opens a pool that closes when the test ends. Each change is made to
+// its configuration first.
+func Connect(t testing.TB, url string, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range changes {
+		change(cfg)
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// Setting sets a server setting for all connections of a pool.
+func Setting(name, value string) func(*pgxpool.Config) {
+	return func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams[name] = value }
+}
+
+// Latin1 connects to a migrated database that can hold Western characters only.
+func Latin1(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
+	address := NewDatabase(t)
+	pool := Connect(t, address)
+	name := Value[string](t, pool, "SELECT current_database()") + "_latin1"
+	Exec(t, pool, "CREATE DATABASE "+name+" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+	t.Cleanup(func() {
+		if _, err := pool.Exec(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+			t.Error(err)
+		}
+	})
+	changes = append(changes, Setting("client_encoding", "UTF8"), func(c *pgxpool.Config) { c.ConnConfig.Database = name })
+	connected := Connect(t, address, changes...)
+	if err := migrations.Up(t.Context(), connected); err != nil {
+		t.Fatal(err)
+	}
+	return connected
+}
+
+// ConnectOnce is for what comes after a test, when its pools are closed.
+func ConnectOnce(t *testing.T, address string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(context.Background(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}

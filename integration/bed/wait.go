@@ -1,0 +1,63 @@
+package bed
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// AwaitBlocked returns once a statement in pool's database waits for a lock.
+func AwaitBlocked(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	Eventually(t, "a statement waits for a lock", func(ctx context.Context) (bool, error) {
+		n, err := Blocked(ctx, pool)
+		return n > 0, err
+	})
+}
+
+// Receive waits for what comes out of c.
+func Receive[T any](t *testing.T, c <-chan T, what string) T {
+	t.Helper()
+	var v T
+	select {
+	case v = <-c:
+	case <-time.After(time.Minute): // against hanging for ever
+		t.Fatalf("it did not come: %s", what)
+	}
+	return v
+}
+
+// Eventually polls the database until is returns true. It is for what the
+// server does not announce, such as a statement that waits for a lock.
+func Eventually(t testing.TB, what string, is func(context.Context) (bool, error)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // against hanging for ever
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ok, err := is(ctx)
+		if ok {
+			return
+		}
+		if err == nil {
+			select {
+			case <-tick.C:
+				continue
+			case <-ctx.Done():
+				err = fmt.Errorf("it did not happen: %w", ctx.Err())
+			}
+		}
+		t.Fatalf("wait until %s: %v", what, err)
+	}
+}
+
+// Blocked counts the statements in pool's database that wait for a lock.
+func Blocked(ctx context.Context, pool *pgxpool.Pool) (n int, err error) {
+	err = pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND state = 'active' AND wait_event_type = 'Lock'`).Scan(&n)
+	return n, err
+}

@@ -1,0 +1,141 @@
+package bed
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Way is one way to have limits in a transaction: whose transaction it is, and
+// by which limiter.
+type Way struct {
+	Name  string
+	L     *limiter.Limiter
+	Begin func(context.Context) (*Transaction, error)
+	PQ    bool // the errors are lib/pq's
+}
+
+// Start begins a transaction and runs what comes first in it.
+func (w Way) Start(t testing.TB, first ...string) *Transaction {
+	t.Helper()
+	tx, err := w.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Close(context.Background(), false) })
+	for _, sql := range first {
+		if err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return tx
+}
+
+// Transaction is one of pgx or of database/sql.
+type Transaction struct {
+	*limiter.Tx
+	Exec  func(ctx context.Context, sql string) error
+	Read  func(ctx context.Context, sql string, into any) error
+	Close func(ctx context.Context, commit bool) error
+}
+
+// End commits or rolls back.
+func (tx *Transaction) End(t testing.TB, commit bool) {
+	t.Helper()
+	if err := tx.Close(t.Context(), commit); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Ways are all of them; of those with one connection, the pool has no more.
+func Ways(t testing.TB, address string, one bool) []Way {
+	t.Helper()
+	pool := Connect(t, address, func(c *pgxpool.Config) {
+		if one {
+			c.MaxConns = 1
+		}
+	})
+	l := NewLimiter(t, pool, nil)
+	dbs := map[string]*sql.DB{}
+	for _, driver := range SQLDrivers {
+		dbs[driver] = ConnectSQL(t, driver, address)
+		if one {
+			dbs[driver].SetMaxOpenConns(1)
+		}
+	}
+	overPgx, overPq := NewSQL(t, dbs["pgx"], nil), NewSQL(t, dbs["postgres"], nil)
+	all := []Way{
+		{"New, InTx", l, pgxWay(pool, l), false},
+		{"NewSQL, InSQLTx of pgx", overPgx, sqlWay(dbs["pgx"], overPgx), false},
+		{"NewSQL, InSQLTx of pq", overPq, sqlWay(dbs["postgres"], overPq), true},
+	}
+	if !one {
+		all = append(all,
+			Way{"New, InSQLTx of pq", l, sqlWay(dbs["postgres"], l), true},
+			Way{"NewSQL, InTx", overPq, pgxWay(pool, overPq), false})
+	}
+	return all
+}
+
+func pgxWay(pool *pgxpool.Pool, l *limiter.Limiter) func(context.Context) (*Transaction, error) {
+	return func(ctx context.Context) (*Transaction, error) {
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return &Transaction{
+			Tx:   l.InTx(tx),
+			Exec: func(ctx context.Context, sql string) error { _, err := tx.Exec(ctx, sql); return err },
+			Read: func(ctx context.Context, sql string, into any) error { return tx.QueryRow(ctx, sql).Scan(into) },
+			Close: func(ctx context.Context, commit bool) error {
+				if commit {
+					return tx.Commit(ctx)
+				}
+				return tx.Rollback(ctx)
+			},
+		}, nil
+	}
+}
+
+func sqlWay(db *sql.DB, l *limiter.Limiter) func(context.Context) (*Transaction, error) {
+	return func(ctx context.Context) (*Transaction, error) {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		return &Transaction{
+			Tx:   l.InSQLTx(tx),
+			Exec: func(ctx context.Context, sql string) error { _, err := tx.ExecContext(ctx, sql); return err },
+			Read: func(ctx context.Context, sql string, into any) error {
+				return tx.QueryRowContext(ctx, sql).Scan(into)
+			},
+			Close: func(_ context.Context, commit bool) error {
+				if commit {
+					return tx.Commit()
+				}
+				return tx.Rollback()
+			},
+		}, nil
+	}
+}
+
+// InEachWay runs a test in each way, with a policy of its own.
+func InEachWay(t *testing.T, one bool, f func(t *testing.T, w Way, p limiter.Policy)) {
+	t.Helper()
+	t.Parallel()
+	address := NewDatabase(t)
+	for i, w := range Ways(t, address, one) {
+		t.Run(w.Name, func(t *testing.T) {
+			t.Parallel()
+			for _, p := range Variants(10, 1000*time.Hour) {
+				p.Name += string(rune('a' + i))
+				f(t, w, p)
+			}
+		})
+	}
+}

@@ -1,0 +1,286 @@
+package calendar
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	_ "time/tzdata"
+
+	"pgregory.net/rapid"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// zones are where calendars are tried: with a summer time, one that starts and
+// ends at midnight, one of half an hour, one whose clock was set back into the day
+// before, and none.
+var zones = []string{"Europe/Vienna", "America/Havana", "Australia/Lord_Howe", "America/St_Johns", "America/Scoresbysund", ""}
+
+// calendarPolicies is one of each calendar in each zone.
+func calendarPolicies(limit float64) (all []limiter.Policy) {
+	for _, zone := range zones {
+		for _, calendar := range limiter.Calendars() {
+			name := strings.ToLower(strings.ReplaceAll(string(calendar)+"-"+zone, "/", "."))
+			all = append(all, limiter.Policy{Name: name, Algorithm: limiter.FixedWindow, Limit: limit, Calendar: calendar, TimeZone: zone})
+		}
+	}
+	return all
+}
+
+// drawMoment is a moment of the years from 2026 to 2028 about which a clock is
+// set, or a month begins: microseconds since conformance.Epoch.
+func drawMoment(rt *rapid.T) int64 {
+	name := rapid.SampledFrom(zones).Draw(rt, "zone of the change")
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	at := conformance.Epoch.Add(time.Duration(rapid.Int64Range(60, 900).Draw(rt, "day")) * 24 * time.Hour).In(zone)
+	if _, change := at.ZoneBounds(); !change.IsZero() {
+		at = change
+	} else {
+		at = time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, zone)
+	}
+	return at.Sub(conformance.Epoch).Microseconds() - rapid.Int64Range(0, 3*3600_000_000).Draw(rt, "before")
+}
+
+// drawStep is how far the clock moves: to and over edges of half and whole hours,
+// days, weeks and months, or back.
+func drawStep(rt *rapid.T, at int64) int64 {
+	const minute = 60_000_000
+	switch rapid.IntRange(0, 9).Draw(rt, "move") {
+	case 0:
+		return at
+	case 1:
+		return at + 1
+	case 2:
+		return at - rapid.Int64Range(0, 120*minute).Draw(rt, "back")
+	case 3, 4, 5:
+		return at - at%(30*minute) + 30*minute
+	case 6:
+		return at - at%(30*minute) + 30*minute - 1
+	case 7:
+		return at + 24*60*minute*rapid.SampledFrom([]int64{1, 7, 31}).Draw(rt, "days")
+	}
+	return at + rapid.Int64Range(0, 90*minute).Draw(rt, "on")
+}
+
+// TestCalendarDecidesAsMemory holds the statements to the in-memory limiter
+// through changes of clocks, by all verbs and in and out of transactions, under
+// plans that change between calendars, zones and periods under one name. A row
+// never expires while it counts.
+func TestCalendarDecidesAsMemory(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	clock := new(conformance.Clock)
+	inSQL := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+	histories := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		histories++
+		inMemory := limiter.NewMemory(&limiter.Config{Now: clock.Now})
+		plans := []limiter.Policy{rapid.SampledFrom(calendarPolicies(10)).Draw(rt, "plan")}
+		switch rapid.IntRange(0, 5).Draw(rt, "other plan") {
+		case 0:
+			plans = append(plans, rapid.SampledFrom(calendarPolicies(10)).Draw(rt, "another calendar"))
+		case 1:
+			plans = append(plans, limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 20, Period: 100 * time.Minute})
+		case 2:
+			plans = append(plans, limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 5, Period: time.Hour, Aligned: true})
+		}
+		blockFor := time.Duration(0)
+		if rapid.IntRange(0, 4).Draw(rt, "blocks") == 0 {
+			blockFor = 20 * time.Minute
+		}
+		for i := range plans {
+			plans[i].Name, plans[i].BlockFor = fmt.Sprintf("p%d", histories), blockFor
+		}
+		at := drawMoment(rt)
+		for step := range 40 {
+			at = max(0, drawStep(rt, at))
+			clock.Set(at)
+			p := rapid.SampledFrom(plans).Draw(rt, "plan")
+			op := rapid.SampledFrom(bed.Operations(p.Algorithm)).Draw(rt, "op")
+			key := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key")
+			cost := bed.DrawCost(rt, op, p)
+			want, wantErr := conformance.Do(ctx, inMemory, p, op, key, cost)
+			got, gotErr := conformance.Do(ctx, inSQL, p, op, key, cost)
+			want.Source = got.Source
+			if wantErr != nil || gotErr != nil || got != want {
+				rt.Fatalf("step %d: %s %v at %v under %+v\nSQL:    %+v, %v\nmemory: %+v, %v", step, op, cost, clock.Now(), p, got, gotErr, want, wantErr)
+			}
+		}
+	})
+	// At the middle of the windows' ends: what is over goes, and nothing else.
+	cutoff := bed.Value[int64](t, pool, "SELECT (percentile_disc(0.5) WITHIN GROUP (ORDER BY ends_at_us)) - 1 FROM pglimit_fixed_window WHERE level > 0")
+	const counting = "SELECT count(*) FROM pglimit_fixed_window WHERE level > 0 AND ends_at_us > $1"
+	want := bed.Value[int](t, pool, counting, cutoff)
+	bed.Exec(t, pool, "UPDATE pglimit_fixed_window SET expires_at_us = 0")
+	swept, err := db.New().FixedWindowSweep(ctx, pool, db.FixedWindowSweepParams{CutoffUs: cutoff, MaxRows: 1e6})
+	if err != nil || swept.Deleted == 0 {
+		t.Errorf("swept %+v, %v", swept, err)
+	}
+	if n := bed.Value[int](t, pool, counting, cutoff); n != want || n < 25 {
+		t.Errorf("%d rows count after a sweep, %d before", n, want)
+	}
+	if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_fixed_window WHERE ends_at_us <= $1 AND updated_at_us <= $1 AND blocked_until_us <= $1", cutoff); n > 0 {
+		t.Errorf("%d rows are left whose windows are over", n)
+	}
+}
+
+// TestCalendarBatch: keys of several zones, calendars and periods that come
+// while a statement is in flight share the next one, and each is told of its own
+// calendar.
+func TestCalendarBatch(t *testing.T) {
+	t.Parallel()
+	clock := new(conformance.Clock)
+	g := bed.NewDoorway(t, bed.NewDatabase(t), limiter.Config{Now: clock.Now})
+	policies := append(calendarPolicies(10),
+		limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: 100 * time.Minute},
+		limiter.Policy{Name: "aligned", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour, Aligned: true})
+	histories := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		histories++
+		inMemory := limiter.NewMemory(&limiter.Config{Now: clock.Now})
+		at := drawMoment(rt)
+		for range 5 {
+			at = max(0, drawStep(rt, at))
+			clock.Set(at)
+			var asks []limiter.Ask
+			for range rapid.IntRange(2, 15).Draw(rt, "asks") {
+				p := rapid.SampledFrom(policies).Draw(rt, "policy")
+				asks = append(asks, p.Ask(fmt.Sprint("key", histories), bed.DrawShare(rt, p)))
+			}
+			g.Shut()
+			answers := make([]<-chan bed.Answer, len(asks))
+			for i, ask := range asks {
+				answers[i] = g.Queue(context.Background(), ask)
+			}
+			g.Reopen()
+			for i, ask := range asks {
+				want, err := inMemory.Do(context.Background(), ask)
+				if err != nil {
+					rt.Fatal(err)
+				}
+				got := <-answers[i]
+				want.Source = got.Source
+				if got.Err != nil || got.Result != want {
+					rt.Fatalf("ask %d of %d at %v: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(asks), clock.Now(), ask, got.Result, got.Err, want)
+				}
+			}
+		}
+	})
+}
+
+// TestCalendarOfAPlanThatHadNone: a window that runs goes on to its own end, with what was
+// counted in it, whatever the plan becomes; then the new plan's windows follow.
+func TestCalendarOfAPlanThatHadNone(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	byPeriod := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
+	byHour := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Hour}
+	byDay := byHour
+	byDay.Calendar = limiter.Day
+	for _, kind := range []string{"SQL", "memory"} {
+		clock := new(conformance.Clock)
+		config := &limiter.Config{Now: clock.Now}
+		l := limiter.NewMemory(config)
+		if kind == "SQL" {
+			l = bed.NewLimiter(t, pool, config)
+		}
+		for i, step := range []struct {
+			minute int64
+			plan   limiter.Policy
+			cost   float64
+			left   float64 // after it
+			ends   int64   // the window, in minutes
+		}{
+			{30, byPeriod, 4, 6, 90},
+			{45, byHour, 4, 2, 90}, // not at 60
+			{75, byHour, 2, 0, 90},
+			{90, byHour, 3, 7, 120},
+			{100, byPeriod, 3, 4, 120}, // not at 160
+			{119, byDay, 3, 1, 120},    // not at 24 h
+			{120, byDay, 3, 7, 24 * 60},
+			{130, byPeriod, 3, 4, 24 * 60}, // not at 190
+			{24 * 60, byPeriod, 1, 9, 25 * 60},
+		} {
+			clock.Set(step.minute * 60_000_000)
+			r := bed.Must(t)(l.AllowN(t.Context(), step.plan, "k", step.cost))
+			if ends := step.minute + int64(r.ResetAfter/time.Minute); !r.Allowed || r.Remaining != step.left || ends != step.ends {
+				t.Errorf("%s, step %d: ends at minute %d, want %d with %v left: %+v", kind, i, ends, step.ends, step.left, r)
+			}
+		}
+	}
+}
+
+// TestCalendarBudgetIsExactToTheCent: 16 callers spend random amounts of a month's budget
+// of 10^12 cents until little is left; all of it can be spent, and not a cent more.
+func TestCalendarBudgetIsExactToTheCent(t *testing.T) {
+	t.Parallel()
+	const budget = 1_000_000_000_000
+	ctx := t.Context()
+	pool := bed.NewPool(t)
+	clock := new(conformance.Clock)
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now})
+	p := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: budget, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}
+
+	if r := bed.Must(t)(l.AllowN(ctx, p, "at once", budget)); !r.Allowed || r.Remaining != 0 {
+		t.Errorf("all of it: %+v", r)
+	}
+	if r := bed.Must(t)(l.AllowN(ctx, p, "at once", 1)); r.Allowed || r.RetryAfter != r.ResetAfter {
+		t.Errorf("a cent more: %+v", r)
+	}
+
+	var spent atomic.Int64
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for {
+				cents := 1 + rand.Int64N(budget/100)
+				r, err := l.AllowN(ctx, p, "shop", float64(cents))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if !r.Allowed {
+					return
+				}
+				spent.Add(cents)
+			}
+		})
+	}
+	wg.Wait()
+	left := budget - spent.Load()
+	if r := bed.Must(t)(l.Check(ctx, p, "shop", 0)); left < 0 || r.Remaining != float64(left) {
+		t.Fatalf("%d cents were spent: %+v", spent.Load(), r)
+	}
+	if r := bed.Must(t)(l.AllowN(ctx, p, "shop", float64(left+1))); r.Allowed {
+		t.Errorf("a cent more than the %d that were left: %+v", left, r)
+	}
+	if left == 0 {
+		return
+	}
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(ctx)
+	if r := bed.Must(t)(l.InTx(tx).AllowN(ctx, p, "shop", float64(left))); !r.Allowed || r.Remaining != 0 {
+		t.Errorf("what was left: %+v", r)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r := bed.Must(t)(l.Allow(ctx, p, "shop")); r.Allowed {
+		t.Errorf("a cent more than all of it: %+v", r)
+	}
+}

@@ -1,0 +1,252 @@
+package calendar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// otherClock makes a database whose clock_timestamp() is an expression of the
+// test's, of which real is the true time.
+func otherClock(t *testing.T, expression string) (address string, set func(expression string)) {
+	t.Helper()
+	address = bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	set = func(expression string) {
+		t.Helper()
+		bed.Exec(t, pool, `CREATE OR REPLACE FUNCTION other.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+			AS $$ SELECT `+expression+` FROM pg_catalog.clock_timestamp() AS real $$`)
+	}
+	bed.Exec(t, pool, `CREATE SCHEMA other`)
+	bed.Exec(t, pool, `CREATE SEQUENCE other.readings`)
+	set(expression)
+	bed.Exec(t, pool, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = other, pg_catalog, public', current_database()); END $$`)
+	return address, set
+}
+
+// offTheHour waits, if need be, until neither this machine's clock nor one so far
+// ahead of it is about to begin an hour of any zone, or has just begun one: what
+// comes next is in one and the same.
+func offTheHour(t testing.TB, ahead time.Duration) {
+	t.Helper()
+	bed.Eventually(t, "an hour has begun", func(context.Context) (bool, error) {
+		for _, at := range []time.Time{time.Now(), time.Now().Add(ahead)} {
+			const half = 30 * time.Minute // some zones are that far from others
+			if since := at.Sub(at.Truncate(half)); since < 5*time.Second || since > half-40*time.Second {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+}
+
+// named is a tracer that keeps the names of the statements that were sent.
+type named struct {
+	mu    sync.Mutex
+	names []string
+}
+
+var queryName = regexp.MustCompile(`-- name: (\w+)`)
+
+func (n *named) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if name := queryName.FindStringSubmatch(data.SQL); name != nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.names = append(n.names, name[1])
+	}
+	return ctx
+}
+
+func (n *named) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// take returns the names since it was last called.
+func (n *named) take() (names []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	names, n.names = n.names, nil
+	return names
+}
+
+func (n *named) trace(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = n }
+
+// byTheDatabase finds the period that a decision was made in to be the one of the
+// database's clock, which is about so far ahead of this machine's.
+func byTheDatabase(t *testing.T, ahead time.Duration, p limiter.Policy, r limiter.Result) {
+	t.Helper()
+	if off := time.Until(r.At) - ahead; off.Abs() > 10*time.Minute {
+		t.Errorf("decided at %v, which is %v from the database's clock", r.At, off)
+	}
+	model := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return r.At }})
+	if want := bed.Must(t)(model.Allow(t.Context(), p, "k")); r.ResetAfter != want.ResetAfter {
+		t.Errorf("%s, %v ahead: the window ends at %v, want %v", p.Calendar, ahead, r.At.Add(r.ResetAfter), r.At.Add(want.ResetAfter))
+	}
+}
+
+// TestCalendarClocksApart: whatever the two clocks read, the database's decides which
+// period it is, by every way to ask, and after the first ask in one statement.
+func TestCalendarClocksApart(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{-400 * 24 * time.Hour, -3 * time.Hour, -40 * time.Minute, -time.Second, 40 * time.Minute, 3 * time.Hour, 50 * 24 * time.Hour} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			t.Parallel()
+			address, _ := otherClock(t, fmt.Sprintf("real + interval '%d s'", int(ahead.Seconds())))
+			var sent named
+			pool := bed.Connect(t, address, sent.trace)
+			ways := map[string]func(*limiter.Limiter, limiter.Policy, string) (limiter.Result, error){
+				"Allow": func(l *limiter.Limiter, p limiter.Policy, key string) (limiter.Result, error) {
+					return l.Allow(t.Context(), p, key)
+				},
+				"AllowUpTo": func(l *limiter.Limiter, p limiter.Policy, key string) (limiter.Result, error) {
+					return l.AllowUpTo(t.Context(), p, key, 1)
+				},
+				"Fill": func(l *limiter.Limiter, p limiter.Policy, key string) (limiter.Result, error) {
+					return l.Fill(t.Context(), p, key, 1)
+				},
+				"InTx": func(l *limiter.Limiter, p limiter.Policy, key string) (r limiter.Result, err error) {
+					err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+						r, err = l.InTx(tx).Allow(t.Context(), p, key)
+						return err
+					})
+					return r, err
+				},
+			}
+			for way, ask := range ways {
+				for _, calendar := range limiter.Calendars() {
+					p := limiter.Policy{Name: string(calendar), Algorithm: limiter.FixedWindow, Limit: 10, Calendar: calendar, TimeZone: "Europe/Vienna"}
+					l := bed.NewLimiter(t, pool, nil)
+					offTheHour(t, ahead)
+					sent.take()
+					byTheDatabase(t, ahead, p, bed.Must(t)(ask(l, p, way)))
+					first := sent.take()
+					r := bed.Must(t)(ask(l, p, way))
+					byTheDatabase(t, ahead, p, r)
+					again := sent.take()
+					// By 40 minutes it depends on the time of the hour.
+					surely := calendar != limiter.Hour || ahead.Abs() != 40*time.Minute
+					if surely && len(again) != 1 || ahead.Abs() > time.Hour && calendar == limiter.Hour && !slices.Contains(first, "Clock") || ahead.Abs() < time.Minute && len(first) != 1 {
+						t.Errorf("%s, %s: first %v, then %v were sent", way, calendar, first, again)
+					}
+					// What only reads needs to be told nothing.
+					sent.take()
+					if c := bed.Must(t)(l.Check(t.Context(), p, way, 0)); c.Level > 0 {
+						byTheDatabase(t, ahead, p, c)
+					}
+					if names := sent.take(); len(names) != 1 {
+						t.Errorf("Check, %s: %v were sent", calendar, names)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestCalendarBatchWithClocksApart: of a batch in which some keys have calendars, those
+// without are decided once, and those with are asked for again.
+func TestCalendarBatchWithClocksApart(t *testing.T) {
+	t.Parallel()
+	const ahead = 75 * 24 * time.Hour
+	address, _ := otherClock(t, "real + interval '75 days'")
+	g := bed.NewDoorway(t, address, limiter.Config{})
+	plain := limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
+	policies := append(calendarPolicies(10), plain)
+	offTheHour(t, ahead)
+	g.Shut()
+	first := g.Queue(t.Context(), plain.Ask("first", 1)) // it is not told that the clocks are apart
+	var answers []<-chan bed.Answer
+	for range 3 {
+		for _, p := range policies {
+			answers = append(answers, g.Queue(t.Context(), p.Ask("k", 1)))
+		}
+	}
+	g.Reopen()
+	bed.ResultOf(t, "the first", first)
+	for i, a := range answers {
+		r := bed.ResultOf(t, "one of the batch", a)
+		p := policies[i%len(policies)]
+		if r.Level != float64(1+i/len(policies)) {
+			t.Errorf("ask %d for %s: %+v", i/len(policies), p.Name, r)
+		}
+		if p.Calendar != "" {
+			byTheDatabase(t, ahead, p, r)
+		}
+	}
+	for _, p := range policies {
+		if r := bed.Must(t)(g.Check(t.Context(), p, "k", 0)); r.Level != 3 {
+			t.Errorf("%s in the end: %+v", p.Name, r)
+		}
+	}
+}
+
+// TestCalendarClockThatJumps: when the database's clock is in another period each time,
+// the error names both clocks, and nothing was written.
+func TestCalendarClockThatJumps(t *testing.T) {
+	t.Parallel()
+	address, _ := otherClock(t, "real + nextval('other.readings') * interval '100 days'")
+	var sent named
+	g := &bed.Doorway{Arrived: make(chan struct{})}
+	pool := bed.Connect(t, address, g.Guard, sent.trace)
+	g.Limiter = bed.NewGated(t, pool, limiter.Config{BreakAfter: 1}) // the server did answer
+	jumps := limiter.Policy{Name: "jumps", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Day}
+	plain := limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
+	offTheHour(t, 0) // nor a month, which check asks for
+	check := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, limiter.ErrUnavailable) || !strings.Contains(err.Error(), "its clock, at 20") ||
+			!strings.Contains(err.Error(), "this machine's is at "+time.Now().UTC().Format("2006-01-")) {
+			t.Fatalf("%s: got %v", what, err)
+		}
+	}
+	_, err := g.Allow(t.Context(), jumps, "k")
+	check("Allow", err)
+	if names := sent.take(); len(names) != 6 {
+		t.Errorf("%d statements were sent: %v", len(names), names)
+	}
+	_, err = g.Fill(t.Context(), jumps, "k", 1)
+	check("Fill", err)
+
+	g.Shut()
+	first := g.Queue(t.Context(), plain.Ask("first", 1))
+	with, without := g.Queue(t.Context(), jumps.Ask("k", 1)), g.Queue(t.Context(), plain.Ask("k", 1))
+	g.Reopen()
+	bed.ResultOf(t, "the first", first)
+	check("in a batch", (<-with).Err)
+	if r := bed.ResultOf(t, "without a calendar, in a batch", without); !r.Allowed || r.Level != 1 {
+		t.Errorf("without a calendar, in a batch: %+v", r)
+	}
+	if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_fixed_window WHERE policy = 'jumps'"); n != 0 {
+		t.Errorf("%d rows were written", n)
+	}
+}
+
+// TestCalendarClockSetWhileHeld: the database's clock is set to another month while
+// an ask waits for a row that somebody holds.
+func TestCalendarClockSetWhileHeld(t *testing.T) {
+	t.Parallel()
+	address, set := otherClock(t, "real")
+	var sent named
+	c := &bed.Crowd{Doorway: &bed.Doorway{Arrived: make(chan struct{})}, Business: bed.Connect(t, address)}
+	c.Limiter = bed.NewGated(t, bed.Connect(t, address, c.Guard, bed.FourConnections, sent.trace), limiter.Config{BreakAfter: 1})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: bed.HeldLimit, Calendar: limiter.Month}
+	tx := c.Hold(t, p, "m")
+	held := c.Behind(t.Context(), t, p.Ask("m", 1))
+	set("real + interval '90 days'")
+	bed.Eventually(t, "the clocks are compared", func(context.Context) (bool, error) { return slices.Contains(sent.take(), "Clock"), nil })
+	bed.Commit(t, tx)
+	r := bed.ResultOf(t, "the key that was held", held)
+	byTheDatabase(t, 90*24*time.Hour, p, r)
+	if !r.Allowed || r.Level != 1 {
+		t.Errorf("in a month of its own: %+v", r)
+	}
+}

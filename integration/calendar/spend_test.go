@@ -1,0 +1,64 @@
+package calendar
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestCalendarOfSpendsIsTheDatabases: several asks at once, holds and idempotency
+// keys are counted in the period of the database's clock as well.
+func TestCalendarOfSpendsIsTheDatabases(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for _, ahead := range []time.Duration{-400 * 24 * time.Hour, -3 * time.Hour, 0, 50 * 24 * time.Hour} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			t.Parallel()
+			address, _ := otherClock(t, fmt.Sprintf("real + interval '%d s'", int(ahead.Seconds())))
+			pool := bed.Connect(t, address)
+			plain := limiter.Policy{Name: "plain", Algorithm: limiter.GCRA, Limit: 1000, Period: time.Hour}
+			all := func(r limiter.Results, err error) (limiter.Result, error) {
+				if err != nil {
+					return limiter.Result{}, err
+				}
+				return r.Each[1], nil
+			}
+			held := func(h limiter.Hold, err error) (limiter.Result, error) { return h.Result, err }
+			once := func(ask limiter.Ask) limiter.Ask { ask.IdempotencyKey = "1"; return ask }
+			ways := map[string]func(*limiter.Limiter, limiter.Ask) (limiter.Result, error){
+				"AllowAll": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
+					return all(l.AllowAll(ctx, plain.Ask("k", 1), ask))
+				},
+				"AllowAll in a transaction": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
+					return all(bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Results, error) { return tx.AllowAll(ctx, plain.Ask("k", 1), ask) }))
+				},
+				"Reserve": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
+					return held(l.Reserve(ctx, ask, time.Hour))
+				},
+				"Reserve in a transaction": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
+					return held(bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Hold, error) { return tx.Reserve(ctx, ask, time.Hour) }))
+				},
+				"once": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) { return l.Do(ctx, once(ask)) },
+				"once in a transaction": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
+					return bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Result, error) { return tx.Do(ctx, once(ask)) })
+				},
+			}
+			for way, ask := range ways {
+				for _, calendar := range limiter.Calendars() {
+					p := limiter.Policy{Name: string(calendar), Algorithm: limiter.FixedWindow, Limit: 10, Calendar: calendar, TimeZone: "America/Havana"}
+					l := bed.NewLimiter(t, pool, nil)
+					offTheHour(t, ahead)
+					r, err := ask(l, p.Ask(way, 1))
+					if err != nil || !r.Allowed || !bed.Near(bed.Level(t, l, p, way), 1) {
+						t.Fatalf("%s, %s: %+v, %v", way, calendar, r, err)
+					}
+					byTheDatabase(t, ahead, p, r)
+				}
+			}
+		})
+	}
+}

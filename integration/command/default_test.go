@@ -1,0 +1,34 @@
+package command
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+// TestCommandsMeanOneRow: without --algorithm, and with --calendar alone, the
+// verbs of one key ask the same row.
+func TestCommandsMeanOneRow(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	for _, policy := range []string{"--limit 10 --period 1000h", "--limit 10 --calendar month --name month", "--limit 10 --period 1000h --aligned --name aligned"} {
+		ask := func(into any, verb string) {
+			t.Helper()
+			bed.PglimitJSON(t, into, address, append([]string{verb, "alice"}, strings.Fields(policy)...)...)
+		}
+		ask(new(any), "allow")
+		ask(new(any), "reserve")
+		ask(new(any), "fill")
+		var checked any
+		ask(&checked, "check")
+		var s any
+		ask(&s, "statement")
+		// A bucket has leaked a little meanwhile.
+		got := s.(map[string]any)
+		spent, left := got["spent"].(float64), got["left"].(float64)
+		if spent < 1.5 || spent > 2 || left < 7 || left > 7.5 || got["held"].(float64) != 1 {
+			t.Errorf("%s: allowed 1, filled 1 and reserved 1; the statement says %v", policy, got)
+		}
+	}
+}

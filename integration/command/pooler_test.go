@@ -1,0 +1,204 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// pooler is a connection pooler in transaction mode, as PgBouncer 1.18 is one:
+// clients share few connections to the server, each for a transaction at a time;
+// prepared statements stay where they are; a connection has its last client's
+// application_name and does not end with the client; the connection that was
+// used last is taken first.
+type pooler struct {
+	server  *pgconn.Config
+	free    chan struct{} // one for each connection that is idle or not made yet
+	clients sync.WaitGroup
+	mu      sync.Mutex
+	idle    []*pgconn.HijackedConn
+	open    map[net.Conn]bool
+}
+
+// startPooler starts one with so many connections to the database at address,
+// and returns the address for clients.
+func startPooler(t *testing.T, address string, connections int) string {
+	t.Helper()
+	config, err := pgconn.ParseConfig(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pooler{server: config, free: make(chan struct{}, connections), open: map[net.Conn]bool{}}
+	for range connections {
+		p.free <- struct{}{}
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	p.clients.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			p.mu.Lock()
+			p.open[conn] = true
+			p.mu.Unlock()
+			p.clients.Go(func() {
+				if err := p.serve(ctx, conn); err != nil {
+					t.Logf("pooler: %v", err)
+				}
+				conn.Close()
+				p.mu.Lock()
+				delete(p.open, conn)
+				p.mu.Unlock()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		listener.Close()
+		p.mu.Lock()
+		for conn := range p.open {
+			conn.Close()
+		}
+		p.mu.Unlock()
+		p.clients.Wait()
+		for _, server := range p.idle {
+			server.Conn.Close()
+		}
+	})
+	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", url.PathEscape(config.User), listener.Addr(), url.PathEscape(config.Database))
+}
+
+// serve serves one client to its end.
+func (p *pooler) serve(ctx context.Context, conn net.Conn) error {
+	client := pgproto3.NewBackend(conn, conn)
+	first, err := client.ReceiveStartupMessage()
+	if err != nil {
+		return nil // it went away
+	}
+	startup, ok := first.(*pgproto3.StartupMessage)
+	if !ok {
+		return nil // it cancels a statement, which this pooler does not pass on
+	}
+	client.Send(&pgproto3.AuthenticationOk{})
+	for name, value := range map[string]string{"server_version": "15.0", "client_encoding": "UTF8", "standard_conforming_strings": "on"} {
+		client.Send(&pgproto3.ParameterStatus{Name: name, Value: value})
+	}
+	client.Send(&pgproto3.BackendKeyData{ProcessID: 1 << 30, SecretKey: []byte{0, 0, 0, 0}}) // of no process
+	client.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+	if err := client.Flush(); err != nil {
+		return nil
+	}
+	for {
+		message, err := client.Receive()
+		if err != nil {
+			return nil
+		}
+		if _, ok := message.(*pgproto3.Terminate); ok {
+			return nil
+		}
+		if err := p.transaction(ctx, client, message, startup.Parameters["application_name"]); err != nil {
+			return err
+		}
+	}
+}
+
+// transaction takes a connection for all of a transaction that begins with a
+// message.
+func (p *pooler) transaction(ctx context.Context, client *pgproto3.Backend, message pgproto3.FrontendMessage, name string) (err error) {
+	server, err := p.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { p.giveBack(server, err == nil) }()
+	to := server.Frontend
+	to.Send(&pgproto3.Query{String: "SET application_name = '" + name + "'"})
+	if _, err := answers(to, nil); err != nil {
+		return err
+	}
+	for {
+		to.Send(message)
+		switch message.(type) {
+		case *pgproto3.Query, *pgproto3.Sync:
+			status, err := answers(to, client)
+			if err != nil || status == 'I' {
+				return err
+			}
+		}
+		if message, err = client.Receive(); err != nil {
+			return errors.New("a client went away in a transaction")
+		}
+		if _, ok := message.(*pgproto3.Terminate); ok {
+			return errors.New("a client ended in a transaction")
+		}
+	}
+}
+
+// take waits for a connection, and makes it if there is none yet.
+func (p *pooler) take(ctx context.Context) (*pgconn.HijackedConn, error) {
+	<-p.free
+	p.mu.Lock()
+	if last := len(p.idle) - 1; last >= 0 {
+		server := p.idle[last]
+		p.idle = p.idle[:last]
+		p.mu.Unlock()
+		return server, nil
+	}
+	p.mu.Unlock()
+	made, err := pgconn.ConnectConfig(ctx, p.server)
+	if err == nil {
+		var server *pgconn.HijackedConn
+		if server, err = made.Hijack(); err == nil {
+			return server, nil
+		}
+	}
+	p.free <- struct{}{}
+	return nil, err
+}
+
+// giveBack closes a connection that is in the midst of something.
+func (p *pooler) giveBack(server *pgconn.HijackedConn, whole bool) {
+	p.mu.Lock()
+	if whole {
+		p.idle = append(p.idle, server)
+	} else {
+		server.Conn.Close()
+	}
+	p.mu.Unlock()
+	p.free <- struct{}{}
+}
+
+// answers passes on to client, if there is one, all that the server answers,
+// and returns the transaction's status. A client that is gone already is no
+// error of the server's.
+func answers(server *pgproto3.Frontend, client *pgproto3.Backend) (status byte, err error) {
+	if err := server.Flush(); err != nil {
+		return 0, err
+	}
+	for {
+		message, err := server.Receive()
+		if err != nil {
+			return 0, err
+		}
+		if client != nil {
+			client.Send(message)
+		}
+		if ready, ok := message.(*pgproto3.ReadyForQuery); ok {
+			if client != nil {
+				_ = client.Flush() // the next Receive fails then
+			}
+			return ready.TxStatus, nil
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package command
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+// TestProveThroughPooler: a proof works behind a pooler in transaction mode if
+// its URL prepares no statements, ends nobody's connection, and leaves no rows,
+// although the pooler keeps its connections.
+func TestProveThroughPooler(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pooled := startPooler(t, address, 3)
+	for _, c := range []struct{ mode, kill string }{
+		{"exec", "--kill=false"}, {"cache_describe", "--kill=false"}, {"simple_protocol", "--kill=false"}, {"exec", "--kill"},
+	} {
+		code, stdout, stderr := bed.Pglimit(t, pooled+"&default_query_exec_mode="+c.mode, "prove", "--for", "700ms", "--workers", "6", c.kill, "--json")
+		var p proof
+		if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 0 || !p.Holds || !p.Pooler || p.Killed != 0 {
+			t.Errorf("%s, %s: exit code %d, %v: %s%s", c.mode, c.kill, code, err, stdout, stderr)
+		}
+		if n := leftovers(t, bed.Connect(t, address)); n != 0 {
+			t.Errorf("%s, %s: it left %d rows", c.mode, c.kill, n)
+		}
+	}
+}
+
+// TestProvePreparedThroughPooler: where the pooler parts prepared statements from
+// their connections, the error names the setting to change, and a proof leaves
+// no rows.
+func TestProvePreparedThroughPooler(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pooled := startPooler(t, address, 1)
+	bed.Pglimit(t, pooled, "allow", "--limit", "10", "k") // which prepares a statement
+	for _, args := range []string{"allow --limit 10 k", "prove --for 5s --workers 4 --kill=false", "prove --for 5s --workers 4"} {
+		code, stdout, stderr := bed.Pglimit(t, pooled, strings.Fields(args)...)
+		if code != 3 || stdout != "" || strings.Count(stderr, "default_query_exec_mode=exec") != 1 || strings.Contains(stderr, "clean up") {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q", args, code, stdout, stderr)
+		}
+	}
+	if code, stdout, stderr := bed.Pglimit(t, pooled+"&default_query_exec_mode=cache_describe", "allow", "--limit", "10", "k"); code != 0 {
+		t.Errorf("with cache_describe: exit code %d, %s%s", code, stdout, stderr)
+	}
+	if n := bed.Value[int](t, bed.Connect(t, address), `SELECT count(*) FROM pglimit_token_bucket WHERE policy <> 'cli'`); n != 0 {
+		t.Errorf("it left %d rows", n)
+	}
+}

@@ -1,0 +1,212 @@
+package crash
+
+import (
+	"context"
+	"errors"
+	"log"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/throwaway"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+const breakForUs = int64(limiter.DefaultBreakFor / time.Microsecond)
+
+var ()
+
+// TestBreakerOnAStoppedServer: the breaker opens, nobody touches the pool, one
+// probes, and it closes once the server is back.
+func TestBreakerOnAStoppedServer(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	own, err := throwaway.StartOwn(ctx, log.Printf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := own.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	template, err := own.Template(ctx, "stopped", migrations.Up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := template.New(t)
+	b := &bed.Broken{Dialer: bed.NewDialer(own.URL), Clock: new(conformance.Clock)}
+	pool := bed.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = b.Dial })
+	b.L = bed.NewLimiter(t, pool, &limiter.Config{Now: b.Clock.Now, BreakAfter: 3, Logger: slog.New(slog.DiscardHandler)})
+
+	bed.Must(t)(b.L.Allow(ctx, bed.FailsClosed, "k"))
+	if err := own.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var last error
+	for range 3 {
+		if _, last = b.L.Allow(ctx, bed.FailsClosed, "k"); !errors.Is(last, limiter.ErrUnavailable) || strings.Contains(last.Error(), "circuit breaker") {
+			t.Errorf("got %v", last)
+		}
+	}
+	before := b.Dials.Load()
+	err = b.ExpectUnavailable(t, true)
+	if why := strings.TrimPrefix(last.Error(), limiter.ErrUnavailable.Error()); !strings.HasSuffix(err.Error(), why) || !strings.Contains(err.Error(), "tries again in 1s") {
+		t.Errorf("got %v after %v", err, last)
+	}
+	if r := bed.Must(t)(b.L.AllowN(ctx, bed.FailsOpen, "k", 7)); !r.Allowed || r.Granted != 7 || r.Source != limiter.SourceDegraded {
+		t.Errorf("fails open: %+v", r)
+	}
+	if err := b.L.Reset(ctx, bed.FailsOpen, "k"); !errors.Is(err, limiter.ErrUnavailable) {
+		t.Errorf("Reset: got %v", err)
+	}
+	if _, err := b.L.AllowN(ctx, bed.FailsOpen, "k", -1); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("invalid: got %v", err)
+	}
+	b.Clock.Set(breakForUs - 1)
+	b.ExpectUnavailable(t, true)
+	if dialed := b.Dials.Load() - before; dialed != 0 {
+		t.Errorf("%d connections were tried while the breaker was open", dialed)
+	}
+
+	b.Clock.Set(breakForUs)
+	b.ExpectUnavailable(t, false) // the probe, in vain
+	b.ExpectUnavailable(t, true)
+
+	if err := own.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	b.ExpectUnavailable(t, true)
+	b.Clock.Set(2 * breakForUs)
+	for range 3 {
+		if r := bed.Must(t)(b.L.Allow(ctx, bed.FailsOpen, "k")); r.Source != limiter.SourceDatabase {
+			t.Errorf("after the restart: %+v", r)
+		}
+	}
+}
+
+// TestBreakerCounts failures in a row: any answer begins anew, be it an error.
+func TestBreakerCounts(t *testing.T) {
+	t.Parallel()
+	b := bed.NewBroken(t, limiter.Config{BreakAfter: 2})
+	ctx := t.Context()
+	other := bed.Connect(t, b.URL)
+	for _, answer := range []func(){
+		func() { bed.Must(t)(b.L.Allow(ctx, bed.FailsClosed, "k")) },
+		func() {
+			bed.Exec(t, other, "ALTER TABLE pglimit_token_bucket RENAME TO away")
+			if _, err := b.L.Allow(ctx, bed.FailsClosed, "k"); !errors.Is(err, limiter.ErrNotMigrated) {
+				t.Errorf("got %v", err)
+			}
+			bed.Exec(t, other, "ALTER TABLE away RENAME TO pglimit_token_bucket")
+		},
+	} {
+		b.Cut()
+		b.ExpectUnavailable(t, false)
+		b.Down.Store(false)
+		answer()
+	}
+	b.Cut()
+	b.ExpectUnavailable(t, false)
+	b.ExpectUnavailable(t, false)
+	b.ExpectUnavailable(t, true)
+	b.Clock.Set(-1) // a clock that was set back is no reason to stay away
+	b.ExpectUnavailable(t, false)
+	b.ExpectUnavailable(t, true)
+}
+
+// TestBreakerProbes with one caller: the others do not wait for what it finds.
+func TestBreakerProbes(t *testing.T) {
+	t.Parallel()
+	b := bed.NewBroken(t, limiter.Config{BreakAfter: 1})
+	ctx := t.Context()
+	tx := bed.Begin(t, b.Pool, pgx.TxOptions{})
+	b.Cut()
+	b.ExpectUnavailable(t, false)
+	b.ExpectUnavailable(t, true)
+	if r := bed.Must(t)(b.L.InTx(tx).Allow(ctx, bed.FailsClosed, "tx")); !r.Allowed {
+		t.Errorf("a transaction asks on its own connection: %+v", r)
+	}
+
+	b.Clock.Set(breakForUs)
+	b.Hangs.Store(true)
+	b.Down.Store(false)
+	probe := make(chan error, 1)
+	go func() {
+		_, err := b.L.Allow(ctx, bed.FailsClosed, "k")
+		probe <- err
+	}()
+	select {
+	case <-b.Arrived:
+	case err := <-probe:
+		t.Fatalf("nobody probed: %v", err)
+	}
+	for range 3 {
+		b.ExpectUnavailable(t, true)
+	}
+	b.Hangs.Store(false)
+	b.Release <- struct{}{}
+	if err := <-probe; err != nil {
+		t.Errorf("the probe: %v", err)
+	}
+	bed.Must(t)(b.L.Allow(ctx, bed.FailsClosed, "k"))
+}
+
+// TestBreakerAndContexts: what Config.Timeout ends counts, what a caller ends
+// does not.
+func TestBreakerAndContexts(t *testing.T) {
+	t.Parallel()
+	b := bed.NewBroken(t, limiter.Config{BreakAfter: 2, Timeout: time.Millisecond})
+	b.Hangs.Store(true)
+	for i := range 3 {
+		_, err := b.L.Allow(t.Context(), bed.FailsClosed, "k")
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, limiter.ErrUnavailable) || strings.Contains(err.Error(), "circuit breaker") != (i == 2) {
+			t.Errorf("ask %d: got %v", i, err)
+		}
+	}
+
+	b = bed.NewBroken(t, limiter.Config{BreakAfter: 1})
+	b.Hangs.Store(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := b.L.Allow(ctx, bed.FailsOpen, "k")
+		gone <- err
+	}()
+	<-b.Arrived
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: got %v", err)
+	}
+	late, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := b.L.Allow(late, bed.FailsOpen, "k"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the caller's deadline: got %v", err)
+	}
+	b.Hangs.Store(false)
+	b.Release <- struct{}{}
+	bed.Must(t)(b.L.Allow(t.Context(), bed.FailsClosed, "k"))
+}
+
+// TestBreakerConfig: off, the default, and a number without meaning.
+func TestBreakerConfig(t *testing.T) {
+	t.Parallel()
+	off := bed.NewBroken(t, limiter.Config{BreakAfter: -1})
+	byDefault := bed.NewBroken(t, limiter.Config{})
+	off.Cut()
+	byDefault.Cut()
+	for i := range limiter.DefaultBreakAfter + 2 {
+		off.ExpectUnavailable(t, false)
+		byDefault.ExpectUnavailable(t, i >= limiter.DefaultBreakAfter)
+	}
+	if _, err := limiter.New(off.Pool, &limiter.Config{BreakFor: -1}); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,192 @@
+package decide
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+	_ "time/tzdata"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestDecideBadInput asks with every field just outside its bounds: the documented
+// error, which names field and value, and no row. Just inside is allowed.
+func TestDecideBadInput(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
+	good := limiter.Policy{Name: "good", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Minute}
+	with := func(change func(*limiter.Policy)) limiter.Policy {
+		p := good
+		p.OnError = limiter.FailOpen // invalid input does not pass through it
+		change(&p)
+		return p
+	}
+	nan, inf := math.NaN(), math.Inf(1)
+	above := math.Nextafter(1<<53, inf)
+	century := 36525 * 24 * time.Hour
+
+	policies := map[string]limiter.Policy{
+		"Name empty":        with(func(p *limiter.Policy) { p.Name = "" }),
+		"Name upper":        with(func(p *limiter.Policy) { p.Name = "Login" }),
+		"Name long":         with(func(p *limiter.Policy) { p.Name = strings.Repeat("a", 65) }),
+		"Name start":        with(func(p *limiter.Policy) { p.Name = "-a" }),
+		"Name NUL":          with(func(p *limiter.Policy) { p.Name = "a\x00" }),
+		"Name newline":      with(func(p *limiter.Policy) { p.Name = "a\n" }),
+		"Algorithm empty":   with(func(p *limiter.Policy) { p.Algorithm = "" }),
+		"Algorithm unknown": with(func(p *limiter.Policy) { p.Algorithm = "bucket" }),
+		"Limit zero":        with(func(p *limiter.Policy) { p.Limit = 0 }),
+		"Limit negative":    with(func(p *limiter.Policy) { p.Limit = -1 }),
+		"Limit NaN":         with(func(p *limiter.Policy) { p.Limit = nan }),
+		"Limit infinite":    with(func(p *limiter.Policy) { p.Limit = inf }),
+		"Limit large":       with(func(p *limiter.Policy) { p.Limit = above }),
+		"Limit small":       with(func(p *limiter.Policy) { p.Limit = 0.9e-9 }),
+		"Burst negative":    with(func(p *limiter.Policy) { p.Burst = -1 }),
+		"Burst NaN":         with(func(p *limiter.Policy) { p.Burst = nan }),
+		"Burst infinite":    with(func(p *limiter.Policy) { p.Burst = inf }),
+		"Burst large":       with(func(p *limiter.Policy) { p.Burst = above }),
+		"Burst small":       with(func(p *limiter.Policy) { p.Burst = 0.9e-9 }),
+		"Burst of a window": with(func(p *limiter.Policy) { p.Algorithm, p.Burst = limiter.FixedWindow, 11 }),
+		"Period zero":       with(func(p *limiter.Policy) { p.Period = 0 }),
+		"Period negative":   with(func(p *limiter.Policy) { p.Period = -time.Second }),
+		"Period fraction":   with(func(p *limiter.Policy) { p.Period = time.Second + time.Nanosecond }),
+		"Period long":       with(func(p *limiter.Policy) { p.Period = century + time.Microsecond }),
+		"Tick negative":     with(func(p *limiter.Policy) { p.Algorithm, p.Tick = limiter.LeakyBucket, -time.Second }),
+		"Tick fraction":     with(func(p *limiter.Policy) { p.Algorithm, p.Tick = limiter.LeakyBucket, time.Nanosecond }),
+		"Tick elsewhere":    with(func(p *limiter.Policy) { p.Tick = time.Second }),
+		"Aligned elsewhere": with(func(p *limiter.Policy) { p.Aligned = true }),
+		"BlockFor negative": with(func(p *limiter.Policy) { p.BlockFor = -time.Second }),
+		"BlockFor fraction": with(func(p *limiter.Policy) { p.BlockFor = time.Nanosecond }),
+		"BlockFor long":     with(func(p *limiter.Policy) { p.BlockFor = century + time.Microsecond }),
+		"Durability bad":    with(func(p *limiter.Policy) { p.Durability = 2 }),
+		"OnError unknown":   with(func(p *limiter.Policy) { p.OnError = 7 }),
+	}
+	for name, p := range policies {
+		_, err := l.Allow(ctx, p, "k")
+		var pe *limiter.PolicyError
+		if !errors.As(err, &pe) || !errors.Is(err, limiter.ErrInvalid) || pe.Field != strings.Fields(name)[0] {
+			t.Errorf("%s: got %v, want a PolicyError of that field", name, err)
+		}
+		if err := p.Validate(); err == nil {
+			t.Errorf("%s: Validate says nothing", name)
+		}
+	}
+
+	keys := map[string]string{
+		"empty": "", "NUL": "a\x00b", "bad UTF-8": "a\xff", "half a rune": "\xe2\x82", "1 KiB + 1": strings.Repeat("k", 1025),
+	}
+	for name, key := range keys {
+		p := with(func(*limiter.Policy) {})
+		_, allow := l.Allow(ctx, p, key)
+		for verb, err := range map[string]error{"Allow": allow, "Reset": l.Reset(ctx, p, key), "Block": l.Block(ctx, p, key, time.Second), "Unblock": l.Unblock(ctx, p, key)} {
+			if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "key") {
+				t.Errorf("key %s, %s: got %v", name, verb, err)
+			}
+		}
+	}
+
+	costs := map[string]float64{
+		"zero": 0, "negative": -1, "NaN": nan, "infinite": inf, "-infinite": math.Inf(-1), "large": above,
+		"below a billionth": math.Nextafter(1e-9*10, 0), "least denormal": math.SmallestNonzeroFloat64,
+	}
+	for name, cost := range costs {
+		p := with(func(*limiter.Policy) {})
+		for _, verb := range []func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){l.AllowN, l.AllowUpTo, l.Fill, l.Refund} {
+			if r, err := verb(ctx, p, "k", cost); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "cost") || r.Allowed {
+				t.Errorf("cost %s: got %+v, %v", name, r, err)
+			}
+		}
+		if _, err := l.Check(ctx, p, "k", cost); (err == nil) != (cost == 0) {
+			t.Errorf("Check at cost %s: got %v", name, err)
+		}
+	}
+	for _, d := range []time.Duration{0, -time.Second, time.Nanosecond, century + time.Microsecond} {
+		if err := l.Block(ctx, good, "k", d); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "duration") {
+			t.Errorf("Block for %v: got %v", d, err)
+		}
+	}
+	if _, err := l.Refund(ctx, with(func(p *limiter.Policy) { p.Algorithm = limiter.LeakyBucketQueue }), "k", 1); !errors.Is(err, limiter.ErrUnsupported) {
+		t.Errorf("Refund on a queue: got %v", err)
+	}
+	if err := l.Wait(ctx, good, "k", 1); !errors.Is(err, limiter.ErrUnsupported) {
+		t.Errorf("Wait on a token bucket: got %v", err)
+	}
+	// What can never fit is a denial, and writes nothing either.
+	if r := bed.Must(t)(l.AllowN(ctx, good, "k", 10.001)); r.Allowed || r.RetryAfter != limiter.Never {
+		t.Errorf("above the burst: %+v", r)
+	}
+	if n := rows(t, pool); n != 0 {
+		t.Errorf("%d rows were written", n)
+	}
+
+	// The edges themselves.
+	for i, p := range bed.Variants(10, time.Minute) {
+		for _, key := range []string{strings.Repeat("k", 1024), strings.Repeat("€", 341), "\u0001\t\n'\"\\;--"} {
+			if r := bed.Must(t)(l.AllowN(ctx, p, key, 1e-9*10)); !r.Allowed {
+				t.Errorf("variant %d: %+v", i, r)
+			}
+		}
+		p.Limit, p.Period = 1<<53, century-century%time.Microsecond
+		p.Name = fmt.Sprint("wide-", i)
+		if r := bed.Must(t)(l.AllowN(ctx, p, "k", 1<<53)); !r.Allowed {
+			t.Errorf("variant %d: %+v", i, r)
+		}
+		if r := bed.Must(t)(l.Fill(ctx, p, "k", 1<<53)); !r.Full {
+			t.Errorf("variant %d: %+v", i, r)
+		}
+		p.Limit, p.Name, p.Tick = 1e-9, fmt.Sprint("narrow-", i), 0
+		if r := bed.Must(t)(l.AllowN(ctx, p, "k", 1e-9)); !r.Allowed {
+			t.Errorf("variant %d: %+v", i, r)
+		}
+		if r := bed.Must(t)(l.AllowN(ctx, p, "k", 1e-9)); r.Allowed {
+			t.Errorf("variant %d: %+v", i, r)
+		}
+		p.Period, p.Name = time.Microsecond, fmt.Sprint("quick-", i)
+		bed.Must(t)(l.AllowN(ctx, p, "k", 1e-9))
+	}
+}
+
+// rows counts what all tables hold.
+func rows(t *testing.T, pool *pgxpool.Pool) int {
+	t.Helper()
+	total := 0
+	for _, a := range limiter.Algorithms() {
+		var n int
+		if err := pool.QueryRow(context.Background(), "SELECT count(*) FROM pglimit_"+string(a)).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		total += n
+	}
+	return total
+}
+
+// TestCalendarBadInput: nothing is written for a calendar that cannot be.
+func TestCalendarBadInput(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
+	good := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Month, OnError: limiter.FailOpen}
+	for field, change := range map[string]func(*limiter.Policy){
+		"Calendar": func(p *limiter.Policy) { p.Calendar = "Month" },
+		"TimeZone": func(p *limiter.Policy) { p.TimeZone = "Vienna" },
+		"Period":   func(p *limiter.Policy) { p.Period = time.Hour },
+		"Aligned":  func(p *limiter.Policy) { p.Aligned = true },
+	} {
+		p := good
+		change(&p)
+		if _, err := l.Allow(t.Context(), p, "k"); err == nil || !strings.Contains(err.Error(), "invalid policy: "+field) {
+			t.Errorf("%s: got %v", field, err)
+		}
+	}
+	if n := rows(t, pool); n != 0 {
+		t.Errorf("%d rows were written", n)
+	}
+}

@@ -1,0 +1,418 @@
+package denycache
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync/atomic"
+	"testing"
+	"time"
+	_ "time/tzdata"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+const (
+	ttl   = limiter.DefaultDenyCacheTTL
+	ttlUs = int64(ttl / time.Microsecond)
+)
+
+// cached is two processes, each with a pool and a cache of its own and all on
+// one clock, and a third that always asks the database.
+type cached struct {
+	pool                     *pgxpool.Pool // of here
+	clock                    *conformance.Clock
+	here, elsewhere, without *limiter.Limiter
+}
+
+func newCached(t *testing.T) *cached {
+	t.Helper()
+	url := bed.NewDatabase(t)
+	c := &cached{pool: bed.Connect(t, url), clock: new(conformance.Clock)}
+	c.here = bed.NewLimiter(t, c.pool, &limiter.Config{Now: c.clock.Now})
+	c.elsewhere = bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{Now: c.clock.Now})
+	c.without = bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{Now: c.clock.Now, DenyCacheTTL: -1})
+	return c
+}
+
+// from asks here and expects what the answer is and where it comes from.
+func (c *cached) from(t *testing.T, source limiter.Source, allowed bool, p limiter.Policy, key string, cost float64) limiter.Result {
+	t.Helper()
+	r := bed.Must(t)(c.here.AllowN(t.Context(), p, key, cost))
+	if r.Source != source || r.Allowed != allowed {
+		t.Errorf("%s, key %s, cost %v: got %+v, want allowed %v from %s", bed.Variant(p), key, cost, r, allowed, source)
+	}
+	return r
+}
+
+// used uses the key up, at 0 of the clock, and has a denial remembered.
+func (c *cached) used(t *testing.T, p limiter.Policy, key string) {
+	t.Helper()
+	c.clock.Set(0)
+	bed.Must(t)(c.here.Fill(t.Context(), p, key, 10))
+	c.from(t, limiter.SourceDatabase, false, p, key, 1)
+	c.from(t, limiter.SourceCache, false, p, key, 1)
+}
+
+// lifts are the verbs that end a denial, and what they leave for the ask after.
+func lifts(p limiter.Policy) map[string]func(context.Context, *limiter.Limiter, string) error {
+	all := map[string]func(context.Context, *limiter.Limiter, string) error{
+		"reset": func(ctx context.Context, l *limiter.Limiter, key string) error { return l.Reset(ctx, p, key) },
+	}
+	if p.Algorithm != limiter.LeakyBucketQueue {
+		all["refund"] = func(ctx context.Context, l *limiter.Limiter, key string) error {
+			_, err := l.Refund(ctx, p, key, 5)
+			return err
+		}
+	}
+	return all
+}
+
+// TestDenyCacheLifted: what another process gives back is seen one TTL after the
+// denial was asked for, to the microsecond; what this one gives back, at once.
+func TestDenyCacheLifted(t *testing.T) {
+	t.Parallel()
+	c := newCached(t)
+	ctx := t.Context()
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
+		for verb, lift := range lifts(p) {
+			c.used(t, p, verb)
+			if err := lift(ctx, c.elsewhere, verb); err != nil {
+				t.Fatal(err)
+			}
+			c.clock.Set(ttlUs - 1)
+			c.from(t, limiter.SourceCache, false, p, verb, 1)
+			c.clock.Set(ttlUs)
+			c.from(t, limiter.SourceDatabase, true, p, verb, 1)
+
+			own := "own " + verb
+			c.used(t, p, own)
+			if err := lift(ctx, c.here, own); err != nil {
+				t.Fatal(err)
+			}
+			c.from(t, limiter.SourceDatabase, true, p, own, 1)
+		}
+
+		c.clock.Set(0)
+		for key, by := range map[string]*limiter.Limiter{"unblocked elsewhere": c.elsewhere, "unblocked here": c.here} {
+			if err := by.Block(ctx, p, key, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			c.from(t, limiter.SourceDatabase, false, p, key, 1)
+			if r := c.from(t, limiter.SourceCache, false, p, key, 1); r.Reason != limiter.ReasonBlocked || r.RetryAfter != time.Hour {
+				t.Errorf("%s: %+v", bed.Variant(p), r)
+			}
+			if err := by.Unblock(ctx, p, key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.from(t, limiter.SourceDatabase, true, p, "unblocked here", 1)
+		c.clock.Set(ttlUs - 1)
+		c.from(t, limiter.SourceCache, false, p, "unblocked elsewhere", 1)
+		c.clock.Set(ttlUs)
+		c.from(t, limiter.SourceDatabase, true, p, "unblocked elsewhere", 1)
+	}
+}
+
+// TestDenyCacheLiftedInATransaction: verbs in a transaction of this process empty the key
+// too, and so does a verb whose answer was an error.
+func TestDenyCacheLiftedInATransaction(t *testing.T) {
+	t.Parallel()
+	c := newCached(t)
+	ctx := t.Context()
+	p := limiter.Policy{Name: "tx", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
+	for verb, lift := range map[string]func(*limiter.Tx) error{
+		"reset":   func(tx *limiter.Tx) error { return tx.Reset(ctx, p, "reset") },
+		"refund":  func(tx *limiter.Tx) error { _, err := tx.Refund(ctx, p, "refund", 5); return err },
+		"unblock": func(tx *limiter.Tx) error { return tx.Unblock(ctx, p, "unblock") },
+	} {
+		if verb == "unblock" {
+			bed.Must(t)(c.here.Allow(ctx, p, verb))
+			if err := c.elsewhere.Block(ctx, p, verb, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			c.from(t, limiter.SourceDatabase, false, p, verb, 1)
+		} else {
+			c.used(t, p, verb)
+		}
+		tx := bed.Begin(t, c.pool, pgx.TxOptions{})
+		if err := lift(c.here.InTx(tx)); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(ctx); err != nil {
+			t.Fatal(err)
+		}
+		c.from(t, limiter.SourceDatabase, true, p, verb, 1)
+	}
+
+	// A verb that fails may have done its work all the same.
+	for verb, lift := range lifts(p) {
+		key := verb + " that fails"
+		c.used(t, p, key)
+		if err := lift(ctx, c.elsewhere, key); err != nil {
+			t.Fatal(err)
+		}
+		bed.Exec(t, c.pool, "ALTER TABLE pglimit_token_bucket RENAME TO away")
+		if err := lift(ctx, c.here, key); !errors.Is(err, limiter.ErrNotMigrated) {
+			t.Errorf("%s: got %v", key, err)
+		}
+		bed.Exec(t, c.pool, "ALTER TABLE away RENAME TO pglimit_token_bucket")
+		c.from(t, limiter.SourceDatabase, true, p, key, 1)
+	}
+}
+
+// TestDenyCacheLiftedByACancelledWait: the place that a Wait gives back is there for
+// the next.
+func TestDenyCacheLiftedByACancelledWait(t *testing.T) {
+	t.Parallel()
+	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{DenyCacheTTL: time.Hour})
+	p := limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
+	bed.Must(t)(l.AllowN(t.Context(), p, "k", 2))
+	ctx, stop := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() { gone <- l.Wait(ctx, p, "k", 2) }()
+	bed.Eventually(t, "the Wait is in the queue", func(ctx context.Context) (bool, error) {
+		r, err := l.Check(ctx, p, "k", 0)
+		return r.Level > 3, err
+	})
+	for _, want := range []limiter.Source{limiter.SourceDatabase, limiter.SourceCache} {
+		if r := bed.Must(t)(l.AllowN(t.Context(), p, "k", 2)); r.Allowed || r.Source != want {
+			t.Errorf("%+v, want a denial from %s", r, want)
+		}
+	}
+	stop()
+	<-gone
+	bed.Eventually(t, "the place is there", func(ctx context.Context) (bool, error) {
+		r, err := l.AllowN(ctx, p, "k", 2)
+		return r.Allowed, err
+	})
+}
+
+// TestDenyCacheByCost: equal and larger asks are answered, with their own
+// RetryAfter; smaller ones, other plans and later moments are not.
+func TestDenyCacheByCost(t *testing.T) {
+	t.Parallel()
+	c := newCached(t)
+	ctx := t.Context()
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
+		c.clock.Set(0)
+		bed.Must(t)(c.here.AllowN(ctx, p, "k", 7))
+		denied := c.from(t, limiter.SourceDatabase, false, p, "k", 5)
+		c.clock.Set(1000)
+		again := c.from(t, limiter.SourceCache, false, p, "k", 5)
+		want := denied
+		want.Source = limiter.SourceCache
+		want.At = want.At.Add(time.Millisecond)
+		want.RetryAfter -= time.Millisecond
+		want.ResetAfter -= time.Millisecond
+		if again != want {
+			t.Errorf("%s:\ngot  %+v\nwant %+v", bed.Variant(p), again, want)
+		}
+
+		for _, cost := range []float64{5.5, 10, 10.5, 1e6, 1 << 53} {
+			if p.Algorithm == limiter.SlidingWindowLog {
+				r := c.from(t, limiter.SourceDatabase, false, p, "k", cost) // and is remembered in its turn
+				if (r.RetryAfter == limiter.Never) != (cost > 10) {
+					t.Errorf("%s: %+v", bed.Variant(p), r)
+				}
+				c.from(t, limiter.SourceDatabase, false, p, "k", 5)
+				continue
+			}
+			r := c.from(t, limiter.SourceCache, false, p, "k", cost)
+			check := bed.Must(t)(c.without.Check(ctx, p, "k", cost))
+			if r.RetryAfter != check.RetryAfter || r.Reason != check.Reason {
+				t.Errorf("%s, cost %v: %+v, but the database says %+v", bed.Variant(p), cost, r, check)
+			}
+		}
+		plan := p
+		plan.Limit = 20
+		if r := bed.Must(t)(c.here.AllowN(ctx, plan, "k", 5)); !r.Allowed {
+			t.Errorf("%s, another plan: %+v", bed.Variant(p), r)
+		}
+
+		// A clock that was set back is before the denial.
+		bed.Must(t)(c.here.Fill(ctx, p, "back", 10))
+		c.from(t, limiter.SourceDatabase, false, p, "back", 1)
+		c.clock.Set(999)
+		c.from(t, limiter.SourceDatabase, false, p, "back", 1)
+		c.clock.Set(1000)
+		c.from(t, limiter.SourceCache, false, p, "back", 1)
+
+		// What is smaller may fit.
+		bed.Must(t)(c.here.AllowN(ctx, p, "smaller", 7))
+		c.from(t, limiter.SourceDatabase, false, p, "smaller", 5)
+		c.from(t, limiter.SourceDatabase, true, p, "smaller", 2)
+		c.from(t, limiter.SourceDatabase, false, p, "smaller", 2)
+		c.from(t, limiter.SourceCache, false, p, "smaller", 2)
+	}
+}
+
+// TestDenyCacheInFlight: a denial whose answer is on its way while the key is
+// reset is not remembered.
+func TestDenyCacheInFlight(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	hold := &holdAnswer{arrived: make(chan struct{}), release: make(chan struct{})}
+	url := bed.NewDatabase(t)
+	l := bed.NewLimiter(t, bed.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.Tracer = hold }),
+		&limiter.Config{Timeout: -1, DenyCacheTTL: time.Hour})
+	other := bed.NewLimiter(t, bed.Connect(t, url), nil)
+	for _, p := range bed.Variants(1, 1000*time.Hour) {
+		for verb, lift := range lifts(p) {
+			bed.Must(t)(other.Fill(ctx, p, verb, 1))
+			hold.next.Store(true)
+			answer := make(chan limiter.Result, 1)
+			go func() {
+				r, err := l.Allow(ctx, p, verb)
+				if err != nil {
+					t.Error(err)
+				}
+				answer <- r
+			}()
+			<-hold.arrived
+			if err := lift(ctx, l, verb); err != nil {
+				t.Fatal(err)
+			}
+			hold.release <- struct{}{}
+			if r := <-answer; r.Allowed {
+				t.Errorf("%s, %s: %+v", bed.Variant(p), verb, r)
+			}
+			if r := bed.Must(t)(l.Allow(ctx, p, verb)); !r.Allowed {
+				t.Errorf("%s: a denial from before the %s was remembered: %+v", bed.Variant(p), verb, r)
+			}
+		}
+	}
+}
+
+// holdAnswer keeps the answer to the next statement from its caller.
+type holdAnswer struct {
+	next             atomic.Bool
+	arrived, release chan struct{}
+}
+
+func (h *holdAnswer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (h *holdAnswer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {
+	if h.next.Swap(false) {
+		h.arrived <- struct{}{}
+		<-h.release
+	}
+}
+
+// TestDenyCacheConfig: off, bounded, and numbers without meaning.
+func TestDenyCacheConfig(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := bed.NewPool(t)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 1, Period: 1000 * time.Hour}
+	sources := func(l *limiter.Limiter, keys ...string) (got string) {
+		t.Helper()
+		for _, key := range keys {
+			r := bed.Must(t)(l.Allow(ctx, p, key))
+			if r.Allowed {
+				r = bed.Must(t)(l.Allow(ctx, p, key))
+			}
+			got += string(r.Source) + " "
+		}
+		return got
+	}
+	off := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
+	if got := sources(off, "off", "off"); got != "database database " {
+		t.Errorf("off: %s", got)
+	}
+	two := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, DenyCacheKeys: 2, KeySecret: []byte("secret")})
+	if got := sources(two, "a", "b", "a", "c", "a", "b"); got != "database database cache database cache database " {
+		t.Errorf("two keys: %s", got)
+	}
+	if _, err := limiter.New(pool, &limiter.Config{DenyCacheKeys: -1}); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestDenyCacheAndTheRest: transactions and other verbs ask the database,
+// invalid asks stay invalid, Observe sees all, and Close ends it.
+func TestDenyCacheAndTheRest(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := bed.NewPool(t)
+	var seen []limiter.Result
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, Observe: func(_ context.Context, a limiter.Ask, r limiter.Result, _ error) {
+		if a.Key == "k" && a.Cost == 1 {
+			seen = append(seen, r)
+		}
+	}})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: 1000 * time.Hour}
+	bed.Must(t)(l.Allow(ctx, p, "k"))
+	asked := time.Now()
+	bed.Must(t)(l.Allow(ctx, p, "k"))
+	r := bed.Must(t)(l.Do(ctx, p.Ask("k", 1)))
+	if len(seen) != 3 || seen[2] != r || r.Source != limiter.SourceCache || r.Allowed || r.Reason != limiter.ReasonLimit {
+		t.Errorf("%+v; observed %+v", r, seen)
+	}
+	// By the machine's clock the waits have become shorter, but by no more than
+	// the time that has passed.
+	passed := r.At.Sub(seen[1].At)
+	if passed < 0 || passed > time.Since(asked) || r.RetryAfter != seen[1].RetryAfter-passed || r.ResetAfter != seen[1].ResetAfter-passed {
+		t.Errorf("%+v, %v after %+v", r, passed, seen[1])
+	}
+
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	if r := bed.Must(t)(l.InTx(tx).Allow(ctx, p, "k")); r.Source != limiter.SourceDatabase || r.Allowed {
+		t.Errorf("in a transaction: %+v", r)
+	}
+	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "tx"))
+	if r := bed.Must(t)(l.InTx(tx).Allow(ctx, p, "tx")); r.Allowed {
+		t.Errorf("%+v", r)
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r := bed.Must(t)(l.Allow(ctx, p, "tx")); !r.Allowed {
+		t.Errorf("a transaction's denial outlived its rollback: %+v", r)
+	}
+	for verb, f := range map[string]func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){"AllowUpTo": l.AllowUpTo, "Check": l.Check} {
+		if r := bed.Must(t)(f(ctx, p, "k", 1)); r.Source != limiter.SourceDatabase {
+			t.Errorf("%s: %+v", verb, r)
+		}
+	}
+
+	for _, cost := range []float64{0, -1, math.NaN(), math.Inf(1), math.Nextafter(1<<53, math.Inf(1))} {
+		if _, err := l.AllowN(ctx, p, "k", cost); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("cost %v: got %v", cost, err)
+		}
+	}
+	invalid := p
+	invalid.Period = -1
+	if _, err := l.Allow(ctx, invalid, "k"); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := l.Allow(gone, p, "k"); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	l.Close()
+	if _, err := l.Allow(ctx, p, "k"); !errors.Is(err, limiter.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestDenyCacheKeepsNoCalendar: what another process gives back is there at once.
+func TestDenyCacheKeepsNoCalendar(t *testing.T) {
+	t.Parallel()
+	c := newCached(t)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Month}
+	bed.Must(t)(c.here.AllowN(t.Context(), p, "k", 10))
+	for range 3 {
+		c.from(t, limiter.SourceDatabase, false, p, "k", 1)
+	}
+	bed.Must(t)(c.elsewhere.Refund(t.Context(), p, "k", 1))
+	c.from(t, limiter.SourceDatabase, true, p, "k", 1)
+}

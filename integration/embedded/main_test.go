@@ -1,0 +1,10 @@
+// Package embedded tests pglimit --embedded over a real PostgreSQL server.
+package embedded
+
+import (
+	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+func TestMain(m *testing.M) { bed.Main(m, 2) }

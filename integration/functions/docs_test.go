@@ -1,0 +1,62 @@
+package functions
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+// TestFunctionsDocs runs what docs/sql.md shows for psql, as it stands, and the
+// calls inside the other languages' snippets.
+func TestFunctionsDocs(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("../testdata/checkout/docs/sql.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(data)
+	pool := bed.FunctionsPool(t)
+	bed.Exec(t, pool, `CREATE TABLE orders (account text, cents bigint)`)
+	hold := ""
+	ran := 0
+	for _, block := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(text, -1) {
+		sql := strings.ReplaceAll(block[1], ":'hold'", "'"+hold+"'") // psql's variable
+		ran++
+		if strings.Contains(sql, "pglimit.reserve") {
+			var allowed bool
+			if err := pool.QueryRow(t.Context(), `SELECT allowed, hold FROM (`+strings.TrimRight(sql, ";\n")+`) AS asked`).Scan(&allowed, &hold); err != nil || !allowed {
+				t.Fatalf("%s: %v, allowed %v", sql, err, allowed)
+			}
+			continue
+		}
+		if _, err := pool.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	if ran != 8 {
+		t.Errorf("ran %d blocks, want 8", ran)
+	}
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM orders`); n != 2 {
+		t.Errorf("%d orders, want 2", n)
+	}
+	if left := bed.Value[float64](t, pool, `SELECT remaining FROM pglimit.check('fixed_window', 'budget', 'acme', 0, 100000, 2592000)`); left != 100000-2*1299 {
+		t.Errorf("%v remain of the budget", left)
+	}
+	calls := regexp.MustCompile(`(?s)SELECT allowed, retry_after_s\s+FROM (pglimit\.fixed_window\(.*?\))`).FindAllStringSubmatch(text, -1)
+	if len(calls) != 3 {
+		t.Errorf("%d calls from other languages, want 3", len(calls))
+	}
+	for i, call := range calls {
+		places := strings.NewReplacer(":key", "'k'", ":cents", "40000", "$1", "'k'", "$2", "40000")
+		sql := places.Replace(call[1])
+		sql = strings.Replace(strings.Replace(sql, "%s", "'k'", 1), "%s", "40000", 1)
+		if got := bed.Value[bool](t, pool, `SELECT allowed FROM `+sql); got != (i < 2) {
+			t.Errorf("call %d: allowed %v: %s", i, got, sql)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package functions
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+// TestFunctionsBadArguments asks with every parameter just outside its bounds: an
+// error that names parameter and value and tells the next step, and no row. Just
+// inside is allowed.
+func TestFunctionsBadArguments(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	const (
+		units    = "must be from 1e-9 to 2^53"
+		seconds  = "must be seconds"
+		positive = "must be positive and at most 2^53"
+		limits   = "limit_units => 5, period_s => 60"
+	)
+	for call, want := range map[string]string{
+		`token_bucket('Login', 'k', ` + limits + `)`:                                                   `name is 'Login': must match ^[a-z0-9][a-z0-9_.-]{0,63}$`,
+		`token_bucket('', 'k', ` + limits + `)`:                                                        `name is '': must match`,
+		`token_bucket(NULL, 'k', ` + limits + `)`:                                                      `name is NULL: must match`,
+		`token_bucket(E'a\n', 'k', ` + limits + `)`:                                                    `must match`,
+		`token_bucket('É', 'k', ` + limits + `)`:                                                       `name is 'É': must match`,
+		`token_bucket(repeat('a', 65), 'k', ` + limits + `)`:                                           `must match`,
+		`token_bucket('n', '', ` + limits + `)`:                                                        `key is '': must not be empty or NULL`,
+		`token_bucket('n', NULL, ` + limits + `)`:                                                      `key is NULL: must not be empty or NULL`,
+		`token_bucket('n', repeat('é', 513), ` + limits + `)`:                                          `is longer than 1024 bytes`,
+		`token_bucket('n', 'k', 0, ` + limits + `)`:                                                    `cost is 0: ` + positive,
+		`token_bucket('n', 'k', -1, ` + limits + `)`:                                                   `cost is -1: ` + positive,
+		`token_bucket('n', 'k', NULL, ` + limits + `)`:                                                 `cost is NULL: ` + positive,
+		`token_bucket('n', 'k', 'NaN', ` + limits + `)`:                                                `cost is NaN: ` + positive,
+		`token_bucket('n', 'k', 'Infinity', ` + limits + `)`:                                           `cost is Infinity: ` + positive,
+		`token_bucket('n', 'k', 9007199254740994, ` + limits + `)`:                                     `cost is 9.007199254740994e+15: ` + positive,
+		`token_bucket('n', 'k', 4e-9, ` + limits + `)`:                                                 `cost is 4e-09: must be at least 5e-09, a billionth of the burst`,
+		`token_bucket('n', 'k')`:                                                                       `limit_units is NULL: ` + units,
+		`token_bucket('n', 'k', limit_units => 0, period_s => 1)`:                                      `limit_units is 0: ` + units,
+		`token_bucket('n', 'k', limit_units => -1, period_s => 1)`:                                     `limit_units is -1: ` + units,
+		`gcra('n', 'k', limit_units => 'NaN', period_s => 1)`:                                          `limit_units is NaN: ` + units,
+		`gcra('n', 'k', limit_units => 'Infinity', period_s => 1)`:                                     `limit_units is Infinity: ` + units,
+		`gcra('n', 'k', limit_units => 9e-10, period_s => 1)`:                                          `limit_units is 9e-10: ` + units,
+		`gcra('n', 'k', limit_units => 5)`:                                                             `period_s is NULL: ` + seconds,
+		`gcra('n', 'k', limit_units => 5, period_s => 0)`:                                              `period_s is 0: ` + seconds,
+		`gcra('n', 'k', limit_units => 5, period_s => -60)`:                                            `period_s is -60: ` + seconds,
+		`gcra('n', 'k', limit_units => 5, period_s => 'NaN')`:                                          `period_s is NaN: ` + seconds,
+		`gcra('n', 'k', limit_units => 5, period_s => 'Infinity')`:                                     `period_s is Infinity: ` + seconds,
+		`gcra('n', 'k', limit_units => 5, period_s => 1e308)`:                                          `period_s is 1e+308: ` + seconds,
+		`gcra('n', 'k', limit_units => 5, period_s => 1e-320)`:                                         `period_s is 1e-320: ` + seconds,
+		`gcra('n', 'k', limit_units => 5, period_s => 1.0000001)`:                                      `period_s is 1.0000001: ` + seconds,
+		`gcra('n', 'k', limit_units => 5, period_s => 3155760001)`:                                     `period_s is 3155760001: ` + seconds,
+		`gcra('n', 'k', ` + limits + `, burst => 0)`:                                                   `burst is 0: ` + units,
+		`gcra('n', 'k', ` + limits + `, burst => 'NaN')`:                                               `burst is NaN: ` + units,
+		`gcra('n', 'k', ` + limits + `, block_for_s => -1)`:                                            `block_for_s is -1: ` + seconds,
+		`gcra('n', 'k', ` + limits + `, block_for_s => 'NaN')`:                                         `block_for_s is NaN: ` + seconds,
+		`gcra('n', 'k', ` + limits + `, block_for_s => 1e-7)`:                                          `block_for_s is 1e-07: ` + seconds,
+		`leaky_bucket('n', 'k', ` + limits + `, tick_s => -1)`:                                         `tick_s is -1: ` + seconds,
+		`leaky_bucket('n', 'k', ` + limits + `, tick_s => 1e-7)`:                                       `tick_s is 1e-07: ` + seconds,
+		`gcra('n', 'k', ` + limits + `, now => 'infinity')`:                                            `now is 'infinity': must be from 1970 to 9999`,
+		`gcra('n', 'k', ` + limits + `, now => '1969-12-31')`:                                          `must be from 1970 to 9999`,
+		`fixed_window('n', 'k', limit_units => 5)`:                                                     `period_s is NULL: ` + seconds,
+		`fixed_window('n', 'k', ` + limits + `, ends_at => '9999-1-1')`:                                `period_s is 60: excludes ends_at`,
+		`fixed_window('n', 'k', limit_units => 5, ends_at => now(), aligned => true)`:                  `aligned is true: excludes ends_at`,
+		`fixed_window('n', 'k', limit_units => 5, ends_at => '2026-01-01+00', now => '2026-01-01+00')`: `must be after the clock`,
+		`fixed_window('n', 'k', limit_units => 5, ends_at => '2126-01-03+00', now => '2026-01-01+00')`: `must be after the clock`,
+		`fixed_window('n', 'k', limit_units => 5, ends_at => 'infinity')`:                              `ends_at is 'infinity': must be after the clock`,
+		`fixed_window('n', 'k', limit_units => 5, ends_at => '-infinity')`:                             `ends_at is '-infinity': must be after the clock`,
+		`check('bucket', 'n', 'k', ` + limits + `)`:                                                    `algorithm is 'bucket': must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log`,
+		`check(NULL, 'n', 'k', ` + limits + `)`:                                                        `algorithm is NULL: must be one of`,
+		`check('gcra', 'n', 'k', -1, ` + limits + `)`:                                                  `cost is -1: must be 0, or positive`,
+		`check('gcra', 'n', 'k', 4e-9, ` + limits + `)`:                                                `cost is 4e-09: must be at least 5e-09`,
+		`fill('fixed_window', 'n', 'k', ` + limits + `, burst => 6)`:                                   `burst is 6: fixed_window has no burst apart from limit_units`,
+		`fill('gcra', 'n', 'k', ` + limits + `, tick_s => 1)`:                                          `tick_s is 1: is for leaky_bucket only`,
+		`fill('gcra', 'n', 'k', ` + limits + `, aligned => true)`:                                      `aligned is true: is for fixed_window only`,
+		`fill('gcra', 'n', 'k', limit_units => 5, ends_at => '9999-1-1')`:                              `is for fixed_window only`,
+		`fill('gcra', 'n', 'k', 0, ` + limits + `)`:                                                    `cost is 0: ` + positive,
+		`refund('leaky_bucket_queue', 'n', 'k', ` + limits + `)`:                                       `refund is not for leaky_bucket_queue`,
+		`allow_up_to('gcra', 'n', 'k', 0, ` + limits + `)`:                                             `cost is 0: ` + positive,
+		`block('gcra', 'n', 'k', 0)`:                                                                   `for_s is 0: ` + seconds,
+		`block('gcra', 'n', 'k', NULL)`:                                                                `for_s is NULL: ` + seconds,
+		`block('gcra', 'n', '', 1)`:                                                                    `key is ''`,
+		`reserve('leaky_bucket_queue', 'n', 'k', ` + limits + `, ttl_s => 60)`:                         `reserve is not for leaky_bucket_queue`,
+		`reserve('gcra', 'n', 'k', ` + limits + `)`:                                                    `ttl_s is NULL: ` + seconds,
+		`reserve('gcra', 'n', 'k', ` + limits + `, ttl_s => 0.5)`:                                      `ttl_s is 0.5: ` + seconds,
+		`reserve('gcra', 'n', 'k', ` + limits + `, ttl_s => 'NaN')`:                                    `ttl_s is NaN: ` + seconds,
+		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa', -1)`:                                                `units is -1: must be from 0 to 2^53`,
+		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa', 'NaN')`:                                             `units is NaN: must be from 0 to 2^53`,
+		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa', NULL)`:                                              `units is NULL: must be from 0 to 2^53`,
+		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa', 1)`:                                                 `there is no hold 'gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa'`,
+		`cancel('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa')`:                                                    `there is no hold 'gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa'`,
+		`settle('order 7', 1)`:                                                                         `hold is 'order 7': is not the hold of a reservation`,
+		`settle(NULL, 1)`:                                                                              `hold is NULL: is not the hold of a reservation`,
+		`cancel('gcra:a')`:                                                                             `hold is 'gcra:a': is not the hold of a reservation`,
+		`cancel('leaky_bucket_queue:aaaaaaaaaaaaaaaaaaaaaaaaaa')`:                                      `is not the hold of a reservation`,
+		`unblock('no', 'n', 'k')`:                                                                      `algorithm is 'no'`,
+		`reset('gcra', 'N', 'k')`:                                                                      `name is 'N'`,
+	} {
+		_, err := pool.Exec(t.Context(), `SELECT * FROM pglimit.`+call)
+		var pg *pgconn.PgError
+		code := "22023"
+		switch {
+		case strings.Contains(want, "is not for leaky_bucket_queue"):
+			code = "0A000"
+		case strings.Contains(want, "there is no hold"):
+			code = "P0002"
+		}
+		if !errors.As(err, &pg) || pg.Code != code || !strings.HasPrefix(pg.Message, "pglimit: ") || !strings.Contains(pg.Message, want) || pg.Hint == "" {
+			t.Errorf("%s: got %v (hint %q), want %s with %q and a hint", call, err, hintOf(pg), code, want)
+		}
+	}
+	if got := bed.Contents(t, pool); strings.Count(got, "no rows") != 7 {
+		t.Errorf("something was written:\n%s", got)
+	}
+	for _, call := range []string{
+		`token_bucket(repeat('a', 64), repeat('é', 512), 9007199254740992, 9007199254740992, 3155760000, 1e-9, 3155760000)`,
+		`token_bucket('0', ' ', 1e-9, 1e-9, 0.000001)`,
+		`leaky_bucket('n', 'k', ` + limits + `, burst => NULL, tick_s => NULL, block_for_s => NULL, now => NULL)`,
+		`leaky_bucket('n', 'k', ` + limits + `, tick_s => 3155760000)`,
+		`gcra('n', 'k', ` + limits + `, now => '1970-01-01+00')`,
+		`gcra('n', 'k', limit_units => 5, period_s => 1.1, now => '9999-12-31 23:59:59.999999+00')`,
+		`gcra('n', 'k', limit_units => 5, period_s => 86399.999999)`,
+		`fixed_window('n', 'k', limit_units => 5, period_s => 60, aligned => NULL, ends_at => NULL)`,
+		`fill('fixed_window', 'n', 'k', ` + limits + `, burst => 5)`,
+		`check('gcra', 'n', 'k', 0, ` + limits + `)`,
+	} {
+		bed.Exec(t, pool, `SELECT * FROM pglimit.`+call)
+	}
+}
+
+func hintOf(pg *pgconn.PgError) string {
+	if pg == nil {
+		return ""
+	}
+	return pg.Hint
+}

@@ -1,0 +1,370 @@
+package functions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"pgregory.net/rapid"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// ask calls a function outside of rapid; it has to succeed.
+func ask(t testing.TB, q bed.Querier, p limiter.Policy, op, key string, cost float64) limiter.Result {
+	t.Helper()
+	r, err := bed.CallFunction(context.Background(), q, p, op, key, cost, nil)
+	if err != nil {
+		t.Fatalf("%s on %s: %v", op, p.Algorithm, err)
+	}
+	return r
+}
+
+// TestFunctionsNeverOverAdmit lets 32 clients ask a cold key for 1 to 3 units
+// until none is left: exactly the limit is admitted.
+func TestFunctionsNeverOverAdmit(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	clients := bed.Connect(t, pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = bed.Callers })
+	for _, p := range bed.Variants(bed.CapUnit, 1000*time.Hour) {
+		for round := range 5 {
+			var admitted atomic.Int64
+			var all sync.WaitGroup
+			start := make(chan struct{})
+			for range bed.Callers {
+				all.Go(func() {
+					<-start
+					for admitted.Load() < 10*bed.CapUnit { // enough to know
+						n := 1 + rand.IntN(3)
+						r, err := bed.CallFunction(context.Background(), clients, p, "allow", fmt.Sprint("key", round), float64(n), nil)
+						switch {
+						case err != nil:
+							t.Error(err)
+							return
+						case r.Allowed:
+							admitted.Add(int64(n))
+						case n == 1:
+							return
+						}
+					}
+				})
+			}
+			close(start)
+			all.Wait()
+			if got := admitted.Load(); got != bed.CapUnit {
+				t.Errorf("%s, round %d: admitted %d units of %d", bed.Variant(p), round, got, bed.CapUnit)
+			}
+		}
+	}
+}
+
+// TestFunctionsRollBackWithTheCaller: what a function did goes with the
+// transaction, and a conflict is PostgreSQL's own error.
+func TestFunctionsRollBackWithTheCaller(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.FunctionsPool(t)
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
+		p.BlockFor = time.Hour
+		ask(t, pool, p, "allow", "k", 4)
+		for op, cost := range map[string]float64{"allow": 3, "allow_up_to": 9, "fill": 3, "block": 60, "reset": 0, "refund": 2} {
+			if op == "refund" && p.Algorithm == limiter.LeakyBucketQueue {
+				continue
+			}
+			tx := bed.Begin(t, pool, pgx.TxOptions{})
+			ask(t, tx, p, op, "k", cost)
+			if inside := ask(t, tx, p, "check", "k", 0); inside.Allowed && bed.Near(inside.Level, 4) {
+				t.Errorf("%s: %s has no effect inside the transaction: %+v", bed.Variant(p), op, inside)
+			}
+			if err := tx.Rollback(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if r := ask(t, pool, p, "check", "k", 0); !r.Allowed || !bed.Near(r.Level, 4) {
+				t.Errorf("%s: %s left after the rollback: %+v", bed.Variant(p), op, r)
+			}
+		}
+		tx := bed.Begin(t, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+		ask(t, tx, p, "check", "k", 0) // takes the snapshot
+		ask(t, pool, p, "allow", "k", 1)
+		_, err := bed.CallFunction(ctx, tx, p, "allow", "k", 1, nil)
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != "40001" {
+			t.Errorf("%s: a concurrent change gave %v, want 40001", bed.Variant(p), err)
+		}
+		_ = tx.Rollback(ctx) // it has failed: all that this does is give its connection back
+	}
+}
+
+// TestFunctionsHolds: a hold goes with its transaction, ends once, and comes back
+// after its time as soon as somebody is denied; no more than the limit is ever held.
+func TestFunctionsHolds(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.FunctionsPool(t)
+	reserve := func(q bed.Querier, key string, units float64, now string) (hold *string) {
+		rows, err := q.Query(ctx, `SELECT hold FROM pglimit.reserve('fixed_window', 'h', $1, $2, limit_units => 30, period_s => 3600000, ttl_s => 60, now => $3::text::timestamptz)`,
+			key, units, now)
+		if err == nil {
+			hold, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[*string])
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return hold
+	}
+	const start, after = "2026-01-01 00:00+00", "2026-01-01 00:01+00" // ttl_s later
+	level := func(key string) float64 {
+		t.Helper()
+		return bed.Value[float64](t, pool, `SELECT level FROM pglimit.check('fixed_window', 'h', $1, 0, 30, 3600000, now => '2026-01-01 00:00+00')`, key)
+	}
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	hold := reserve(tx, "tx", 30, start)
+	if err := tx.Rollback(ctx); err != nil || hold == nil {
+		t.Fatal(err, hold)
+	}
+	_, err := pool.Exec(ctx, `SELECT * FROM pglimit.settle($1, 30)`, hold)
+	var pg *pgconn.PgError
+	if got := level("tx"); got != 0 || !errors.As(err, &pg) || pg.Code != "P0002" {
+		t.Errorf("a rolled-back hold left %v units; settling it gave %v", got, err)
+	}
+	hold = reserve(pool, "k", 30, start)
+	if reserve(pool, "k", 1, start) != nil {
+		t.Error("reserved beyond the limit")
+	}
+	if reserve(pool, "k", 20, after) == nil || level("k") != 20 {
+		t.Errorf("an expired hold did not come back: %v units", level("k"))
+	}
+	var expired bool
+	if err := pool.QueryRow(ctx, `SELECT expired FROM pglimit.settle($1, 7, $2::text::timestamptz)`, hold, after).Scan(&expired); err != nil || !expired || level("k") != 27 {
+		t.Errorf("settled after it had expired: %v, expired %v, %v units", err, expired, level("k"))
+	}
+	for _, call := range []string{`settle($1, 8, $2::text::timestamptz)`, `cancel($1, $2::text::timestamptz)`} {
+		_, err := pool.Exec(ctx, `SELECT pglimit.`+call, hold, after)
+		if !errors.As(err, &pg) || pg.Code != "55000" || !strings.Contains(pg.Message, "was settled, with 7 of its 30 units") || pg.Hint == "" {
+			t.Errorf("%s of a hold that was settled: %v", call, err)
+		}
+	}
+	clients := bed.Connect(t, pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = bed.Callers })
+	var held atomic.Int64
+	var all sync.WaitGroup
+	for range bed.Callers {
+		all.Go(func() {
+			for {
+				h := reserve(clients, "storm", 2, start)
+				if h == nil || held.Add(2) > 10*bed.CapUnit {
+					return
+				}
+				if rand.IntN(2) == 0 {
+					if _, err := clients.Exec(ctx, `SELECT pglimit.cancel($1, $2::text::timestamptz)`, h, start); err != nil {
+						t.Error(err)
+					}
+					held.Add(-2)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if held.Load() != 30 || level("storm") != 30 {
+		t.Errorf("%d units are held, %v counted, want 30", held.Load(), level("storm"))
+	}
+}
+
+// TestFunctionsLeaveTheCallersSettings: how the caller's transaction commits and
+// waits for locks is the caller's.
+func TestFunctionsLeaveTheCallersSettings(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	for _, commit := range []string{"off", "local", "on"} {
+		tx := bed.Begin(t, pool, pgx.TxOptions{})
+		settings := func() (s string) {
+			if err := tx.QueryRow(context.Background(), `SELECT concat_ws(', ', current_setting('synchronous_commit'),
+				current_setting('lock_timeout'), current_setting('search_path'))`).Scan(&s); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		if _, err := tx.Exec(context.Background(), `SET LOCAL synchronous_commit = `+commit+`; SET LOCAL lock_timeout = 1234; SET LOCAL search_path = pg_catalog`); err != nil {
+			t.Fatal(err)
+		}
+		before := settings()
+		for _, p := range bed.Variants(10, time.Hour) {
+			for _, op := range []string{"allow", "allow_up_to", "check", "fill", "block", "unblock", "reset"} {
+				ask(t, tx, p, op, "k", 1)
+			}
+		}
+		if after := settings(); after != before {
+			t.Errorf("settings were %s, and are %s", before, after)
+		}
+		if err := tx.Rollback(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFunctionsRuntimeRole: rights on the tables' rows and USAGE on the schema are
+// all that it takes, and the functions lend nobody more.
+func TestFunctionsRuntimeRole(t *testing.T) {
+	t.Parallel()
+	owner := bed.FunctionsPool(t)
+	address := bed.RuntimeRole(t, owner.Config().ConnString())
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := bed.Connect(t, address)
+	denied := func(when string) {
+		t.Helper()
+		_, err := pool.Exec(t.Context(), bed.LoginCall)
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != "42501" {
+			t.Errorf("%s: got %v, want 42501", when, err)
+		}
+	}
+	denied("without USAGE")
+	bed.Exec(t, owner, `GRANT USAGE ON SCHEMA pglimit TO `+u.User.Username())
+	denied("without rights on the tables")
+	bed.Exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO `+u.User.Username())
+	for _, p := range bed.Variants(10, time.Hour) {
+		for _, op := range []string{"allow", "allow", "allow_up_to", "check", "fill", "block", "unblock", "reset"} {
+			ask(t, pool, p, op, "k", 1)
+		}
+	}
+}
+
+// TestFunctionsCheckReadOnly: reading is allowed where nothing can be written.
+func TestFunctionsCheckReadOnly(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	for _, p := range bed.Variants(10, time.Hour) {
+		tx := bed.Begin(t, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+		if r := ask(t, tx, p, "check", "k", 3); !r.Allowed || r.Granted != 3 {
+			t.Errorf("%s: %+v", bed.Variant(p), r)
+		}
+		if r := ask(t, tx, p, "allow", "k", 11); r.Allowed || r.RetryAfter != limiter.Never { // above the burst: writes nothing
+			t.Errorf("%s: %+v", bed.Variant(p), r)
+		}
+		ask(t, pool, p, "allow", "full", 10)
+		if r := ask(t, tx, p, "check", "full", 1); r.Allowed || r.Reason != limiter.ReasonLimit { // looks for no expired holds
+			t.Errorf("%s: %+v", bed.Variant(p), r)
+		}
+		if err := tx.Commit(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestFunctionsEndsAt: a window that ends when the caller says is a window that
+// the library would have aligned so, in every field, and on the same row.
+func TestFunctionsEndsAt(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.FunctionsPool(t)
+	clock := new(conformance.Clock)
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+	base := limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 10, Period: 10 * time.Second, Aligned: true}
+	var histories atomic.Int64
+	rapid.Check(t, func(rt *rapid.T) {
+		p := base
+		p.Name = fmt.Sprintf("e%d", histories.Add(1))
+		if rapid.Bool().Draw(rt, "blocks") {
+			p.BlockFor = 7 * time.Second
+		}
+		at := int64(1_000_000_000)
+		for step := range 25 {
+			at = max(0, at+bed.DrawDelta(rt, p))
+			clock.Set(at)
+			now := clock.Now()
+			op := rapid.SampledFrom([]string{"allow", "allow", "allow_up_to", "check", "fill", "refund"}).Draw(rt, "op")
+			cost := bed.DrawCost(rt, op, p)
+			endsAt := now.Truncate(p.Period).Add(p.Period) // Unix times and Go's zero time are whole minutes apart
+			want, err := conformance.Do(ctx, l, p, op, "go", cost)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			for _, key := range []string{"sql", "both"} {
+				var got limiter.Result
+				if key == "both" && rapid.Bool().Draw(rt, "Go's turn") {
+					got, err = conformance.Do(ctx, l, p, op, key, cost)
+				} else {
+					got, err = callEndsAt(ctx, pool, p, op, key, cost, now, endsAt)
+				}
+				if err != nil || common(got) != common(want) {
+					rt.Fatalf("step %d, %s: %s %v at %d\ngot:  %+v, %v\nwant: %+v", step, key, op, cost, at, common(got), err, common(want))
+				}
+			}
+		}
+	})
+	if bed.Value[bool](t, pool, `SELECT bool_or(ends_at_us % 10000000 <> 0) FROM pglimit_fixed_window`) {
+		t.Error("a window ends at another time than asked for")
+	}
+}
+
+// callEndsAt is callFunction with ends_at for the period.
+func callEndsAt(ctx context.Context, q bed.Querier, p limiter.Policy, op, key string, cost float64, now, endsAt time.Time) (limiter.Result, error) {
+	function := "fixed_window("
+	if op != "allow" {
+		function = op + "('fixed_window', "
+	}
+	rows, err := q.Query(ctx, `SELECT * FROM pglimit.`+function+`$1, $2, $3, $4, ends_at => $5, block_for_s => $6, now => $7)`,
+		p.Name, key, cost, p.Limit, endsAt, p.BlockFor.Seconds(), now)
+	if err != nil {
+		return limiter.Result{}, err
+	}
+	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[bed.FunctionResult])
+	if err != nil {
+		return limiter.Result{}, err
+	}
+	return r.Result(), nil
+}
+
+// TestFunctionsByTheDatabasesClock: without now, times count from the clock of the
+// decision, as the library's do, also after a wait for the row's lock.
+func TestFunctionsByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.FunctionsPool(t)
+	p := limiter.Policy{Name: "clock", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
+	ends := bed.Value[time.Time](t, pool, `SELECT clock_timestamp() + interval '1 hour'`)
+	endsAt := func(q bed.Querier) (s float64) {
+		rows, err := q.Query(ctx, `SELECT reset_after_s FROM pglimit.fixed_window('clock', 'given', limit_units => 10, ends_at => $1)`, ends)
+		if err == nil {
+			s, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[float64])
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return s
+	}
+	for key, call := range map[string]func(bed.Querier) float64{
+		"k":     func(q bed.Querier) float64 { return ask(t, q, p, "allow", "k", 1).ResetAfter.Seconds() },
+		"given": endsAt,
+	} {
+		tx := bed.Begin(t, pool, pgx.TxOptions{})
+		call(tx) // holds the row
+		after := make(chan float64, 1)
+		go func() { after <- call(pool) }()
+		bed.AwaitBlocked(t, pool)
+		// The holder's clock is the later one: the row's time moves on.
+		call(tx)
+		if err := tx.Commit(ctx); err != nil {
+			t.Fatal(err)
+		}
+		got := bed.Receive(t, after, "the answer")
+		us := bed.Value[int64](t, pool, `SELECT ends_at_us - updated_at_us FROM pglimit_fixed_window WHERE key = $1`, key)
+		if got != bed.Seconds(&got).Seconds() || time.Duration(us)*time.Microsecond != bed.Seconds(&got) {
+			t.Errorf("%s: reset_after_s is %v, and by the row's clock %v µs", key, got, us)
+		}
+	}
+}

@@ -1,0 +1,327 @@
+package janitor
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/janitor"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// handClock is a clock that stands still until it is moved.
+type handClock struct{ us atomic.Int64 }
+
+func newHandClock() *handClock {
+	c := &handClock{}
+	c.us.Store(time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
+	return c
+}
+
+func (c *handClock) now() time.Time           { return time.UnixMicro(c.us.Load()) }
+func (c *handClock) add(d time.Duration)      { c.us.Add(d.Microseconds()) }
+func (c *handClock) in(d time.Duration) int64 { return c.us.Load() + d.Microseconds() }
+
+// sweep has to succeed and to remove so many rows of each table.
+func sweep(t *testing.T, j *janitor.Janitor, want map[string]int64) {
+	t.Helper()
+	got, err := j.Sweep(t.Context())
+	if err != nil || got.HeldElsewhere || !maps.Equal(got.ByTable, want) {
+		t.Errorf("a sweep removed %v, held elsewhere %v, error %v; want %v", got.ByTable, got.HeldElsewhere, err, want)
+	}
+}
+
+// start runs a janitor until stop is called or the test ends. stop returns
+// when Run has.
+func start(t *testing.T, j *janitor.Janitor) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- j.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// heard is an OnSweep whose sweeps the test reads one by one; the janitor waits
+// for it until the test ends.
+func heard(t *testing.T) (sweeps <-chan janitor.Removed, onSweep func(janitor.Removed)) {
+	c := make(chan janitor.Removed)
+	return c, func(r janitor.Removed) {
+		select {
+		case c <- r:
+		case <-t.Context().Done():
+		}
+	}
+}
+
+// awaitRemoved reads sweeps until one removes so many rows.
+func awaitRemoved(t *testing.T, sweeps <-chan janitor.Removed, rows int64) {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < time.Minute; { // against hanging for ever
+		if bed.Receive(t, sweeps, "a sweep").Total() == rows {
+			return
+		}
+	}
+	t.Fatalf("no sweep removed %d rows", rows)
+}
+
+func count(t *testing.T, pool *pgxpool.Pool, table string) int {
+	t.Helper()
+	return bed.Value[int](t, pool, `SELECT count(*) FROM `+table)
+}
+
+// take decides one ask of one token on a key whose tokens never come back.
+func take(ctx context.Context, conn db.DBTX, policy, key string, now *int64) (db.TokenBucketTakeRow, error) {
+	const hour = int64(time.Hour / time.Microsecond)
+	return db.New().TokenBucketTake(ctx, conn, db.TokenBucketTakeParams{
+		Policy: policy, Key: key, Cost: 1, Count: 1, Capacity: 1e9, Leak: 1e-300, HoldUs: hour, NowUs: now,
+	})
+}
+
+func TestJanitorCountsWhatItRemoves(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	var swept []janitor.Removed
+	clock := newHandClock()
+	j := bed.NewJanitor(t, pool, &janitor.Config{
+		Now: clock.now, BatchSize: 4,
+		OnSweep: func(r janitor.Removed) { swept = append(swept, r) },
+	})
+	want, total := map[string]int64{}, int64(0)
+	for i, table := range bed.LimitTables(t, pool) {
+		n := 3 * i // none at all, less than a batch, whole batches, and more
+		bed.InsertRows(t, pool, table, "gone", n, clock.in(-time.Second))
+		bed.InsertRows(t, pool, table, "lives", 2, clock.in(time.Second))
+		if n > 0 {
+			want[table] = int64(n)
+		}
+		total += int64(n)
+	}
+	sweep(t, j, want)
+	for _, table := range bed.LimitTables(t, pool) {
+		if n := count(t, pool, table); n != 2 {
+			t.Errorf("%s has %d rows left, want the 2 that live", table, n)
+		}
+	}
+	bed.InsertRows(t, pool, "pglimit_gcra", "gone too", 1, clock.in(-time.Second))
+	sweep(t, j, map[string]int64{"pglimit_gcra": 1})
+	sweep(t, j, nil)
+
+	want["pglimit_gcra"]++
+	all := j.Removed()
+	if !maps.Equal(all.ByTable, want) || all.Total() != total+1 || all.HeldElsewhere {
+		t.Errorf("in all, removed %+v, want %v", all, want)
+	}
+	all.ByTable["pglimit_gcra"] = 99
+	if j.Removed().ByTable["pglimit_gcra"] == 99 {
+		t.Error("Removed gave the janitor's own map away")
+	}
+	if len(swept) != 3 || swept[0].Total() != total || swept[1].Total() != 1 || swept[2].Total() != 0 {
+		t.Errorf("OnSweep heard of %+v", swept)
+	}
+}
+
+func TestJanitorTakesTheClockItIsGiven(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	clock := newHandClock()
+	byHand := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.now})
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, clock.in(time.Hour)) // 1, 2 and 3 microseconds later than that
+	clock.add(time.Hour)
+	sweep(t, byHand, nil)
+	clock.add(2 * time.Microsecond) // a row goes at its very microsecond
+	sweep(t, byHand, map[string]int64{"pglimit_gcra": 2})
+
+	// Without one it is the database's, whatever this machine's is.
+	byDatabase := bed.NewJanitor(t, pool, nil)
+	now := bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`)
+	bed.InsertRows(t, pool, "pglimit_fixed_window", "past", 1, now-1)
+	bed.InsertRows(t, pool, "pglimit_fixed_window", "in an hour", 1, now+time.Hour.Microseconds())
+	sweep(t, byDatabase, map[string]int64{"pglimit_gcra": 1, "pglimit_fixed_window": 1})
+}
+
+// TestJanitorSweepsManyRows sweeps 200,000 rows, or a million at full size: decisions go on meanwhile, on keys whose rows
+// are spread among those that have expired, and none of them is forgotten.
+func TestJanitorSweepsManyRows(t *testing.T) {
+	t.Parallel()
+	const live, workers = 20_000, 2
+	gone := bed.Size(int64(200_000), 1_000_000)
+	const table = "pglimit_token_bucket"
+	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = workers + 2 })
+	bed.InsertRows(t, pool, table, "gone", int(gone), 0)
+	bed.InsertRows(t, pool, table, "live", live, 0)
+	bed.Exec(t, pool, `UPDATE `+table+` SET expires_at_us = expires_at_us * $1 WHERE policy = 'live'`, gone/live)
+	bed.Exec(t, pool, `ANALYZE `+table)
+
+	j := bed.NewJanitor(t, pool, nil)
+	var granted [live]atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				i := rand.IntN(live)
+				// Not ctx: a statement that is cut off may have been done.
+				row, err := take(t.Context(), pool, "live", fmt.Sprint("k", 1+i), nil)
+				if err != nil || row.Granted != 1 {
+					t.Errorf("a decision while the janitor sweeps: %+v, %v", row, err)
+					return
+				}
+				granted[i].Add(1)
+			}
+		})
+	}
+	began := time.Now()
+	removed, err := j.Sweep(t.Context())
+	took := time.Since(began)
+	stop()
+	all.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := removed.Total(); n < gone || n > gone+live {
+		t.Errorf("removed %d rows, want %d and at most %d more", n, gone, live)
+	}
+	var want, got [live]float64
+	var decisions float64
+	for i := range want {
+		want[i] = float64(granted[i].Load())
+		decisions += want[i]
+	}
+	rows, err := pool.Query(t.Context(), `SELECT policy, substr(key, 2)::int, level, expires_at_us FROM `+table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var policy string
+	var key int
+	var level float64
+	var expires int64
+	_, err = pgx.ForEachRow(rows, []any{&policy, &key, &level, &expires}, func() error {
+		if policy != "live" || expires <= gone {
+			return fmt.Errorf("a row of policy %s that expired at %d is left", policy, expires)
+		}
+		got[key-1] = level
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	lost := 0
+	for i := range want {
+		if got[i] != want[i] {
+			lost++
+		}
+	}
+	if lost > 0 || decisions == 0 {
+		t.Errorf("of %.0f decisions on %d keys, the levels of %d keys are wrong", decisions, live, lost)
+	}
+	t.Logf("removed %d rows in %v, %.0f/s, beside %.0f decisions", removed.Total(), took.Round(time.Millisecond), float64(removed.Total())/took.Seconds(), decisions)
+}
+
+// TestJanitorOutlivesTheDatabase: neither a connection that breaks in the
+// middle of a sweep nor a database that refuses connections ends Run.
+func TestJanitorOutlivesTheDatabase(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	watch := bed.Connect(t, address)
+	name := watch.Config().ConnConfig.Database
+	outside := bed.Connect(t, bed.Server().URL())
+	clock := newHandClock()
+	gate := newGate(t, watch, "pglimit_gcra")
+	bed.InsertRows(t, watch, "pglimit_gcra", "p", 1, 0)
+
+	swept, onSweep := heard(t)
+	failed := newLogWatch("the janitor's sweep failed")
+	start(t, bed.NewJanitor(t, bed.Connect(t, address, bed.Setting("application_name", "janitor")), &janitor.Config{
+		Interval: time.Millisecond, Now: clock.now, Logger: slog.New(failed),
+		OnSweep: onSweep,
+	}))
+	bed.AwaitBlocked(t, watch)
+	bed.Exec(t, outside, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND application_name = 'janitor'`, name)
+	if r := bed.Receive(t, swept, "the sweep whose connection broke"); r.Total() != 0 {
+		t.Errorf("the sweep whose connection broke removed %v", r.ByTable)
+	}
+	bed.Receive(t, failed.seen, "the log of the sweep whose connection broke")
+	gate.open(t)
+	awaitRemoved(t, swept, 1)
+
+	watch.Close()
+	bed.Exec(t, outside, fmt.Sprintf(`ALTER DATABASE "%s" ALLOW_CONNECTIONS false`, name))
+	bed.Exec(t, outside, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1`, name)
+	failed.reset()
+	for range 3 { // at least two of these sweeps began after that
+		bed.Receive(t, swept, "a sweep of a closed database")
+	}
+	bed.Receive(t, failed.seen, "the log of a sweep of a closed database")
+	bed.Exec(t, outside, fmt.Sprintf(`ALTER DATABASE "%s" ALLOW_CONNECTIONS true`, name))
+	bed.InsertRows(t, bed.Connect(t, address), "pglimit_gcra", "p", 1, 0)
+	awaitRemoved(t, swept, 1)
+}
+
+func TestJanitorBeforeMigrations(t *testing.T) {
+	t.Parallel()
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	_, err := bed.NewJanitor(t, pool, nil).Sweep(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "run `pglimit migrate up`") || !strings.HasPrefix(err.Error(), "pglimit: ") {
+		t.Errorf("a sweep without tables: %v", err)
+	}
+	// Run waits for the tables.
+	swept, onSweep := heard(t)
+	failed := newLogWatch("run `pglimit migrate up`")
+	start(t, bed.NewJanitor(t, pool, &janitor.Config{
+		Interval: time.Millisecond, Logger: slog.New(failed),
+		OnSweep: onSweep,
+	}))
+	bed.Receive(t, swept, "the first sweep")
+	bed.Receive(t, failed.seen, "the log of a sweep without tables")
+	if err := migrations.Up(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", 5, 0)
+	awaitRemoved(t, swept, 5)
+}
+
+// TestJanitorLeavesNoTableOut: a table that cannot be swept does not keep the
+// others from it.
+func TestJanitorLeavesNoTableOut(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	tables := bed.LimitTables(t, pool)
+	want := map[string]int64{}
+	for _, table := range tables {
+		bed.InsertRows(t, pool, table, "p", 2, 0)
+		want[table] = 2
+	}
+	const broken = "pglimit_leaky_bucket"
+	bed.Exec(t, pool, `ALTER TABLE `+broken+` RENAME TO away`)
+	delete(want, broken)
+	removed, err := bed.NewJanitor(t, pool, nil).Sweep(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "sweep "+broken+":") {
+		t.Errorf("the error does not name %s: %v", broken, err)
+	}
+	if !maps.Equal(removed.ByTable, want) {
+		t.Errorf("removed %v, want %v", removed.ByTable, want)
+	}
+	if n := count(t, pool, "pglimit_lease"); n != 0 {
+		t.Error("the lease was not given up after the error")
+	}
+}

@@ -1,0 +1,226 @@
+package janitor
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/janitor"
+)
+
+// gate holds up every deletion from a table until it is opened.
+type gate struct {
+	conn *pgxpool.Conn // holds it shut; nil: open
+}
+
+const gateLock = 4711
+
+func newGate(t *testing.T, pool *pgxpool.Pool, table string) *gate {
+	t.Helper()
+	bed.Exec(t, pool, `CREATE FUNCTION pass_gate() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN OLD; END $$`)
+	bed.Exec(t, pool, `CREATE TRIGGER gate BEFORE DELETE ON `+table+` FOR EACH ROW EXECUTE FUNCTION pass_gate()`)
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_lock($1)`, gateLock); err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{conn}
+	t.Cleanup(func() {
+		if g.conn != nil {
+			g.conn.Hijack().Close(context.Background())
+		}
+	})
+	return g
+}
+
+func (g *gate) open(t *testing.T) {
+	t.Helper()
+	if _, err := g.conn.Exec(t.Context(), `SELECT pg_advisory_unlock($1)`, gateLock); err != nil {
+		t.Fatal(err)
+	}
+	g.conn.Release()
+	g.conn = nil
+}
+
+// result is what Sweep returned.
+type result struct {
+	removed janitor.Removed
+	err     error
+}
+
+func sweepAside(t *testing.T, j *janitor.Janitor) <-chan result {
+	t.Helper()
+	ended := make(chan result, 1)
+	go func() {
+		removed, err := j.Sweep(t.Context())
+		ended <- result{removed, err}
+	}()
+	return ended
+}
+
+// renew takes a token, within tx if that is not nil, on an expired row.
+func renew(t *testing.T, tx pgx.Tx, pool *pgxpool.Pool, key string) {
+	t.Helper()
+	var err error
+	if tx != nil {
+		_, err = take(t.Context(), tx, "p", key, nil)
+	} else {
+		_, err = take(t.Context(), pool, "p", key, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkLevels wants the keys of policy p with their levels, and no others.
+func checkLevels(t *testing.T, pool *pgxpool.Pool, want string) {
+	t.Helper()
+	got := bed.Value[string](t, pool, `SELECT coalesce(string_agg(key || ':' || level, ' ' ORDER BY key), '') FROM pglimit_token_bucket`)
+	if got != want {
+		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
+// TestJanitorLeavesWhatATransactionRenews: the transaction has taken from an
+// expired row and commits while the sweep is under way. A sweep that waited for
+// the row and then deleted it without reading it again would forget the token.
+func TestJanitorLeavesWhatATransactionRenews(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	renew(t, tx, nil, "k2")
+
+	ended := sweepAside(t, bed.NewJanitor(t, pool, nil))
+	var r result
+	done := false
+	bed.Eventually(t, "the sweep has ended or waits for the row", func(ctx context.Context) (bool, error) {
+		select {
+		case r = <-ended:
+			done = true
+			return true, nil
+		default:
+		}
+		n, err := bed.Blocked(ctx, pool)
+		return n > 0, err
+	})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !done {
+		r = bed.Receive(t, ended, "the sweep's end")
+	}
+	if r.err != nil || r.removed.Total() != 2 {
+		t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
+	}
+	checkLevels(t, pool, "k2:1")
+}
+
+// TestJanitorLeavesWhatWasRenewedSinceItLooked: the statement has seen three
+// expired rows and deletes the first, when the third is renewed and committed.
+func TestJanitorLeavesWhatWasRenewedSinceItLooked(t *testing.T) {
+	t.Parallel()
+	for _, isolation := range []string{"read committed", "repeatable read"} {
+		t.Run(isolation, func(t *testing.T) {
+			t.Parallel()
+			address := bed.NewDatabase(t)
+			pool := bed.Connect(t, address)
+			bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
+			// Rows are found, locked and deleted one after the other in this plan.
+			sweeper := bed.Connect(t, address, bed.Setting("default_transaction_isolation", isolation),
+				bed.Setting("enable_hashjoin", "off"), bed.Setting("enable_mergejoin", "off"), bed.Setting("enable_seqscan", "off"), bed.Setting("enable_material", "off"))
+			gate := newGate(t, pool, "pglimit_token_bucket")
+			ended := sweepAside(t, bed.NewJanitor(t, sweeper, nil))
+			bed.AwaitBlocked(t, pool)
+			renew(t, nil, bed.Connect(t, address, bed.Setting("lock_timeout", "30s")), "k3") // fails if the plan is another
+			gate.open(t)
+			if r := bed.Receive(t, ended, "the sweep's end"); r.err != nil || r.removed.Total() != 2 {
+				t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
+			}
+			checkLevels(t, pool, "k3:1")
+		})
+	}
+}
+
+// TestJanitorPassesOverWhatIsHeld: a row that a transaction holds is neither
+// deleted nor waited for.
+func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	renew(t, tx, nil, "k1")
+
+	j := bed.NewJanitor(t, pool, &janitor.Config{BatchSize: 1, Logger: slog.New(slog.DiscardHandler)})
+	ended := sweepAside(t, j)
+	bed.Eventually(t, "the sweep has ended", func(ctx context.Context) (bool, error) {
+		select {
+		case r := <-ended:
+			if r.err != nil || r.removed.Total() != 2 {
+				t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
+			}
+			return true, nil
+		default:
+		}
+		if n, err := bed.Blocked(ctx, pool); n > 0 || err != nil {
+			t.Fatalf("the sweep waits for the row that the transaction holds (%v)", err)
+		}
+		return false, nil
+	})
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	checkLevels(t, pool, "k1:0")
+	sweep(t, j, map[string]int64{"pglimit_token_bucket": 1})
+}
+
+// logWatch is a slog handler that tells when a record with a certain text
+// came.
+type logWatch struct {
+	text string
+	seen chan struct{} // has one token once a record came
+}
+
+func newLogWatch(text string) *logWatch { return &logWatch{text, make(chan struct{}, 1)} }
+
+func (w *logWatch) reset() {
+	select {
+	case <-w.seen:
+	default:
+	}
+}
+
+func (w *logWatch) Enabled(context.Context, slog.Level) bool { return true }
+func (w *logWatch) WithAttrs([]slog.Attr) slog.Handler       { return w }
+func (w *logWatch) WithGroup(string) slog.Handler            { return w }
+
+func (w *logWatch) Handle(_ context.Context, r slog.Record) error {
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		text += " " + a.String()
+		return true
+	})
+	if strings.Contains(text, w.text) {
+		select {
+		case w.seen <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}

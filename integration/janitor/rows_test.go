@@ -1,0 +1,163 @@
+package janitor
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/janitor"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestJanitorRowsGoWhenTheyAreEmpty: a key is used at its first moment, again and again, and
+// then no more. Its row stays while it holds something and is gone an hour and a sweep
+// after that at the latest; of a key in use the janitor writes once an hour at most.
+func TestJanitorRowsGoWhenTheyAreEmpty(t *testing.T) {
+	t.Parallel()
+	policies := append(bed.Variants(10, 10*time.Minute), bed.Variants(10, 5*time.Hour)...)
+	policies = append(policies, limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Day})
+	for i, p := range policies {
+		p.Name = fmt.Sprintf("rows-%d", i)
+		t.Run(fmt.Sprint(bed.Variant(p), p.Period, p.Calendar), func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			pool := bed.NewPool(t)
+			clock := new(conformance.Clock)
+			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
+			table := "pglimit_" + string(p.Algorithm)
+			const minute = 60_000_000
+			var at, used int64
+			tick := func(used bool) janitor.Removed {
+				at += 20 * minute
+				clock.Set(at)
+				if used {
+					bed.Must(t)(l.Allow(ctx, p, "k"))
+				}
+				return bed.OK(j.Sweep(ctx))(t)
+			}
+			kept := int64(0)
+			for used < 24*60*minute { // a day of use
+				r := tick(true)
+				if r.Total() > 0 && !holdsNothing(t, l, p) {
+					t.Fatalf("a row in use was deleted at %d", at)
+				}
+				kept += r.Kept
+				used = at
+			}
+			if kept > 25 {
+				t.Errorf("the janitor wrote %d times in a day of use", kept)
+			}
+			emptyAt := used + bed.Must(t)(l.Check(ctx, p, "k", 0)).ResetAfter.Microseconds()
+			for count(t, pool, table) > 0 {
+				if tick(false); at > emptyAt+81*minute { // an hour, a sweep, and a minute
+					t.Fatalf("empty at %d, and its row is there at %d", emptyAt, at)
+				}
+			}
+			if at < emptyAt {
+				t.Errorf("empty at %d, and gone at %d", emptyAt, at)
+			}
+		})
+	}
+}
+
+// holdsNothing tells whether the key holds nothing.
+func holdsNothing(t *testing.T, l *limiter.Limiter, p limiter.Policy) bool {
+	t.Helper()
+	return bed.Must(t)(l.Check(t.Context(), p, "k", 0)).Level == 0
+}
+
+// TestJanitorRowsStayWhileTheyCount: a block, an open hold and a clock that was set back keep
+// a row, however long ago its level was gone.
+func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for _, p := range bed.Variants(10, time.Second) {
+		t.Run(bed.Variant(p), func(t *testing.T) {
+			t.Parallel()
+			pool := bed.NewPool(t)
+			clock := new(conformance.Clock)
+			clock.Set(1_000_000)
+			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
+			table := "pglimit_" + string(p.Algorithm)
+			sweep := func(at time.Duration, rows int) {
+				t.Helper()
+				clock.Set(at.Microseconds())
+				bed.Exec(t, pool, "UPDATE "+table+" SET expires_at_us = 0") // whatever the last look has set
+				bed.OK(j.Sweep(ctx))(t)
+				if n := count(t, pool, table); n != rows {
+					t.Errorf("at %v there are %d rows, want %d", at, n, rows)
+				}
+			}
+			bed.Must(t)(l.AllowN(ctx, p, "blocked", 5))
+			if err := l.Block(ctx, p, "blocked", time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			bed.Must(t)(l.AllowN(ctx, p, "used", 5))
+			rows := 1
+			if p.Algorithm != limiter.LeakyBucketQueue {
+				bed.OK(l.Reserve(ctx, p.Ask("held", 5), 2*time.Hour))(t)
+				rows++
+			}
+			sweep(0, rows+1) // the clock was set back
+			sweep(10*time.Second, rows)
+			sweep(time.Hour+2*time.Second, rows-1)
+			sweep(3*time.Hour, 0)
+		})
+	}
+}
+
+// TestJanitorRowsStayUntilTheClockIsThereAgain: a key that holds nothing keeps its row until
+// its last decision is past: without it the key's clock would move back.
+func TestJanitorRowsStayUntilTheClockIsThereAgain(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	clock := new(conformance.Clock)
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+	j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
+	for _, p := range bed.Variants(10, time.Second) {
+		table := "pglimit_" + string(p.Algorithm)
+		clock.Set(1_000_000)
+		bed.Must(t)(l.AllowN(ctx, p, "k", 5))
+		clock.Set(10_000_000) // empty by now, and a block that is lifted again
+		if err := l.Block(ctx, p, "k", time.Second); err != nil {
+			t.Fatal(err)
+		}
+		bed.Must(t)(l.Allow(ctx, p, "k"))
+		if err := l.Unblock(ctx, p, "k"); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			at   int64
+			rows int
+		}{{9_999_999, 1}, {10_000_000, 0}} {
+			clock.Set(c.at)
+			bed.Exec(t, pool, "UPDATE "+table+" SET expires_at_us = 0")
+			bed.OK(j.Sweep(ctx))(t)
+			if n := count(t, pool, table); n != c.rows {
+				t.Errorf("%s: decided at 10 s, and at %d µs there are %d rows, want %d", bed.Variant(p), c.at, n, c.rows)
+			}
+		}
+	}
+}
+
+// TestViewsShowWhenAKeyIsEmpty: and not when the janitor looks.
+func TestViewsShowWhenAKeyIsEmpty(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	for _, p := range bed.Variants(10, time.Hour) {
+		l := bed.NewLimiter(t, pool, nil)
+		bed.Must(t)(l.AllowN(ctx, p, "k", 3))
+		r := bed.Must(t)(l.Check(ctx, p, "k", 0))
+		at := bed.Value[time.Time](t, pool, `SELECT empty_at FROM pglimit_`+string(p.Algorithm)+`_now WHERE policy = $1`, p.Name)
+		if off := at.Sub(r.At.Add(r.ResetAfter)).Abs(); off > time.Millisecond {
+			t.Errorf("%s: the view says %v, the limiter %v", bed.Variant(p), at, r.At.Add(r.ResetAfter))
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package migrate
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+func TestMigrateErrorsSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	wants := func(t *testing.T, err error, parts ...string) {
+		t.Helper()
+		if err == nil {
+			t.Fatal("no error")
+		}
+		for _, p := range append(parts, "pglimit: ") {
+			if !strings.Contains(err.Error(), p) {
+				t.Errorf("the error lacks %q: %v", p, err)
+			}
+		}
+	}
+	t.Run("schema missing", func(t *testing.T) {
+		t.Parallel()
+		pool := bed.Connect(t, bed.WithSearchPath(t, bed.EmptyDatabase(t), "nowhere"))
+		wants(t, migrations.Up(t.Context(), pool), "CREATE SCHEMA")
+		if all, err := migrations.Status(t.Context(), pool); err != nil || slices.ContainsFunc(all, func(m migrations.Migration) bool { return m.Applied }) {
+			t.Errorf("status: %v, %v", all, err)
+		}
+	})
+	t.Run("tables made by something else", func(t *testing.T) {
+		t.Parallel()
+		pool := bed.Connect(t, bed.EmptyDatabase(t))
+		bed.Exec(t, pool, `CREATE TABLE pglimit_gcra ()`)
+		wants(t, migrations.Up(t.Context(), pool), "pglimit_gcra", "already exists", "made by something else")
+		bed.Exec(t, pool, `DROP TABLE pglimit_gcra`)
+		bed.UpTo(t, pool, migrations.Latest, bed.AllUp) // the failed one left nothing behind
+	})
+	t.Run("something depends on a view", func(t *testing.T) {
+		t.Parallel()
+		pool := bed.NewPool(t)
+		bed.Exec(t, pool, `CREATE VIEW mine AS SELECT * FROM pglimit_gcra_now`)
+		steps, err := migrations.Down(t.Context(), pool, 0)
+		wants(t, err, "pglimit_gcra_now", "drop that first")
+		if len(steps) > 0 {
+			t.Errorf("undone were %s", bed.MigrationNames(steps))
+		}
+	})
+	t.Run("something depends on a table", func(t *testing.T) {
+		t.Parallel()
+		pool := bed.NewPool(t)
+		bed.Exec(t, pool, `CREATE VIEW mine AS SELECT * FROM pglimit_gcra`)
+		steps, err := migrations.Down(t.Context(), pool, 0)
+		wants(t, err, "pglimit_gcra", "drop that first")
+		if bed.MigrationNames(steps) != "3 views, 2 storage" {
+			t.Errorf("undone were %q", bed.MigrationNames(steps))
+		}
+	})
+	t.Run("a later release's tables", func(t *testing.T) {
+		t.Parallel()
+		pool := bed.NewPool(t)
+		bed.Exec(t, pool, `INSERT INTO `+migrations.VersionTable+` (version_id, is_applied) VALUES (99, true)`)
+		bed.UpTo(t, pool, migrations.Latest, "") // an older process starts beside newer ones
+		_, err := migrations.Down(t.Context(), pool, migrations.Previous)
+		wants(t, err, "does not know", "last known: 3")
+	})
+	t.Run("replica", func(t *testing.T) {
+		t.Parallel()
+		pool := bed.Connect(t, bed.EmptyDatabase(t), bed.Setting("default_transaction_read_only", "on"))
+		wants(t, migrations.Up(t.Context(), pool), "connect to the primary")
+	})
+	t.Run("no right", func(t *testing.T) {
+		t.Parallel()
+		address := bed.EmptyDatabase(t)
+		bed.Exec(t, bed.Connect(t, address), `REVOKE CREATE ON SCHEMA public FROM public`)
+		pool := bed.Connect(t, bed.RuntimeRole(t, address))
+		wants(t, migrations.Up(t.Context(), pool), "GRANT CREATE")
+	})
+}

@@ -1,0 +1,235 @@
+package migrate
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+func TestMigrateFunctionsUpAndDown(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := bed.NewPool(t)
+	tables := bed.Schema(t, pool)
+	steps, err := migrations.Functions.Down(ctx, pool, 0)
+	if err != nil || len(steps) > 0 {
+		t.Errorf("down at first: %s, %v", bed.MigrationNames(steps), err)
+	}
+	for range 2 {
+		if err := migrations.UpFunctions(ctx, pool); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made := bed.OwnSchema(t, pool)
+	if got := bed.Value[float64](t, pool, bed.LoginCall); got != 4 {
+		t.Errorf("%v remaining, want 4", got)
+	}
+	all, err := migrations.Functions.Status(ctx, pool)
+	if err != nil || len(all) == 0 || !all[len(all)-1].Applied {
+		t.Errorf("status: %+v, %v", all, err)
+	}
+	if tables != schemaWithout(t, pool, migrations.Functions.VersionTable()) {
+		t.Error("the functions' migration changed the tables")
+	}
+	if err := migrations.DownFunctions(ctx, pool); err != nil {
+		t.Fatal(err)
+	}
+	if left := bed.OwnSchema(t, pool); left != "" {
+		t.Errorf("down left:\n%s", left)
+	}
+	if level := bed.Value[float64](t, pool, `SELECT level FROM pglimit_token_bucket`); level != 1 {
+		t.Errorf("down changed what is counted: %v", level)
+	}
+	if err := migrations.UpFunctions(ctx, pool); err != nil {
+		t.Fatal(err)
+	}
+	if again := bed.OwnSchema(t, pool); again != made {
+		t.Errorf("up after down made:\n%s\nwant:\n%s", again, made)
+	}
+}
+
+func schemaWithout(t *testing.T, pool *pgxpool.Pool, relation string) string {
+	t.Helper()
+	var kept []string
+	for line := range strings.Lines(bed.Schema(t, pool)) {
+		if !strings.Contains(line, relation) {
+			kept = append(kept, line)
+		}
+	}
+	return strings.TrimSuffix(strings.Join(kept, ""), "\n")
+}
+
+// TestMigrateFunctionsAreReplaced: the text of a migration can run over functions of
+// another text, as the next release's does, and rights given on them stay.
+func TestMigrateFunctionsAreReplaced(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	want := bed.OwnSchema(t, pool)
+	bed.Exec(t, pool, `CREATE OR REPLACE FUNCTION pglimit.reset(algorithm text, name text, key text) RETURNS void LANGUAGE sql AS ''`)
+	bed.Exec(t, pool, `REVOKE EXECUTE ON FUNCTION pglimit.reset FROM public`)
+	if bed.OwnSchema(t, pool) == want {
+		t.Fatal("the change is not seen")
+	}
+	var text strings.Builder
+	if err := migrations.Functions.Print(&text, false); err != nil {
+		t.Fatal(err)
+	}
+	bed.Exec(t, pool, text.String())
+	if got := bed.OwnSchema(t, pool); got != want {
+		t.Errorf("run again it made:\n%s\nwant:\n%s", got, want)
+	}
+	if bed.Value[bool](t, pool, `SELECT proacl IS NULL FROM pg_proc WHERE oid = 'pglimit.reset'::regproc`) {
+		t.Error("the rights on a function were lost")
+	}
+}
+
+// TestMigrateFunctionsFindTheirTables: one set of functions in a database, bound
+// to the tables of one schema, whatever the caller's search_path.
+func TestMigrateFunctionsFindTheirTables(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	address := bed.EmptyDatabase(t)
+	public := bed.Connect(t, address)
+	bed.Exec(t, public, `CREATE SCHEMA "Odd-One"; CREATE SCHEMA decoy`)
+	odd := bed.Connect(t, bed.WithSearchPath(t, address, `"Odd-One"`))
+	err := migrations.UpFunctions(ctx, odd)
+	if err == nil || !strings.Contains(err.Error(), "make the tables first") {
+		t.Errorf("without tables: %v", err)
+	}
+	if left := bed.OwnSchema(t, odd); left != "" {
+		t.Errorf("without tables up left:\n%s", left)
+	}
+	bed.UpTo(t, odd, migrations.Latest, bed.AllUp)
+	if err := migrations.UpFunctions(ctx, odd); err != nil {
+		t.Fatal(err)
+	}
+	// Tables of the same name stand before the right ones in each way there is.
+	bed.Exec(t, public, `CREATE TABLE public.pglimit_token_bucket (); CREATE TABLE decoy.pglimit_token_bucket ();
+		CREATE FUNCTION decoy.floor(float8) RETURNS float8 LANGUAGE sql AS 'SELECT 0::float8'`)
+	for i, path := range []string{"decoy, public", `""`, "pg_temp, decoy, pg_catalog", `decoy, pglimit, "Odd-One"`} {
+		pool := bed.Connect(t, address, bed.Setting("search_path", path), func(c *pgxpool.Config) { c.MaxConns = 1 })
+		bed.Exec(t, pool, `CREATE TEMP TABLE pglimit_token_bucket ()`)
+		if got := bed.Value[float64](t, pool, bed.LoginCall); got > float64(4-i)+0.1 || got < float64(4-i) {
+			t.Errorf("search_path %s: %v remaining, want %d", path, got, 4-i)
+		}
+		if path == "decoy, public" && bed.Value[string](t, pool, `SHOW search_path`) != path {
+			t.Error("the caller's search_path changed")
+		}
+	}
+	bed.Exec(t, public, `DROP TABLE public.pglimit_token_bucket`)
+	bed.UpTo(t, public, migrations.Latest, bed.AllUp)
+	if err := migrations.UpFunctions(ctx, public); err == nil || !strings.Contains(err.Error(), "undo them there first") {
+		t.Errorf("a second set over other tables: %v", err)
+	}
+	if err := migrations.DownFunctions(ctx, public); err != nil || bed.OwnSchema(t, public) == "" {
+		t.Errorf("down where they are not on record: %v", err)
+	}
+}
+
+// TestMigrateFunctionsBesideTheTables: schema pglimit may be where the tables are.
+func TestMigrateFunctionsBesideTheTables(t *testing.T) {
+	t.Parallel()
+	address := bed.EmptyDatabase(t)
+	bed.Exec(t, bed.Connect(t, address), `CREATE SCHEMA pglimit`)
+	pool := bed.Connect(t, bed.WithSearchPath(t, address, "pglimit"))
+	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
+	tables := bed.Schema(t, pool)
+	if err := migrations.UpFunctions(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	if got := bed.Value[float64](t, pool, bed.LoginCall); got != 4 {
+		t.Errorf("%v remaining, want 4", got)
+	}
+	if err := migrations.DownFunctions(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	if got := schemaWithout(t, pool, migrations.Functions.VersionTable()); got != tables {
+		t.Errorf("down left:\n%s\nwant:\n%s", got, tables)
+	}
+}
+
+// TestMigrateFunctionsByOtherTools: printed, and in an application's goose folder.
+func TestMigrateFunctionsByOtherTools(t *testing.T) {
+	t.Parallel()
+	want := bed.OwnSchema(t, bed.FunctionsPool(t))
+	t.Run("print", func(t *testing.T) {
+		t.Parallel()
+		pool := bed.NewPool(t)
+		for _, down := range []bool{false, true} {
+			var text strings.Builder
+			if err := migrations.Functions.Print(&text, down); err != nil {
+				t.Fatal(err)
+			}
+			bed.Exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
+			if got := bed.OwnSchema(t, pool); got != map[bool]string{false: want}[down] {
+				t.Errorf("printed, down %v, made:\n%s", down, got)
+			}
+		}
+	})
+	t.Run("export", func(t *testing.T) {
+		t.Parallel()
+		pool := bed.Connect(t, bed.EmptyDatabase(t))
+		dir := appFolder(t)
+		export(t, dir, "00003_pglimit_tables.sql", "00004_pglimit_storage.sql", "00005_pglimit_views.sql")
+		files, err := migrations.Functions.Export(dir)
+		if err != nil || len(files) != 1 || filepath.Base(files[0]) != "00006_pglimit_functions.sql" {
+			t.Fatalf("exported %q, %v", files, err)
+		}
+		if again, err := migrations.Functions.Export(dir); err != nil || len(again) > 0 {
+			t.Errorf("the second export: %q, %v", again, err)
+		}
+		if _, err := appGoose(t, pool, dir).Up(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := bed.OwnSchema(t, pool); got != want {
+			t.Errorf("goose made:\n%s\nwant:\n%s", got, want)
+		}
+		if _, err := appGoose(t, pool, dir).DownTo(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if left := bed.OwnSchema(t, pool); left != "" {
+			t.Errorf("goose down left:\n%s", left)
+		}
+	})
+}
+
+// TestMigrateFunctionsAreGenerated: the migration holds the very text of the statements
+// that the library runs, but for its parameters.
+func TestMigrateFunctionsAreGenerated(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("../testdata/checkout/migrations/functions/00001_functions.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	argument := regexp.MustCompile(`sqlc\.n?arg\((\w+)\)`)
+	words := func(s string) string { return strings.Join(strings.Fields(strings.ToLower(s)), " ") }
+	all := words(string(data))
+	found := 0
+	for name, text := range bed.Statements(t) {
+		kind := ""
+		for _, k := range []string{"Take", "Get", "Fill", "Refund", "Block", "Unblock", "Reset", "Reserve", "Settle", "HoldsDue"} {
+			if strings.HasSuffix(name, k) && name != "LeakyBucketQueueReserve" {
+				kind = k
+			}
+		}
+		if kind == "" || strings.HasPrefix(name, "Lease") {
+			continue
+		}
+		found++
+		text = argument.ReplaceAllString(text, "ask.$1")
+		text = strings.NewReplacer("ask.commit", "''", "ask.lock_timeout", "''").Replace(text)
+		if !strings.Contains(all, strings.TrimSuffix(words(text), ";")) {
+			t.Errorf("%s is not in the migration as it is in queries/: run make generate", name)
+		}
+	}
+	if found != 61 { // nine kinds of seven algorithms, but a queue has no Refund, Reserve and Settle; and HoldsDue
+		t.Errorf("compared %d statements", found)
+	}
+}

@@ -1,0 +1,216 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+const ()
+
+func TestMigrateUpAndDown(t *testing.T) {
+	t.Parallel()
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	bed.StepsDown(t, pool, migrations.Previous, "") // nothing to undo
+	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
+	whole := bed.Schema(t, pool)
+	bed.UpTo(t, pool, migrations.Latest, "")
+	bed.StepsDown(t, pool, migrations.Previous, "3 views")
+	bed.StepsDown(t, pool, 1, "2 storage")
+	if strings.Contains(bed.Schema(t, pool), "fillfactor") {
+		t.Error("the storage settings are still there")
+	}
+	bed.UpTo(t, pool, 2, "2 storage")
+	bed.StepsDown(t, pool, 0, "2 storage, 1 tables")
+	if left := bed.Schema(t, pool); left != "" {
+		t.Errorf("down to 0 left:\n%s", left)
+	}
+	bed.StepsDown(t, pool, 0, "")
+	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
+	if again := bed.Schema(t, pool); again != whole {
+		t.Errorf("up after down made:\n%s\nwant:\n%s", again, whole)
+	}
+}
+
+func TestMigrateUpAndDownOnData(t *testing.T) {
+	t.Parallel()
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	bed.UpTo(t, pool, 1, "1 tables")
+	tables := bed.LimitTables(t, pool)
+	if called, failed := bed.CallStatements(t.Context(), pool, bed.NamesEndingIn("Take")); len(failed) > 0 || len(called) < len(tables) {
+		t.Fatalf("called %q: %v", called, failed)
+	}
+	data := bed.Contents(t, pool)
+	if strings.Contains(data, "no rows") {
+		t.Fatalf("a table is empty:\n%s", data)
+	}
+	check := func(after string) {
+		t.Helper()
+		if got := bed.Contents(t, pool); got != data {
+			t.Errorf("after %s the tables hold:\n%s\nwant:\n%s", after, got, data)
+		}
+	}
+	bed.UpTo(t, pool, migrations.Latest, "2 storage, 3 views")
+	check("up")
+	for _, table := range tables {
+		if n := bed.Value[int](t, pool, `SELECT count(*) FROM `+table+`_now WHERE level >= 0 AND updated_at <= clock_timestamp()`); n != 1 {
+			t.Errorf("the view of %s shows %d rows, want 1", table, n)
+		}
+	}
+	bed.UpTo(t, pool, migrations.Latest, "")
+	check("up with nothing to do")
+	bed.StepsDown(t, pool, 1, "3 views, 2 storage")
+	check("down to 1")
+	bed.UpTo(t, pool, migrations.Latest, "2 storage, 3 views")
+	check("up again")
+	bed.StepsDown(t, pool, 0, bed.AllDown)
+	if left := bed.Schema(t, pool); left != "" {
+		t.Errorf("down to 0 on data left:\n%s", left)
+	}
+}
+
+func TestMigrateStatus(t *testing.T) {
+	t.Parallel()
+	// Times are right in whatever zone the sessions are.
+	pool := bed.Connect(t, bed.EmptyDatabase(t), bed.Setting("TimeZone", "Australia/Lord_Howe"))
+	status := func() string {
+		t.Helper()
+		all, err := migrations.Status(t.Context(), pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text []string
+		for _, m := range all {
+			text = append(text, fmt.Sprint(m.Version, " ", m.Name, " ", m.Applied))
+			if m.Applied == m.AppliedAt.IsZero() {
+				t.Errorf("%s: applied %v, at %v", m.Name, m.Applied, m.AppliedAt)
+			}
+		}
+		return strings.Join(text, ", ")
+	}
+	if got := status(); got != "1 tables false, 2 storage false, 3 views false" {
+		t.Errorf("at first: %s", got)
+	}
+	if bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, migrations.VersionTable) {
+		t.Error("Status made the version table")
+	}
+	before := bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
+	bed.UpTo(t, pool, 2, "1 tables, 2 storage")
+	after := bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
+	if got := status(); got != "1 tables true, 2 storage true, 3 views false" {
+		t.Errorf("after two: %s", got)
+	}
+	all, err := migrations.Status(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all[:2] {
+		if m.AppliedAt.Before(before) || m.AppliedAt.After(after) {
+			t.Errorf("%s was applied at %v, want from %v to %v", m.Name, m.AppliedAt, before, after)
+		}
+	}
+}
+
+func TestMigrateNeedsOneConnection(t *testing.T) {
+	t.Parallel()
+	pool := bed.Connect(t, bed.EmptyDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 1 })
+	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
+	if _, err := migrations.Status(t.Context(), pool); err != nil {
+		t.Error(err)
+	}
+	bed.StepsDown(t, pool, 0, bed.AllDown)
+	if n := pool.Stat().AcquiredConns(); n != 0 {
+		t.Errorf("%d connections were not given back", n)
+	}
+}
+
+func TestMigrateUpFromManyAtOnce(t *testing.T) {
+	t.Parallel()
+	address := bed.EmptyDatabase(t)
+	const many = 8
+	var ran [many][]migrations.Step
+	var errs [many]error
+	var all sync.WaitGroup
+	for i := range many {
+		pool := bed.Connect(t, address)
+		all.Go(func() { ran[i], errs[i] = migrations.UpTo(t.Context(), pool, migrations.Latest) })
+	}
+	all.Wait()
+	var steps []migrations.Step
+	for i := range many {
+		if errs[i] != nil {
+			t.Errorf("the %d. of %d: %v", i+1, many, errs[i])
+		}
+		steps = append(steps, ran[i]...)
+	}
+	if bed.MigrationNames(steps) != bed.AllUp {
+		t.Errorf("together they ran %q, want %q", bed.MigrationNames(steps), bed.AllUp)
+	}
+	bed.CheckMigratedOnce(t, bed.Connect(t, address))
+}
+
+// TestMigrateUpInterrupted: a cancelled Up leaves neither half a migration nor its
+// lock behind.
+func TestMigrateUpInterrupted(t *testing.T) {
+	t.Parallel()
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	// A table of that name which is not committed yet makes Up wait half-way.
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := tx.Exec(t.Context(), `CREATE TABLE pglimit_gcra ()`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- migrations.Up(ctx, pool) }()
+	bed.AwaitBlocked(t, pool)
+	cancel()
+	if err := bed.Receive(t, ended, "Up's end"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled Up returned %v", err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := bed.Schema(t, pool); left != "" {
+		t.Errorf("a cancelled Up left:\n%s", left)
+	}
+	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
+}
+
+func TestMigrateSchemaOfItsOwn(t *testing.T) {
+	t.Parallel()
+	address := bed.EmptyDatabase(t)
+	public := bed.Connect(t, address)
+	bed.Exec(t, public, `CREATE SCHEMA limits; CREATE SCHEMA more`)
+	limits := bed.Connect(t, bed.WithSearchPath(t, address, "limits"))
+	more := bed.Connect(t, bed.WithSearchPath(t, address, "more,public"))
+
+	bed.UpTo(t, limits, migrations.Latest, bed.AllUp)
+	if left := bed.Schema(t, public); left != "" {
+		t.Errorf("up in a schema of its own made in public:\n%s", left)
+	}
+	bed.UpTo(t, more, migrations.Latest, bed.AllUp) // of the two schemas, the first
+	bed.UpTo(t, public, migrations.Latest, bed.AllUp)
+	for name, pool := range map[string]*pgxpool.Pool{"limits": limits, "more": more} {
+		called, failed := bed.CallStatements(t.Context(), pool, bed.EveryStatement)
+		if len(failed) > 0 {
+			t.Errorf("%s: of %q failed %v", name, called, failed)
+		}
+	}
+	bed.StepsDown(t, limits, 0, bed.AllDown)
+	if bed.Schema(t, limits) != "" || bed.Schema(t, more) == "" || bed.Schema(t, public) == "" {
+		t.Error("down in one schema did not keep to that schema")
+	}
+}

@@ -1,0 +1,292 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// states counts what statements failed with, by SQLSTATE, retried or not.
+type states struct {
+	mu    sync.Mutex
+	count map[string]int
+	first map[string]error
+}
+
+func (s *states) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (s *states) TraceQueryEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	s.note(data.Err)
+}
+
+func (s *states) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+
+func (s *states) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	s.note(data.Err)
+}
+
+func (s *states) TraceBatchEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
+	s.note(data.Err)
+}
+
+func (s *states) note(err error) {
+	var answer *pgconn.PgError
+	if !errors.As(err, &answer) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.count == nil {
+		s.count, s.first = map[string]int{}, map[string]error{}
+	}
+	s.count[answer.Code]++
+	if s.first[answer.Code] == nil {
+		s.first[answer.Code] = err
+	}
+}
+
+func (s *states) trace(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = s }
+
+// allows wants no statement to have failed but with these SQLSTATEs.
+func (s *states) allows(t *testing.T, codes ...string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for code, n := range s.count {
+		if !strings.Contains(strings.Join(codes, " "), code) {
+			t.Errorf("%d statements failed with %s, such as: %v", n, code, s.first[code])
+		}
+	}
+}
+
+// TestMigrateDownGivesWay: a transaction holds a lock that Down needs, and then needs one
+// that Down has taken by then. It goes on; Down comes after it.
+func TestMigrateDownGivesWay(t *testing.T) {
+	t.Parallel()
+	take := func(key string, a limiter.Algorithm) func(context.Context, *limiter.Limiter, pgx.Tx) error {
+		p := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: time.Hour}
+		return func(ctx context.Context, l *limiter.Limiter, tx pgx.Tx) error {
+			_, err := l.InTx(tx).Allow(ctx, p, key)
+			return err
+		}
+	}
+	read := func(view string) func(context.Context, *limiter.Limiter, pgx.Tx) error {
+		return func(ctx context.Context, _ *limiter.Limiter, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `SELECT * FROM `+view)
+			return err
+		}
+	}
+	for name, c := range map[string]struct {
+		to    int64
+		steps [3]func(context.Context, *limiter.Limiter, pgx.Tx) error // the first before Down
+	}{
+		"tables": {0, [3]func(context.Context, *limiter.Limiter, pgx.Tx) error{
+			take("k", limiter.GCRA), take("k", limiter.LeakyBucket), take("k", limiter.SlidingWindowLog)}},
+		"views": {2, [3]func(context.Context, *limiter.Limiter, pgx.Tx) error{
+			read("pglimit_gcra_now"), read("pglimit_leaky_bucket_now"), read("pglimit_sliding_window_log_now")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := bed.NewDatabase(t)
+			seen := new(states)
+			pool, other := bed.Connect(t, address, seen.trace), bed.Connect(t, address)
+			l := bed.NewLimiter(t, pool, nil)
+			tx, err := pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(context.WithoutCancel(t.Context()))
+			ended := make(chan error, 1)
+			for i, step := range c.steps {
+				if err := step(t.Context(), l, tx); err != nil {
+					t.Fatalf("step %d: %v", i, err)
+				}
+				if i == 0 {
+					go func() {
+						_, err := migrations.Down(t.Context(), other, c.to)
+						ended <- err
+					}()
+					bed.AwaitBlocked(t, pool)
+				}
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := bed.Receive(t, ended, "Down's end"); err != nil {
+				t.Errorf("Down: %v", err)
+			}
+			seen.allows(t)
+			p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}
+			if _, err := l.Allow(t.Context(), p, "k"); c.to == 0 && !errors.Is(err, limiter.ErrNotMigrated) {
+				t.Errorf("after Down: %v", err)
+			}
+		})
+	}
+}
+
+// TestMigrateDownUnderTraffic takes the tables away from callers and gives them back. No
+// statement of theirs meets a deadlock.
+func TestMigrateDownUnderTraffic(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	seen := new(states)
+	pool, other := bed.Connect(t, address, seen.trace, func(c *pgxpool.Config) { c.MaxConns = 16 }), bed.Connect(t, address)
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1, BreakAfter: -1})
+	policies := bed.Variants(1e9, time.Hour)
+	ctx, stop := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	for i := range 6 {
+		p, q := policies[i%len(policies)], policies[(i+5)%len(policies)]
+		if p.Algorithm == limiter.LeakyBucketQueue {
+			p = policies[0]
+		}
+		callers.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				key := fmt.Sprint(n % 4)
+				var err error
+				switch n % 4 {
+				case 0:
+					var hold limiter.Hold
+					if hold, err = l.Reserve(ctx, p.Ask(key, 1), time.Minute); err == nil {
+						_, err = l.Settle(ctx, hold.ID, 1)
+					}
+				case 1:
+					_, err = l.AllowAll(ctx, p.Ask(key, 1), q.Ask(key, 1))
+				case 2:
+					err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+						_, err := l.InTx(tx).Allow(ctx, p, fmt.Sprint("tx ", i))
+						if err == nil {
+							_, err = l.InTx(tx).Reserve(ctx, p.Ask(fmt.Sprint("tx ", i), 1), time.Minute)
+						}
+						return err
+					})
+				case 3:
+					_, err = pool.Exec(ctx, `SELECT * FROM pglimit_token_bucket_now, pglimit_gcra_now`)
+				}
+				var answer *pgconn.PgError
+				if err != nil && ctx.Err() == nil && !errors.Is(err, limiter.ErrNotMigrated) && !errors.Is(err, limiter.ErrNoHold) && !(errors.As(err, &answer) && answer.Code == "42P01") {
+					t.Errorf("a caller got %v", err)
+				}
+			}
+		})
+	}
+	defer callers.Wait()
+	defer stop()
+	for round := range 5 {
+		if _, err := migrations.Down(t.Context(), other, 0); err != nil {
+			t.Errorf("round %d: Down: %v", round, err)
+		}
+		if err := migrations.Up(t.Context(), other); err != nil {
+			t.Fatalf("round %d: Up: %v", round, err)
+		}
+		bed.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
+			var n int
+			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_hold`).Scan(&n)
+			return n > 20, err
+		})
+	}
+	stop()
+	callers.Wait()
+	seen.allows(t, "42P01", "57014", "55P03")
+}
+
+// TestMigrateFunctionsDownUnderTraffic is the same for the SQL functions.
+func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	seen := new(states)
+	pool, other := bed.Connect(t, address, seen.trace), bed.Connect(t, address)
+	ctx, stop := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	for i := range 4 {
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				_ = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, `SELECT * FROM pglimit.token_bucket('p', $1, limit_units => 1e9, period_s => 60)`, fmt.Sprint(i))
+					if err == nil {
+						_, err = tx.Exec(ctx, `SELECT * FROM pglimit.reserve('gcra', 'p', $1, limit_units => 1e9, period_s => 60, ttl_s => 60)`, fmt.Sprint(i))
+					}
+					return err
+				})
+			}
+		})
+	}
+	defer callers.Wait()
+	defer stop()
+	for round := range 5 {
+		if err := migrations.UpFunctions(t.Context(), other); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		before := bed.Value[int](t, other, `SELECT count(*) FROM pglimit_hold`)
+		bed.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
+			var n int
+			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_hold`).Scan(&n)
+			return n > before+20, err
+		})
+		if err := migrations.DownFunctions(t.Context(), other); err != nil {
+			t.Errorf("round %d: %v", round, err)
+		}
+	}
+	stop()
+	callers.Wait()
+	seen.allows(t, "42883", "3F000", "57014")
+}
+
+// TestMigrateDownGivesUp: a transaction keeps its locks. Down says what to do; nothing
+// has changed, and callers were served meanwhile.
+func TestMigrateDownGivesUp(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool, other := bed.Connect(t, address), bed.Connect(t, address)
+	l := bed.NewLimiter(t, pool, nil)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1e9, Period: time.Hour}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := l.InTx(tx).Allow(t.Context(), p, "kept"); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := migrations.Down(t.Context(), other, 0)
+		ended <- err
+	}()
+	bed.AwaitBlocked(t, pool)
+	served := 0
+	for ; len(ended) == 0; served++ {
+		if _, err := l.Allow(t.Context(), p, "k"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = <-ended
+	if err == nil || !strings.Contains(err.Error(), "55P03") || !strings.Contains(err.Error(), "end it, or stop the traffic, and run this again") {
+		t.Errorf("Down: %v", err)
+	}
+	if served == 0 {
+		t.Error("nobody was served")
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := bed.Value[int](t, other, `SELECT count(*) FROM pglimit_token_bucket WHERE key = 'kept' AND level = 1`); n != 1 {
+		t.Errorf("%d rows are left of the transaction that went on, want 1", n)
+	}
+}

@@ -1,0 +1,48 @@
+package reserve
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestReserveExpiredComeBackToAllowAll before it denies, and a block that it has started
+// for want of them is lifted.
+func TestReserveExpiredComeBackToAllowAll(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	l, other, at := bed.SettableOn(t, pool)
+	for _, p := range bed.Holdable() {
+		p.BlockFor = time.Minute
+		p.Period = 1000 * time.Hour
+		q := p
+		q.Name += "-q"
+		at(0)
+		for _, key := range []string{"a", "b"} {
+			bed.Reserve(t, l, p.Ask(key, 8), time.Second)
+			bed.Reserve(t, l, q.Ask(key, 8), time.Second)
+		}
+		at(time.Second)
+		for key, ask := range map[string]func(...limiter.Ask) (limiter.Results, error){
+			"a": func(asks ...limiter.Ask) (limiter.Results, error) { return other.AllowAll(ctx, asks...) },
+			"b": func(asks ...limiter.Ask) (limiter.Results, error) {
+				return bed.InTxOf(t, pool, other, func(tx *limiter.Tx) (limiter.Results, error) { return tx.AllowAll(ctx, asks...) })
+			},
+		} {
+			all, err := ask(p.Ask(key, 5), q.Ask(key, 5))
+			if err != nil || !all.Allowed || !bed.Near(bed.Level(t, l, p, key), 5) || !bed.Near(bed.Level(t, l, q, key), 5) {
+				t.Errorf("%s, key %s: %+v, %v", bed.Variant(p), key, all, err)
+			}
+		}
+	}
+	ask := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}.Ask("k", 1)
+	ask.IdempotencyKey = "1"
+	if _, err := l.AllowAll(ctx, ask); !errors.Is(err, limiter.ErrUnsupported) {
+		t.Errorf("with an idempotency key: %v", err)
+	}
+}

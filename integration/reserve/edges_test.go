@@ -1,0 +1,315 @@
+package reserve
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/janitor"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestReserveAtTheEpoch: a test's clock may well stand at 0.
+func TestReserveAtTheEpoch(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{Now: func() time.Time { return time.Unix(0, 0) }})
+	for _, p := range bed.Holdable() {
+		h := bed.Reserve(t, l, p.Ask("k", 4), time.Minute)
+		again := p.Ask("k", 3)
+		again.IdempotencyKey = "order 1"
+		bed.Reserve(t, l, again, time.Minute)
+		if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); r.Level != 7 || h.Expires != time.Unix(60, 0) {
+			t.Errorf("%s: level %v, expires %v", bed.Variant(p), r.Level, h.Expires)
+		}
+	}
+}
+
+// TestReserveDenialOutlastsFailedReaping: where holds cannot be looked for, a denial is
+// one all the same, and no reason to fail open.
+func TestReserveDenialOutlastsFailedReaping(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
+	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
+	bed.Exec(t, pool, "ALTER TABLE pglimit_hold RENAME TO elsewhere")
+	for what, ask := range map[string]func() (limiter.Result, error){
+		"allow": func() (limiter.Result, error) { return l.Allow(ctx, p, "k") },
+		"up to": func() (limiter.Result, error) { return l.AllowUpTo(ctx, p, "k", 2) },
+		"check": func() (limiter.Result, error) { return l.Check(ctx, p, "k", 1) },
+		"all": func() (limiter.Result, error) {
+			all, err := l.AllowAll(ctx, p.Ask("k", 1), p.Ask("other", 1))
+			if err != nil {
+				return limiter.Result{}, err
+			}
+			return all.Each[0], err
+		},
+	} {
+		if r, err := ask(); err != nil || r.Allowed || r.Source != limiter.SourceDatabase || r.Reason != limiter.ReasonLimit {
+			t.Errorf("%s: %+v, %v", what, r, err)
+		}
+	}
+	// In a transaction the failed statement is the caller's to know of.
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	if r, err := l.InTx(tx).AllowN(ctx, p, "k", 3); !errors.Is(err, limiter.ErrNotMigrated) {
+		t.Errorf("in a transaction: %+v, %v", r, err)
+	}
+}
+
+// TestReserveCheckWritesNothingWhereItMustNot: a Check in a transaction locks no hold, and
+// neither a transaction nor a server that only reads fails it.
+func TestReserveCheckWritesNothingWhereItMustNot(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	url := bed.NewDatabase(t)
+	pool := bed.Connect(t, url)
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	config := &limiter.Config{Now: func() time.Time { return at }}
+	l := bed.NewLimiter(t, pool, config)
+	readOnly := bed.NewLimiter(t, bed.Connect(t, url, bed.Setting("default_transaction_read_only", "on")), config)
+	for _, p := range bed.Holdable() {
+		p.Period = 1000 * time.Hour
+		bed.Reserve(t, l, p.Ask("k", 10), time.Second)
+		at = at.Add(time.Second)
+		if r, err := readOnly.Check(ctx, p, "k", 1); err != nil || r.Allowed {
+			t.Errorf("%s: where one only reads: %+v, %v", bed.Variant(p), r, err)
+		}
+		for _, mode := range []pgx.TxAccessMode{pgx.ReadOnly, pgx.ReadWrite} {
+			tx := bed.Begin(t, pool, pgx.TxOptions{AccessMode: mode})
+			if r, err := l.InTx(tx).Check(ctx, p, "k", 1); err != nil || r.Allowed {
+				t.Errorf("%s: in a transaction, %s: %+v, %v", bed.Variant(p), mode, r, err)
+			}
+			bed.Exec(t, pool, "SELECT FROM pglimit_hold WHERE policy = $1 FOR UPDATE NOWAIT", p.Name)
+			if err := tx.Rollback(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r := bed.Must(t)(l.Check(ctx, p, "k", 1)); !r.Allowed || r.Level != 0 {
+			t.Errorf("%s: %+v", bed.Variant(p), r)
+		}
+	}
+}
+
+// TestReserveManyExpiredComeBackAtOnce, as many as an ask takes, and though those
+// that expired first have nothing left to give back.
+func TestReserveManyExpiredComeBackAtOnce(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	l, other, at := settable(t)
+	for _, a := range []limiter.Algorithm{limiter.FixedWindow, limiter.TokenBucket} {
+		p := limiter.Policy{Name: "p", Algorithm: a, Limit: 130, Period: 1000 * time.Hour}
+		at(0)
+		for range 130 {
+			bed.Reserve(t, l, p.Ask("k", 1), time.Second)
+			bed.Reserve(t, l, p.Ask("other", 1), time.Second)
+		}
+		at(time.Second)
+		if r := bed.Must(t)(other.AllowN(ctx, p, "k", 129)); !r.Allowed {
+			t.Errorf("%s: %+v", a, r)
+		}
+		if all := bed.MustAll(t)(l.AllowAll(ctx, p.Ask("other", 129), p.Ask("third", 1))); !all.Allowed {
+			t.Errorf("%s: %+v", a, all)
+		}
+	}
+	p := limiter.Policy{Name: "leaked", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Second, Burst: 130}
+	at(0)
+	for range 110 {
+		bed.Reserve(t, l, p.Ask("k", 1), time.Second)
+	}
+	at(2 * time.Second) // of each 1 has leaked, of all together 2
+	bed.Reserve(t, l, p.Ask("k", 20), time.Second)
+	at(3 * time.Second)
+	if r := bed.Must(t)(other.AllowN(ctx, p, "k", 10)); !r.Allowed {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestReserveReapingForgetsTheDenial that this process remembers.
+func TestReserveReapingForgetsTheDenial(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{Now: func() time.Time { return at }, DenyCacheTTL: time.Hour})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
+	bed.Reserve(t, l, p.Ask("k", 10), time.Second)
+	if r := bed.Must(t)(l.AllowN(ctx, p, "k", 5)); r.Allowed {
+		t.Fatalf("%+v", r)
+	}
+	at = at.Add(time.Second)
+	bed.Must(t)(l.AllowN(ctx, p, "k", 2)) // which the denial of 5 does not answer
+	if r := bed.Must(t)(l.AllowN(ctx, p, "k", 5)); !r.Allowed {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestSettleOverdraftOutlivesTheJanitor, also under a slower plan than the hold's or
+// after one: a row stays for as long as anything is in it.
+func TestSettleOverdraftOutlivesTheJanitor(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	now := func() time.Time { return at }
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: now, DenyCacheTTL: -1})
+	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now})
+	for _, a := range []limiter.Algorithm{limiter.LeakyBucket, limiter.TokenBucket, limiter.GCRA} {
+		for _, order := range []string{"slower before", "slower after", "twice"} {
+			fast := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: time.Second}
+			slow := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: 10 * time.Hour}
+			began := at
+			hold, key := bed.Reserve(t, l, fast.Ask(order, 1), time.Hour), order
+			if order == "slower before" {
+				bed.Must(t)(l.Allow(ctx, slow, key))
+			}
+			bed.Must(t)(l.Settle(ctx, hold.ID, 1e6))
+			if order == "twice" {
+				bed.Must(t)(l.Settle(ctx, reserveAfter(t, l, fast, key), 1e6))
+			}
+			if order != "slower before" {
+				bed.Must(t)(l.Allow(ctx, slow, key))
+			}
+			at = began.Add(20 * 365 * 24 * time.Hour)
+			if _, err := j.Sweep(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if r := bed.Must(t)(l.Check(ctx, slow, key, 1)); r.Allowed || r.Level < 1e6-20*365*24-100 {
+				t.Errorf("%s, %s: %+v", a, order, r)
+			}
+		}
+	}
+}
+
+// reserveAfter makes a hold on a key that is overdrawn, before it is.
+func reserveAfter(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) string {
+	t.Helper()
+	bed.Must(t)(l.Refund(context.Background(), p, key, 1e6))
+	return bed.Reserve(t, l, p.Ask(key, 1), time.Hour).ID
+}
+
+// TestSettleAfterResetAndBlock: a row that only a block made is none to go by, and
+// what was spent is counted under the hold's own policy.
+func TestSettleAfterResetAndBlock(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	l, _, at := settable(t)
+	memory := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC) }})
+	for _, p := range bed.Holdable() {
+		p.Period = 1000 * time.Hour
+		for where, l := range map[string]*limiter.Limiter{"SQL": l, "memory": memory} {
+			at(0)
+			first, second := bed.Reserve(t, l, p.Ask("k", 4), time.Hour), bed.Reserve(t, l, p.Ask("k", 4), time.Hour)
+			if err := errors.Join(l.Reset(ctx, p, "k"), l.Block(ctx, p, "k", time.Minute), l.Unblock(ctx, p, "k")); err != nil {
+				t.Fatal(err)
+			}
+			for i, id := range []string{first.ID, second.ID} {
+				at(time.Duration(i+1) * time.Second)
+				r := bed.Must(t)(l.Settle(ctx, id, 3))
+				if want := 3 * float64(i+1); !bed.Near(r.Level, want) || !bed.Near(bed.Level(t, l, p, "k"), want) {
+					t.Errorf("%s, %s: level %v, of %v", bed.Variant(p), where, r.Level, want)
+				}
+			}
+		}
+	}
+}
+
+// TestSettleReturnsTheLevel of a key whose plan has grown since, whether the Settle
+// changes something or not.
+func TestSettleReturnsTheLevel(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	l, _, at := settable(t)
+	for _, p := range bed.Holdable() {
+		p.Period = 1000 * time.Hour
+		at(0)
+		h := bed.Reserve(t, l, p.Ask("k", 4), time.Hour)
+		larger := p
+		larger.Limit = 30
+		bed.Must(t)(l.AllowN(ctx, larger, "k", 20))
+		for range 2 {
+			if r := bed.Must(t)(l.Settle(ctx, h.ID, 4)); !bed.Near(r.Level, 24) {
+				t.Errorf("%s: %+v", bed.Variant(p), r)
+			}
+		}
+	}
+}
+
+// TestReserveLeavesAnotherPeriodsWindowAlone: the window before is another one if the
+// period is.
+func TestReserveLeavesAnotherPeriodsWindowAlone(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	l, _, at := settable(t)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowCounter, Limit: 10, Period: 10 * time.Second}
+	longer := p
+	longer.Period = 30 * time.Second
+	at(15 * time.Second) // of a window from 10 to 20
+	h := bed.Reserve(t, l, p.Ask("k", 10), time.Hour)
+	at(35 * time.Second)
+	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
+	at(41 * time.Second)
+	bed.Must(t)(l.Allow(ctx, p, "k")) // in a window from 40 to 50, which is one of the longer policy then
+	bed.Must(t)(l.Allow(ctx, longer, "k"))
+	before := bed.Level(t, l, longer, "k")
+	if err := l.Cancel(ctx, h.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := bed.Level(t, l, longer, "k"); got != before {
+		t.Errorf("level %v, before the cancel %v", got, before)
+	}
+}
+
+// TestReserveReapingLiftsTheDenialsBlock, and no other: what was denied for an expired
+// hold is granted after all, and starts no block.
+func TestReserveReapingLiftsTheDenialsBlock(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	config := &limiter.Config{Now: func() time.Time { return at }, DenyCacheTTL: -1}
+	for where, l := range map[string]*limiter.Limiter{"SQL": bed.NewLimiter(t, pool, config), "memory": limiter.NewMemory(config)} {
+		for _, p := range bed.Holdable() {
+			p.Period, p.BlockFor = 1000*time.Hour, time.Hour
+			for _, key := range []string{"one", "all"} {
+				bed.Reserve(t, l, p.Ask(key, 10), time.Second)
+			}
+			at = at.Add(time.Second)
+			if r := bed.Must(t)(l.AllowN(ctx, p, "one", 9)); !r.Allowed {
+				t.Errorf("%s, %s: %+v", bed.Variant(p), where, r)
+			}
+			if all := bed.MustAll(t)(l.AllowAll(ctx, p.Ask("all", 9), p.Ask("other", 1))); !all.Allowed {
+				t.Errorf("%s, %s: %+v", bed.Variant(p), where, all)
+			}
+			for range 2 {
+				if r := bed.Must(t)(l.AllowN(ctx, p, "one", 9)); r.Allowed || r.RetryAfter < time.Hour {
+					t.Errorf("%s, %s: %+v", bed.Variant(p), where, r)
+				}
+			}
+		}
+	}
+	// The block that ends at a moment is lifted, not one that ends at another.
+	blocked := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: func() time.Time { return blocked }})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
+	if err := l.Block(ctx, p, "k", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	until := blocked.Add(time.Minute).UnixMicro()
+	for _, lift := range []int64{until - 1, until + 1, until} {
+		if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); r.Allowed {
+			t.Errorf("%d is lifted with another", until)
+		}
+		if err := db.New().TokenBucketUnblock(ctx, pool, db.TokenBucketUnblockParams{Policy: "p", Key: "k", UntilUs: lift}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); !r.Allowed {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,140 @@
+package reserve
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestSettleAfterAReset: what was spent counts in the window that runs now, which has
+// another end; and none of it once the hold's own would be over.
+func TestSettleAfterAReset(t *testing.T) {
+	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
+		ctx := context.Background()
+		for _, p := range bed.Variants(100, time.Hour) {
+			if p.Algorithm == limiter.LeakyBucketQueue {
+				continue
+			}
+			clock.Set(0)
+			first := bed.OK(l.Reserve(ctx, p.Ask("k", 40), 3*time.Hour))(t)
+			late := bed.OK(l.Reserve(ctx, p.Ask("k", 30), 3*time.Hour))(t)
+			if err := l.Reset(ctx, p, "k"); err != nil {
+				t.Fatal(err)
+			}
+			clock.Set(1)
+			bed.Must(t)(l.Allow(ctx, p, "k"))
+			if r := bed.Must(t)(l.Settle(ctx, first.ID, 40)); !bed.Near(r.Level, 41) {
+				t.Errorf("%s: after Reset, Allow and Settle of 40: level %v", bed.Variant(p), r.Level)
+			}
+			if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); !bed.Near(r.Level, 41) {
+				t.Errorf("%s: then %v", bed.Variant(p), r.Level)
+			}
+			if p.Algorithm != limiter.FixedWindow {
+				continue
+			}
+			clock.Set(time.Hour.Microseconds())
+			if r := bed.Must(t)(l.Settle(ctx, late.ID, 30)); r.Level > 41 {
+				t.Errorf("%s: the hold's window is over, and %v count", bed.Variant(p), r.Level)
+			}
+		}
+	})
+}
+
+// TestIdempotencyKeyIsFreedWithItsReservation: a hold that was cancelled or has expired came
+// to nothing, and its key makes another; one that was settled did not.
+func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
+	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
+		ctx := context.Background()
+		for _, p := range bed.Variants(100, 1000*time.Hour) {
+			if p.Algorithm == limiter.LeakyBucketQueue {
+				continue
+			}
+			clock.Set(0)
+			reserve := func(id string) limiter.Hold {
+				t.Helper()
+				ask := p.Ask("k", 60)
+				ask.IdempotencyKey = id
+				return bed.OK(l.Reserve(ctx, ask, time.Minute))(t)
+			}
+			cancelled := reserve("a")
+			if again := reserve("a"); again.ID != cancelled.ID || !again.Result.Replayed {
+				t.Errorf("%s: asked again: %+v", bed.Variant(p), again)
+			}
+			if err := l.Cancel(ctx, cancelled.ID); err != nil {
+				t.Fatal(err)
+			}
+			expires := reserve("a")
+			if expires.ID == cancelled.ID || expires.Result.Replayed || !bed.Near(expires.Result.Level, 60) {
+				t.Errorf("%s: after Cancel: %+v", bed.Variant(p), expires)
+			}
+			clock.Set((time.Minute - time.Microsecond).Microseconds())
+			if again := reserve("a"); again.ID != expires.ID {
+				t.Errorf("%s: a microsecond before its end: %+v", bed.Variant(p), again)
+			}
+			clock.Set(time.Minute.Microseconds()) // nobody has given it back yet
+			third := reserve("a")
+			if third.ID == expires.ID || third.Result.Replayed || !third.Result.Allowed || !bed.Near(third.Result.Level, 60) {
+				t.Errorf("%s: after its end: %+v", bed.Variant(p), third)
+			}
+			bed.Must(t)(l.Settle(ctx, third.ID, 10))
+			if again := reserve("a"); again.ID != third.ID || !again.Result.Replayed {
+				t.Errorf("%s: after Settle: %+v", bed.Variant(p), again)
+			}
+		}
+	})
+}
+
+// TestUsageIsOfOneMoment: Refund and Undo of a key without a row, a Settle that
+// changes nothing and a Statement send one statement each.
+func TestUsageIsOfOneMoment(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	trace := new(bed.Sent)
+	pool := bed.Connect(t, bed.NewDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = trace })
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: new(conformance.Clock).Now, DenyCacheTTL: -1})
+	for _, p := range bed.Variants(100, time.Hour) {
+		if p.Algorithm == limiter.LeakyBucketQueue {
+			continue
+		}
+		once := func(what string, f func()) {
+			t.Helper()
+			trace.Args = nil
+			f()
+			if n := len(trace.Args); n != 1 {
+				t.Errorf("%s: %s sent %d statements", bed.Variant(p), what, n)
+			}
+		}
+		granted := bed.Must(t)(l.AllowN(ctx, p, "gone", 5))
+		if err := l.Reset(ctx, p, "gone"); err != nil {
+			t.Fatal(err)
+		}
+		hold := bed.OK(l.Reserve(ctx, p.Ask("k", 10), time.Hour))(t)
+		bed.Must(t)(l.Settle(ctx, hold.ID, 10))
+		once("Refund", func() {
+			if r := bed.Must(t)(l.Refund(ctx, p, "nothing", 5)); r.Granted != 0 || r.Level != 0 || r.Remaining != 100 {
+				t.Errorf("%s: a Refund of nothing: %+v", bed.Variant(p), r)
+			}
+		})
+		once("Undo", func() {
+			if r := bed.Must(t)(l.Undo(ctx, p, "gone", granted)); r.Granted != 0 || r.Remaining != 100 {
+				t.Errorf("%s: an Undo of nothing: %+v", bed.Variant(p), r)
+			}
+		})
+		once("Settle", func() {
+			if r := bed.Must(t)(l.Settle(ctx, hold.ID, 10)); !r.Replayed || !bed.Near(r.Level, 10) {
+				t.Errorf("%s: settled again: %+v", bed.Variant(p), r)
+			}
+		})
+		once("Statement", func() {
+			if s := bed.OK(l.Statement(ctx, p, "k"))(t); !bed.Near(s.Spent, 10) || s.Holds != 0 {
+				t.Errorf("%s: %+v", bed.Variant(p), s)
+			}
+		})
+	}
+}

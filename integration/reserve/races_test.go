@@ -1,0 +1,355 @@
+package reserve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/janitor"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestReserveFreedByTheResetThatWaited: a Reserve that had the key's row when the Reset
+// came is forgotten with the row, and has nothing to give back to others' cost.
+func TestReserveFreedByTheResetThatWaited(t *testing.T) {
+	t.Parallel()
+	for _, p := range bed.Holdable() {
+		p.Period = 1000 * time.Hour
+		for _, inTx := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, in a transaction: %v", bed.Variant(p), inTx), func(t *testing.T) {
+				t.Parallel()
+				ctx := context.Background()
+				pool := bed.NewPool(t)
+				l := bed.NewLimiter(t, pool, nil)
+				bed.Must(t)(l.Allow(ctx, p, "k"))
+				reserving := bed.Begin(t, pool, pgx.TxOptions{})
+				h := bed.Reserve(t, l.InTx(reserving), p.Ask("k", 5), time.Hour)
+				done := make(chan error, 1)
+				go func() {
+					if !inTx {
+						done <- l.Reset(ctx, p, "k")
+						return
+					}
+					done <- pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return l.InTx(tx).Reset(ctx, p, "k") })
+				}()
+				bed.Eventually(t, "the reset waits for the row", func(ctx context.Context) (bool, error) {
+					n, err := bed.Blocked(ctx, pool)
+					return n == 1, err
+				})
+				if err := errors.Join(reserving.Commit(ctx), <-done); err != nil {
+					t.Fatal(err)
+				}
+				bed.Must(t)(l.AllowN(ctx, p, "k", 10))
+				if err := l.Cancel(ctx, h.ID); err != nil || !bed.Near(bed.Level(t, l, p, "k"), 10) {
+					t.Errorf("level %v after the cancel, %v: units can pass twice", bed.Level(t, l, p, "k"), err)
+				}
+			})
+		}
+	}
+}
+
+// TestReserveEndsOnce: of many that end a hold at once, by all ways there are, one
+// does, and the key shows it once.
+func TestReserveEndsOnce(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 32 })
+	var at atomic.Int64
+	at.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
+	now := func() time.Time { return time.UnixMicro(at.Load()) }
+	l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: -1, Now: now, DenyCacheTTL: -1})
+	for _, p := range bed.Holdable() {
+		p.Period, p.Limit = 1000*time.Hour, 100
+		for round := range 4 {
+			key := fmt.Sprint("k", round)
+			bed.Must(t)(l.AllowN(ctx, p, key, 50))
+			h := bed.Reserve(t, l, p.Ask(key, 20), time.Second)
+			expired := round%2 == 1
+			if expired {
+				at.Add(time.Second.Microseconds())
+			}
+			var mu sync.Mutex
+			settled := map[float64]int{} // by units: how many were not told of another's
+			cancelled, ended := 0, 0
+			var wg sync.WaitGroup
+			for i := range 32 {
+				units := float64(1 + i%3)
+				settle := func(s bed.HoldVerbs) (bool, error) {
+					r, err := s.Settle(ctx, h.ID, units)
+					return !r.Replayed, err
+				}
+				wg.Go(func() {
+					var err error
+					first := false
+					switch i % 4 {
+					case 0:
+						first, err = settle(l)
+					case 1:
+						err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { first, err = settle(l.InTx(tx)); return err })
+					case 2:
+						err = l.Cancel(ctx, h.ID)
+					case 3:
+						_, err = l.AllowN(ctx, p, key, 99) // gives an expired hold back
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case errors.Is(err, limiter.ErrHoldEnded):
+						ended++
+					case err != nil:
+						t.Errorf("%v", err)
+					case i%4 < 2 && first:
+						settled[units]++
+					case i%4 == 2:
+						cancelled++
+					}
+				})
+			}
+			wg.Wait()
+			all := 0
+			want := 50.0
+			for units, n := range settled {
+				all += n
+				want += units
+			}
+			// Either one settled and all others are told, or none did.
+			if all > 1 || all == 0 && cancelled == 0 || all == 1 && !expired && cancelled > 0 {
+				t.Errorf("%s: settled %v, cancelled %d, told that it had ended %d", bed.Variant(p), settled, cancelled, ended)
+			}
+			if got := bed.Level(t, l, p, key); !bed.Near(got, want) {
+				t.Errorf("%s: level %v, want %v: settled %v, cancelled %d", bed.Variant(p), got, want, settled, cancelled)
+			}
+		}
+	}
+}
+
+// TestReserveStorm: whoever does what to a few keys at once, in which order and
+// way ever, what the keys hold in the end is what was spent and is held, to the
+// unit, it was never more than the limit, and nobody deadlocked.
+func TestReserveStorm(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	for i, w := range bed.Ways(t, address, false)[:3] {
+		t.Run(w.Name, func(t *testing.T) {
+			t.Parallel()
+			pool := bed.Connect(t, address)
+			s := holdStorm{w: w, pool: pool, keys: []string{"a", "b", "c"}}
+			for _, p := range bed.Holdable() {
+				p.Name, p.Limit, p.Period = fmt.Sprintf("%s-%d", p.Name, i), 25, 100_000*time.Hour
+				p.Tick = 0
+				s.policies = append(s.policies, p)
+			}
+			s.run(t)
+		})
+	}
+	t.Cleanup(func() {
+		conn := bed.ConnectOnce(t, address)
+		var n int
+		if err := conn.QueryRow(context.Background(), "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&n); err != nil || n != 0 {
+			t.Errorf("%d deadlocks, %v", n, err)
+		}
+	})
+}
+
+// holdStorm is what many callers do at once to a few keys, and what of it was admitted.
+type holdStorm struct {
+	w        bed.Way
+	pool     *pgxpool.Pool
+	policies []limiter.Policy
+	keys     []string
+
+	mu     sync.Mutex
+	spent  map[string]float64 // by policy and key
+	above  map[string]float64 // how much of it may be beyond the limit
+	denied int
+	holds  []stormHold
+}
+
+type stormHold struct {
+	hold limiter.Hold
+	ask  limiter.Ask
+}
+
+func (s *holdStorm) spend(in limiter.Ask, units float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spent[in.Policy.Name+" "+in.Key] += units
+	if units == 0 {
+		s.denied++
+	}
+}
+
+func (s *holdStorm) run(t *testing.T) {
+	ctx := context.Background()
+	s.spent, s.above = map[string]float64{}, map[string]float64{}
+	j := bed.NewJanitor(t, s.pool, &janitor.Config{BatchSize: 5})
+	var wg sync.WaitGroup
+	for worker := range 12 {
+		wg.Go(func() {
+			for i := range 40 {
+				p := s.policies[(worker+i)%len(s.policies)]
+				ask := p.Ask(s.keys[(worker*7+i)%len(s.keys)], float64(1+(worker+3*i)%9))
+				if err := s.step(ctx, (worker+i*5)%11, ask); err != nil {
+					t.Errorf("step %d: %v", (worker+i*5)%11, err)
+				}
+			}
+		})
+	}
+	swept := make(chan struct{})
+	stop := make(chan struct{})
+	go func() {
+		defer close(swept)
+		for {
+			if _, err := j.Sweep(ctx); err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	wg.Wait()
+	close(stop)
+	<-swept
+	if n := bed.Value[int](t, s.pool, "SELECT count(*) FROM pglimit_hold WHERE state = 'expired' AND policy LIKE $1", "%"+s.policies[0].Name[len("variant-0"):]); n == 0 || s.denied == 0 {
+		t.Errorf("%d holds expired, %d asks were denied: the storm proves little", n, s.denied)
+	}
+	for _, h := range s.holds { // what was left open
+		s.settle(ctx, t, h)
+	}
+	for _, p := range s.policies {
+		for _, key := range s.keys {
+			got, want, above := bed.Level(t, s.w.L, p, key), s.spent[p.Name+" "+key], s.above[p.Name+" "+key]
+			if !bed.Near(got, want) || want == 0 || want > p.Limit+above {
+				t.Errorf("%s %s: the key holds %v, and %v was spent, %v of it above if need be", bed.Variant(p), key, got, want, above)
+			}
+		}
+	}
+}
+
+// settle ends a hold with 1 unit, expired or not.
+func (s *holdStorm) settle(ctx context.Context, t *testing.T, h stormHold) {
+	if _, err := s.w.L.Settle(ctx, h.hold.ID, 1); err != nil {
+		t.Error(err)
+	}
+	s.spend(h.ask, 1)
+	s.above[h.ask.Policy.Name+" "+h.ask.Key]++
+}
+
+// step does one of the things there are to do.
+func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
+	switch what {
+	case 0, 1: // alone or in a batch
+		r, err := s.w.L.Do(ctx, ask)
+		s.spend(ask, r.Granted)
+		return err
+	case 2: // all keys of the policy
+		var asks []limiter.Ask
+		for _, key := range s.keys {
+			asks = append(asks, ask.Policy.Ask(key, 1))
+		}
+		all, err := s.w.L.AllowAll(ctx, asks...)
+		for _, in := range asks {
+			if all.Allowed {
+				s.spend(in, 1)
+			}
+		}
+		return err
+	case 3: // in a transaction, which commits or not
+		return s.inTx(ctx, ask.Cost < 5, func(tx *limiter.Tx) (func(), error) {
+			r, err := tx.Do(ctx, ask)
+			return func() { s.spend(ask, r.Granted) }, err
+		})
+	case 4: // left to expire, or open to the end
+		h, err := s.w.L.Reserve(ctx, ask, time.Hour)
+		if err != nil || !h.Result.Allowed {
+			return err
+		}
+		if int(ask.Cost)%4 > 0 { // the hour has passed
+			_, err = s.pool.Exec(ctx, "UPDATE pglimit_hold SET expires_at_us = created_at_us WHERE id = $1", h.ID)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.holds = append(s.holds, stormHold{h, ask})
+		return err
+	case 5:
+		h, err := s.w.L.Reserve(ctx, ask, time.Hour)
+		if err == nil && h.Result.Allowed {
+			err = twice(func() error { return s.w.L.Cancel(ctx, h.ID) })
+		}
+		return err
+	case 6, 7: // settled below, or above
+		h, err := s.w.L.Reserve(ctx, ask, time.Hour)
+		if err != nil || !h.Result.Allowed {
+			return err
+		}
+		units := float64(what - 6 + int(ask.Cost)/2)
+		s.spend(ask, units)
+		return twice(func() error { return second(s.w.L.Settle(ctx, h.ID, units)) })
+	case 8: // reserved here and settled in a transaction, which commits or not
+		h, err := s.w.L.Reserve(ctx, ask, time.Hour)
+		if err != nil || !h.Result.Allowed {
+			return err
+		}
+		commit := ask.Cost < 5
+		err = s.inTx(ctx, commit, func(tx *limiter.Tx) (func(), error) {
+			_, err := tx.Settle(ctx, h.ID, 1)
+			return func() { s.spend(ask, 1) }, err
+		})
+		if !commit && err == nil {
+			return s.w.L.Cancel(ctx, h.ID)
+		}
+		return err
+	case 9: // by several at once under one idempotency key
+		ask.IdempotencyKey = fmt.Sprint(ask.Key, ask.Cost)
+		r, err := s.w.L.Do(ctx, ask)
+		if !r.Replayed {
+			s.spend(ask, r.Granted)
+		}
+		return err
+	default: // the same in a transaction
+		ask.IdempotencyKey = fmt.Sprint(ask.Key, ask.Cost)
+		return s.inTx(ctx, true, func(tx *limiter.Tx) (func(), error) {
+			r, err := tx.Do(ctx, ask)
+			return func() {
+				if !r.Replayed {
+					s.spend(ask, r.Granted)
+				}
+			}, err
+		})
+	}
+}
+
+// inTx runs f in a transaction, and what it returns if that commits.
+func (s *holdStorm) inTx(ctx context.Context, commit bool, f func(*limiter.Tx) (func(), error)) error {
+	tx, err := s.w.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	then, err := f(tx.Tx)
+	if err != nil {
+		return errors.Join(err, tx.Close(ctx, false))
+	}
+	if err := tx.Close(ctx, commit); err != nil || !commit {
+		return err
+	}
+	then()
+	return nil
+}
+
+// twice does the same twice at once.
+func twice(f func() error) error {
+	other := make(chan error, 1)
+	go func() { other <- f() }()
+	return errors.Join(f(), <-other)
+}

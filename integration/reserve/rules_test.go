@@ -1,0 +1,287 @@
+package reserve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestReserveDurability: a Reserve commits as its policy says, and what ends a hold
+// as a Durable one, whatever the policy and the session say.
+func TestReserveDurability(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	log := bed.NewCommitLog(t)
+	for _, d := range bed.Durabilities {
+		l := bed.NewLimiter(t, bed.Connect(t, log.URL, bed.Setting("synchronous_commit", "off")), nil)
+		for _, p := range bed.Holdable() {
+			p.Name, p.Durability, p.Period = fmt.Sprintf("%s-%d", p.Name, d), d, 1000*time.Hour
+			bed.Must(t)(l.Settle(ctx, bed.Reserve(t, l, p.Ask("settle", 5), time.Hour).ID, 3))
+			if err := l.Cancel(ctx, bed.Reserve(t, l, p.Ask("cancel", 5), time.Hour).ID); err != nil {
+				t.Fatal(err)
+			}
+			got := bed.Value[string](t, log.Pool, `SELECT string_agg(DISTINCT s, ', ' ORDER BY s) FROM
+				(SELECT key || ' ' || string_agg(setting, ' ' ORDER BY xid) AS s FROM committed WHERE policy = $1 GROUP BY key) AS c`, p.Name)
+			first := bed.CommittedWith("off", d)
+			if want := fmt.Sprintf("cancel %s on, settle %s on", first, first); got != want {
+				t.Errorf("%s: committed %q, want %q", p.Name, got, want)
+			}
+		}
+	}
+}
+
+// TestReserveKeepsTheCallersSettings: in a transaction nothing about a hold changes
+// how it commits, nor how long it waits, and it takes no second connection.
+func TestReserveKeepsTheCallersSettings(t *testing.T) {
+	bed.InEachWay(t, true, func(t *testing.T, w bed.Way, p limiter.Policy) {
+		if p.Algorithm == limiter.LeakyBucketQueue {
+			return
+		}
+		ctx := t.Context()
+		expired := bed.Reserve(t, w.L, p.Ask("k", 3), time.Second)
+		if _, err := w.L.Check(ctx, p, "k", 0); err != nil || expired.ID == "" {
+			t.Fatal(err)
+		}
+		tx := w.Start(t, "SET LOCAL synchronous_commit = off", "SET LOCAL lock_timeout = '7s'")
+		again := p.Ask("k", 1)
+		again.IdempotencyKey = "order 1"
+		for range 2 {
+			bed.Must(t)(tx.Do(ctx, again))
+		}
+		bed.Must(t)(tx.Settle(ctx, bed.Reserve(t, tx, p.Ask("k", 2), time.Hour).ID, 1))
+		if err := tx.Cancel(ctx, bed.Reserve(t, tx, p.Ask("k", 2), time.Hour).ID); err != nil {
+			t.Fatal(err)
+		}
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 9)) // denied: it looks for expired holds
+		bed.Must(t)(tx.Settle(ctx, expired.ID, 2))
+		for name, want := range map[string]string{"synchronous_commit": "off", "lock_timeout": "7s"} {
+			var got string
+			if err := tx.Read(ctx, "SHOW "+name, &got); err != nil || got != want {
+				t.Errorf("%s: %s is %s, %v", bed.Variant(p), name, got, err)
+			}
+		}
+		tx.End(t, true)
+		if got := bed.Level(t, w.L, p, "k"); !bed.Near(got, 4) {
+			t.Errorf("%s: level %v", bed.Variant(p), got)
+		}
+	})
+}
+
+// TestReserveKeepsKeysSecret: with a KeySecret neither the key nor the idempotency key is
+// stored, and another process with the secret goes on all the same.
+func TestReserveKeepsKeysSecret(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	config := &limiter.Config{KeySecret: []byte("secret")}
+	l, other := bed.NewLimiter(t, pool, config), bed.NewLimiter(t, pool, config)
+	for _, p := range bed.Holdable() {
+		p.Period = 1000 * time.Hour
+		ask := p.Ask("alice@example.com", 6)
+		ask.IdempotencyKey = "order of alice"
+		h := bed.Reserve(t, l, ask, time.Hour)
+		if again := bed.Reserve(t, other, ask, time.Hour); again.ID != h.ID || !again.Result.Replayed {
+			t.Errorf("%s: %+v", bed.Variant(p), again)
+		}
+		stored := bed.Value[string](t, pool, "SELECT string_agg(h::text, ' ') FROM pglimit_hold AS h WHERE policy = $1", p.Name) +
+			bed.Value[string](t, pool, "SELECT string_agg(r::text, ' ') FROM pglimit_"+string(p.Algorithm)+" AS r WHERE policy = $1", p.Name)
+		if strings.Contains(stored, "alice") {
+			t.Errorf("%s: %s", bed.Variant(p), stored)
+		}
+		if _, err := other.Settle(ctx, h.ID, 7); err != nil || !bed.Near(bed.Level(t, l, p, "alice@example.com"), 7) {
+			t.Errorf("%s: %v", bed.Variant(p), err)
+		}
+	}
+}
+
+// TestReserveEndIsSeenAtOnce by the process that ends it, though it remembers that
+// the key has no room: alone, in a transaction, and where a Settle changes nothing.
+func TestReserveEndIsSeenAtOnce(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
+	for name, end := range map[string]func(id string) error{
+		"settle": func(id string) error { _, err := l.Settle(ctx, id, 1); return err },
+		"cancel": func(id string) error { return l.Cancel(ctx, id) },
+		"in a transaction": func(id string) error {
+			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return l.InTx(tx).Cancel(ctx, id) })
+		},
+	} {
+		h := bed.Reserve(t, l, p.Ask(name, 10), time.Hour)
+		for range 2 {
+			bed.Must(t)(l.AllowN(ctx, p, name, 5))
+		}
+		if r := bed.Must(t)(l.AllowN(ctx, p, name, 5)); r.Source != limiter.SourceCache {
+			t.Errorf("%s: the denial is not remembered: %+v", name, r)
+		}
+		if err := end(h.ID); err != nil {
+			t.Fatal(err)
+		}
+		if r := bed.Must(t)(l.AllowN(ctx, p, name, 5)); !r.Allowed {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
+// TestReserveUnknownOpensNoBreaker: the database has answered.
+func TestReserveUnknownOpensNoBreaker(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{BreakAfter: 2, BreakFor: time.Hour})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}
+	for range 5 {
+		if err := l.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA"); !errors.Is(err, limiter.ErrNoHold) {
+			t.Error(err)
+		}
+	}
+	if r := bed.Must(t)(l.Allow(ctx, p, "k")); !r.Allowed {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestReserveIsObserved: a Reserve is observed once, whatever it took, and what ends a
+// hold decides nothing.
+func TestReserveIsObserved(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var seen []string
+	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{
+		Now: func() time.Time { return at },
+		Observe: func(_ context.Context, in limiter.Ask, r limiter.Result, err error) {
+			seen = append(seen, fmt.Sprint(in.Cost, r.Allowed, r.Replayed, err))
+		},
+	})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
+	h := bed.Reserve(t, l, p.Ask("k", 6), time.Second)
+	if denied, err := l.Reserve(ctx, p.Ask("k", 5), time.Second); err != nil || denied.ID != "" || !denied.Expires.IsZero() {
+		t.Errorf("%+v, %v", denied, err)
+	}
+	at = at.Add(time.Second)
+	ask := p.Ask("k", 8)
+	ask.IdempotencyKey = "order 1"
+	for range 2 { // the first gives the expired one back
+		bed.Reserve(t, l, ask, time.Second)
+	}
+	bed.Must(t)(l.Settle(ctx, h.ID, 1))
+	_ = l.Cancel(ctx, h.ID)
+	if want := []string{"6 true false <nil>", "5 false false <nil>", "8 true false <nil>", "8 true true <nil>"}; !slices.Equal(seen, want) {
+		t.Errorf("seen %q", seen)
+	}
+}
+
+// TestReserveFreeingWaitsForNobody: who is about to end a hold may wait for the row that
+// the Reset has.
+func TestReserveFreeingWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	url := bed.NewDatabase(t)
+	pool := bed.Connect(t, url)
+	l := bed.NewLimiter(t, pool, nil)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
+	bed.Reserve(t, l, p.Ask("k", 5), time.Hour)
+	settling := bed.Begin(t, pool, pgx.TxOptions{})
+	if _, err := settling.Exec(ctx, "SELECT FROM pglimit_hold FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	err := db.New().HoldsFree(ctx, bed.Connect(t, url, bed.Setting("statement_timeout", "10s")), db.HoldsFreeParams{Policy: "p", Key: "k", Algorithm: "gcra"})
+	if state := pgState(err); state != "55P03" {
+		t.Errorf("%v", err)
+	}
+}
+
+func pgState(err error) string {
+	var answer interface{ SQLState() string }
+	if errors.As(err, &answer) {
+		return answer.SQLState()
+	}
+	return ""
+}
+
+// TestReserveOldSnapshotSilencesNobody: a transaction that sees no hold, because its
+// snapshot is older, keeps nobody else from giving an expired one back.
+func TestReserveOldSnapshotSilencesNobody(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
+	bed.Must(t)(l.AllowN(ctx, p, "full", 10))
+	tx := bed.Begin(t, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if _, err := tx.Exec(ctx, "SELECT 1"); err != nil {
+		t.Fatal(err)
+	}
+	h := bed.Reserve(t, bed.NewLimiter(t, pool, nil), p.Ask("k", 10), time.Second)
+	bed.Eventually(t, "the hold has expired", func(ctx context.Context) (bool, error) {
+		return bed.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.Expires), nil
+	})
+	if r := bed.Must(t)(l.InTx(tx).Allow(ctx, p, "full")); r.Allowed {
+		t.Fatalf("%+v", r)
+	}
+	if r := bed.Must(t)(l.Allow(ctx, p, "k")); !r.Allowed {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestIdempotencyKeyUnderEveryIsolation counts once, of many at once that run their
+// transactions again as documented; Reserve gives all of them one hold.
+func TestIdempotencyKeyUnderEveryIsolation(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 16 })
+	l := bed.NewLimiter(t, pool, nil)
+	for _, iso := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+		for _, p := range bed.Holdable() {
+			p.Limit, p.Period = 100, 1000*time.Hour
+			ask := p.Ask(string(iso), 7)
+			ask.IdempotencyKey = "order 1"
+			var mu sync.Mutex
+			ids, fresh := map[string]int{}, 0
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					var h limiter.Hold
+					for {
+						err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: iso}, func(tx pgx.Tx) (err error) {
+							if _, err = tx.Exec(ctx, "SELECT 1"); err == nil {
+								h, err = l.InTx(tx).Reserve(ctx, ask, time.Hour)
+							}
+							return err
+						})
+						if err == nil {
+							break
+						}
+						if !errors.Is(err, limiter.ErrRetryTx) && pgState(err) != "40001" {
+							t.Errorf("%s, %s: %v", bed.Variant(p), iso, err)
+							return
+						}
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					ids[h.ID]++
+					if !h.Result.Replayed {
+						fresh++
+					}
+				})
+			}
+			wg.Wait()
+			if len(ids) != 1 || fresh != 1 || !bed.Near(bed.Level(t, l, p, ask.Key), 7) {
+				t.Errorf("%s, %s: %v, %d of them fresh, level %v", bed.Variant(p), iso, ids, fresh, bed.Level(t, l, p, ask.Key))
+			}
+		}
+	}
+}

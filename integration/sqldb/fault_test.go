@@ -1,0 +1,259 @@
+package sqldb
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/sqldb"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func portOf(c *pgxpool.Config) string { return strconv.Itoa(int(c.ConnConfig.Port)) }
+
+// TestSQLSendsOnce: where only the answer is lost, the caller is told that
+// nothing is known, and what was sent is not sent again: units would be given
+// back twice.
+func TestSQLSendsOnce(t *testing.T) {
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		address := bed.NewDatabase(t)
+		w := newWire(t, address)
+		l := bed.NewSQL(t, bed.ConnectSQL(t, driver, w.url), nil)
+		direct := bed.NewLimiter(t, bed.Connect(t, address), nil)
+		for _, p := range bed.Variants(10, 1000*time.Hour) {
+			if p.Algorithm == limiter.LeakyBucketQueue {
+				continue
+			}
+			bed.Must(t)(l.AllowN(t.Context(), p, "k", 5))
+			w.loseAnswer("SELECT 1")
+			if r, err := l.Refund(t.Context(), p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) {
+				t.Errorf("%s: the answer was lost: %+v, %v", bed.Variant(p), r, err)
+			}
+			if r := bed.Must(t)(direct.Check(t.Context(), p, "k", 0)); !bed.Near(r.Level, 4) {
+				t.Errorf("%s: after one refund of 1 of 5: %+v", bed.Variant(p), r)
+			}
+			bed.Must(t)(l.Allow(t.Context(), p, "k")) // and goes on
+		}
+	})
+}
+
+// TestSQLAnswersAreCommitted: an answer is none if its commit failed after the row
+// had come back, of a lone statement and of many in one.
+func TestSQLAnswersAreCommitted(t *testing.T) {
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		address := bed.NewDatabase(t)
+		pool := bed.Connect(t, address)
+		bed.Exec(t, pool, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '57014'; END $$`)
+		bed.Exec(t, pool, `CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON pglimit_token_bucket
+			DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.key LIKE 'refused%') EXECUTE FUNCTION refuse()`)
+		g := bed.NewSQLDoorway(t, driver, address, limiter.Config{})
+		p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
+		refused := func(got bed.Answer) {
+			t.Helper()
+			if !errors.Is(got.Err, limiter.ErrUnavailable) || got.Allowed {
+				t.Errorf("%+v, %v", got.Result, got.Err)
+			}
+		}
+		r, err := g.Allow(t.Context(), p, "refused")
+		refused(bed.Answer{Result: r, Err: err})
+		r, err = g.Fill(t.Context(), p, "refused", 1)
+		refused(bed.Answer{Result: r, Err: err})
+		if err := g.Block(t.Context(), p, "refused", time.Hour); !errors.Is(err, limiter.ErrUnavailable) {
+			t.Errorf("a block: %v", err)
+		}
+		g.Shut()
+		first := g.Queue(t.Context(), p.Ask("first", 1))
+		many := []<-chan bed.Answer{g.Queue(t.Context(), p.Ask("refused", 1)), g.Queue(t.Context(), p.Ask("refused too", 1))}
+		g.Reopen()
+		bed.ResultOf(t, "the first", first)
+		for _, a := range many {
+			refused(<-a)
+		}
+	})
+}
+
+// TestSQLOwnTransaction: what is sent as one commits if all went well, and else
+// rolls back.
+func TestSQLOwnTransaction(t *testing.T) {
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		address := bed.NewDatabase(t)
+		pool := bed.Connect(t, address)
+		bed.Exec(t, pool, "CREATE TABLE notes (note text PRIMARY KEY)")
+		own := sqldb.NewPool(bed.ConnectSQL(t, driver, address))
+		changed := errors.New("changed my mind")
+		ctx, cancel := context.WithCancel(t.Context())
+		for note, c := range map[string]struct {
+			ctx  context.Context
+			then func() error
+			want error
+		}{
+			"kept":      {t.Context(), func() error { return nil }, nil},
+			"undone":    {t.Context(), func() error { return changed }, changed},
+			"cancelled": {ctx, func() error { cancel(); return nil }, context.Canceled},
+		} {
+			err := own.InTx(c.ctx, func(tx db.DBTX) error {
+				if n, err := tx.Exec(c.ctx, "INSERT INTO notes VALUES ($1::text)", note); err != nil || n.RowsAffected() != 1 {
+					t.Errorf("%s: %v, %v", note, n, err)
+				}
+				return c.then()
+			})
+			if !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %v", note, err, c.want)
+			}
+		}
+		if notes := bed.Value[string](t, pool, "SELECT string_agg(note, ' ') FROM notes"); notes != "kept" {
+			t.Errorf("there are %s", notes)
+		}
+	})
+}
+
+// TestSQLFindsClosedConnections: connections that the server closed while nobody
+// used them cost no caller its answer.
+func TestSQLFindsClosedConnections(t *testing.T) {
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		address := bed.NewDatabase(t)
+		pool := bed.Connect(t, address)
+		db := bed.ConnectSQL(t, driver, address)
+		db.SetMaxIdleConns(3)
+		p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
+		closeAll := func() {
+			bed.IdleSession(t, db, 3)
+			bed.Exec(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+			bed.Eventually(t, "all have ended", func(ctx context.Context) (bool, error) {
+				var n int
+				err := pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`).Scan(&n)
+				return n == 0, err
+			})
+		}
+		closeAll()
+		l := bed.NewSQL(t, db, nil)
+		bed.Must(t)(l.Allow(t.Context(), p, "k"))
+		closeAll()
+		// A moment ago all was well, so this one may find it out; no other does.
+		if _, err := l.Allow(t.Context(), p, "k"); err != nil && !errors.Is(err, limiter.ErrUnavailable) {
+			t.Errorf("got %v", err)
+		}
+		bed.Must(t)(l.Allow(t.Context(), p, "k"))
+		bed.Must(t)(l.Allow(t.Context(), p, "k"))
+	})
+}
+
+// TestSQLTimeoutHolds: Config.Timeout and the caller's deadline hold over
+// drivers that wait for the server's word, while a row is held.
+func TestSQLTimeoutHolds(t *testing.T) {
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		ctx := t.Context()
+		db := bed.ConnectSQL(t, driver, bed.NewDatabase(t))
+		l := bed.NewSQL(t, db, &limiter.Config{Timeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler), BreakAfter: -1})
+		p := limiter.Policy{Name: "held", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}
+		tx, err := db.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback()
+		bed.Must(t)(l.InSQLTx(tx).Allow(ctx, p, "k"))
+		if _, err = l.Allow(ctx, p, "k"); !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
+			t.Errorf("closed: got %v", err)
+		}
+		if _, err = l.Fill(ctx, p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
+			t.Errorf("a statement of its own: got %v", err)
+		}
+		p.OnError = limiter.FailOpen
+		if r := bed.Must(t)(l.Allow(ctx, p, "k")); !r.Allowed || r.Source != limiter.SourceDegraded {
+			t.Errorf("open: %+v", r)
+		}
+		unbounded := bed.NewSQL(t, db, &limiter.Config{Timeout: -1})
+		own, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		if _, err := unbounded.Fill(own, p, "k", 1); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, limiter.ErrUnavailable) {
+			t.Errorf("the caller's deadline: got %v", err)
+		}
+	})
+}
+
+// TestSQLServerHangs: a server that says nothing any more keeps no caller, and
+// opens the breaker; wherever it stops, in a database of a stricter isolation
+// too, where each decision is a transaction.
+func TestSQLServerHangs(t *testing.T) {
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		for _, c := range []struct{ isolation, at string }{
+			{"read committed", ""}, {"read committed", "INSERT 0 1"},
+			{"repeatable read", ""}, {"repeatable read", "INSERT 0 1"}, {"repeatable read", "COMMIT"},
+		} {
+			t.Run(c.isolation+", "+c.at, func(t *testing.T) {
+				t.Parallel()
+				address := bed.NewDatabase(t)
+				pool := bed.Connect(t, address)
+				isolated(t, pool, c.isolation)
+				w := newWire(t, address)
+				l := bed.NewSQL(t, bed.ConnectSQL(t, driver, w.url), &limiter.Config{Timeout: 2 * time.Second, BreakAfter: 3, BreakFor: time.Hour})
+				p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
+				meetsConflict(t, pool, l, p)
+				w.stall(c.at)
+				fill := func() (limiter.Result, error) { return l.Fill(t.Context(), p, "k", 1) }
+				asks := []func() (limiter.Result, error){
+					func() (limiter.Result, error) { return l.Allow(t.Context(), p, "k") },
+					fill,
+					func() (limiter.Result, error) { return limiter.Result{}, l.Block(t.Context(), p, "k", time.Hour) },
+				}
+				for i, ask := range asks {
+					answers := make(chan bed.Answer, 1)
+					go func() {
+						r, err := ask()
+						answers <- bed.Answer{Result: r, Err: err}
+					}()
+					late := time.NewTimer(30 * time.Second) // against hanging for ever
+					select {
+					case got := <-answers:
+						if !errors.Is(got.Err, limiter.ErrUnavailable) || !errors.Is(got.Err, context.DeadlineExceeded) {
+							t.Errorf("ask %d: %+v, %v", i, got.Result, got.Err)
+						}
+					case <-late.C:
+						t.Fatalf("ask %d: no answer", i)
+					}
+					late.Stop()
+				}
+				if _, err := fill(); !errors.Is(err, limiter.ErrUnavailable) || !strings.Contains(err.Error(), "circuit breaker is open") {
+					t.Errorf("after %d timeouts: %v", len(asks), err)
+				}
+			})
+		}
+	})
+}
+
+// isolated sets the isolation that a database's transactions have by default,
+// on connections that are opened from now on.
+func isolated(t *testing.T, pool *pgxpool.Pool, level string) {
+	t.Helper()
+	bed.Exec(t, pool, `DO $$ BEGIN EXECUTE format(
+		'ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+level+`'); END $$`)
+}
+
+// meetsConflict has l wait for a row that another transaction changes, which is
+// how it finds out about the database's isolation.
+func meetsConflict(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter, p limiter.Policy) {
+	t.Helper()
+	bed.Must(t)(l.Fill(t.Context(), p, "k", 1))
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	bed.Must(t)(l.InTx(tx).Fill(t.Context(), p, "k", 1))
+	filled := make(chan bed.Answer, 1)
+	go func() {
+		r, err := l.Fill(t.Context(), p, "k", 1)
+		filled <- bed.Answer{Result: r, Err: err}
+	}()
+	bed.Eventually(t, "it waits for the row", func(ctx context.Context) (bool, error) {
+		n, err := bed.Blocked(ctx, pool)
+		return n == 1, err
+	})
+	bed.Commit(t, tx)
+	bed.ResultOf(t, "whom a conflict met", filled)
+}

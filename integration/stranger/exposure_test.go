@@ -1,0 +1,176 @@
+package stranger
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// exposed renders what Strangers finds: "public: PUBLIC; more of alice".
+func exposed(t *testing.T, pool *pgxpool.Pool) string {
+	t.Helper()
+	all, err := migrations.Strangers(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text []string
+	for _, e := range all {
+		line := e.Schema
+		if e.Owner != "" {
+			line += " of " + e.Owner
+		}
+		if len(e.Creators) > 0 {
+			line += ": " + strings.Join(e.Creators, ", ")
+		}
+		text = append(text, line)
+	}
+	return strings.Join(text, "; ")
+}
+
+// TestStrangers: who may create in the schemas of the search_path, seen by an
+// ordinary role.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	address := bed.EmptyDatabase(t)
+	owner := bed.Connect(t, address)
+	mine := bed.RuntimeRole(t, address)
+	me, other, group, super := roleOf(t, mine), roleOf(t, bed.RuntimeRole(t, address)), roleOf(t, bed.RuntimeRole(t, address)), roleOf(t, bed.RuntimeRole(t, address))
+	// Without USAGE a schema of the search_path is passed over.
+	bed.Exec(t, owner, fmt.Sprintf(`ALTER ROLE %s SUPERUSER; CREATE SCHEMA limits AUTHORIZATION %s; GRANT USAGE ON SCHEMA limits TO PUBLIC`, super, me))
+	for _, c := range []struct{ path, change, want string }{
+		{"limits", ``, ``},
+		{"limits,public", ``, ``}, // a superuser's database
+		{"limits,nowhere", `GRANT CREATE ON SCHEMA public TO PUBLIC`, ``},
+		{"limits,public", ``, `public: PUBLIC`},
+		{"public", `GRANT CREATE ON SCHEMA public TO ` + other, `public: PUBLIC, ` + other},
+		{"public", `REVOKE CREATE ON SCHEMA public FROM PUBLIC`, `public: ` + other},
+		{"public", `REVOKE CREATE ON SCHEMA public FROM ` + other, ``},
+		{"public", `GRANT USAGE ON SCHEMA public TO PUBLIC`, ``},
+		{"public", `GRANT CREATE ON SCHEMA public TO ` + super, ``},
+		{"public", `GRANT CREATE ON SCHEMA public TO ` + me, ``},
+		{"limits", `GRANT CREATE ON SCHEMA limits TO PUBLIC`, `limits: PUBLIC`},
+		{"limits", `REVOKE CREATE ON SCHEMA limits FROM PUBLIC; ALTER SCHEMA limits OWNER TO ` + other, `limits of ` + other},
+		{"limits", `ALTER SCHEMA limits OWNER TO ` + group, `limits of ` + group},
+		{"limits", fmt.Sprintf(`GRANT %s TO %s`, group, me), ``}, // a group of ours
+		{"limits", fmt.Sprintf(`REVOKE %s FROM %s; GRANT %[2]s TO %[1]s`, group, me), ``},
+		{"limits", `ALTER SCHEMA limits OWNER TO ` + super, ``},
+		{"limits", `CREATE SCHEMA pglimit AUTHORIZATION ` + other + `; GRANT USAGE ON SCHEMA pglimit TO PUBLIC`, `pglimit of ` + other},
+		{"pglimit,limits", `GRANT CREATE ON SCHEMA limits TO ` + other, `pglimit of ` + other + `; limits: ` + other},
+		{"pglimit", `ALTER SCHEMA pglimit OWNER TO ` + me, ``},
+	} {
+		if c.change != "" {
+			bed.Exec(t, owner, c.change)
+		}
+		if got := exposed(t, bed.Connect(t, bed.WithSearchPath(t, mine, c.path))); got != c.want {
+			t.Errorf("search_path %s after %s: %q, want %q", c.path, c.change, got, c.want)
+		}
+	}
+	// A superuser is a member of every role by its rights, and shares no schema by that.
+	bed.Exec(t, owner, fmt.Sprintf(`DROP SCHEMA pglimit; ALTER SCHEMA limits OWNER TO %s; CREATE SCHEMA "Other-One" AUTHORIZATION %[1]s`, other))
+	if got, want := exposed(t, bed.Connect(t, bed.WithSearchPath(t, address, `limits,"Other-One"`))), `limits of `+other+`; "Other-One" of `+other; got != want {
+		t.Errorf("as a superuser: %q, want %q", got, want)
+	}
+	if bed.Value[int](t, owner, `SELECT current_setting('server_version_num')::int`) >= 140000 {
+		database := bed.Value[string](t, owner, `SELECT quote_ident(current_database())`)
+		bed.Exec(t, owner, `ALTER SCHEMA public OWNER TO pg_database_owner`)
+		for role, want := range map[string]string{me: "", other: "public of pg_database_owner", super: ""} {
+			bed.Exec(t, owner, `ALTER DATABASE `+database+` OWNER TO `+role)
+			if got := exposed(t, bed.Connect(t, bed.WithSearchPath(t, mine, "public"))); got != want {
+				t.Errorf("in a database of %s: %q, want %q", role, got, want)
+			}
+		}
+		bed.Exec(t, owner, `ALTER DATABASE `+database+` OWNER TO CURRENT_USER`)
+	}
+}
+
+// TestStrangersAmongStrangers asks where everything planted is in the search_path.
+func TestStrangersAmongStrangers(t *testing.T) {
+	t.Parallel()
+	address, aside := plantedDatabase(t)
+	bed.Exec(t, bed.Connect(t, aside), `GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	if got := exposed(t, bed.Connect(t, address)); got != "public: PUBLIC" {
+		t.Errorf("found %q", got)
+	}
+}
+
+// TestStrangersFunctionsAreRefused: no SQL function is made where other roles may create
+// objects, by any way to make them; those that are there stay.
+func TestStrangersFunctionsAreRefused(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	bed.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	for name, up := range map[string]func() error{
+		"UpFunctions": func() error { return migrations.UpFunctions(t.Context(), pool) },
+		"UpTo":        func() error { _, err := migrations.Functions.UpTo(t.Context(), pool, 1); return err },
+		"pgx":         func() error { return migrations.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "pgx", address)) },
+		"lib/pq":      func() error { return migrations.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "postgres", address)) },
+	} {
+		err := up()
+		if !errors.Is(err, migrations.ErrExposed) || !strings.Contains(err.Error(), "run REVOKE CREATE ON SCHEMA public FROM PUBLIC, or") ||
+			!strings.Contains(err.Error(), "CREATE SCHEMA limits") || !strings.Contains(err.Error(), "?search_path=limits") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if left := bed.OwnSchema(t, pool); left != "" || strings.Contains(bed.Schema(t, pool), "functions") {
+		t.Errorf("a refusal left:\n%s", left)
+	}
+	if err := migrations.Up(t.Context(), pool); err != nil {
+		t.Errorf("Up of the tables: %v", err)
+	}
+	code, _, stderr := bed.Pglimit(t, address, "migrate", "up", "--functions")
+	if code != 3 || !strings.Contains(stderr, "REVOKE CREATE ON SCHEMA public FROM PUBLIC") || strings.Contains(stderr, "warning") {
+		t.Errorf("migrate up --functions: exit code %d, stderr %q", code, stderr)
+	}
+
+	bed.Exec(t, pool, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
+	if err := migrations.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "postgres", address)); err != nil {
+		t.Fatal(err)
+	}
+	bed.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	if err := migrations.UpFunctions(t.Context(), pool); err != nil {
+		t.Errorf("with nothing to do: %v", err)
+	}
+	if code, stdout, stderr := bed.Pglimit(t, address, "migrate", "up", "--functions"); code != 0 || stdout != "nothing to do\n" || !strings.Contains(stderr, "warning: PUBLIC may create objects in schema public: run REVOKE") {
+		t.Errorf("with nothing to do: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	if err := migrations.DownFunctions(t.Context(), pool); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMigrateWarns: the command makes the tables where other roles may create
+// objects, and says so.
+func TestMigrateWarns(t *testing.T) {
+	t.Parallel()
+	address := bed.EmptyDatabase(t)
+	pool := bed.Connect(t, address)
+	if _, _, stderr := bed.Pglimit(t, address, "migrate", "up", "--to", "1"); strings.Contains(stderr, "warning") {
+		t.Errorf("a database of ours: %s", stderr)
+	}
+	bed.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	code, stdout, stderr := bed.Pglimit(t, address, "migrate", "up", "--to", "2")
+	if code != 0 || !strings.HasPrefix(stdout, "up 00002 storage") || !strings.Contains(stderr, "warning: PUBLIC may create objects in schema public: run REVOKE CREATE ON SCHEMA public FROM PUBLIC, or") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	var m bed.MigrateResult
+	bed.PglimitJSON(t, &m, address, "migrate", "up")
+	if m.String() != "up: 3 views" || len(m.Warnings) != 1 || !strings.Contains(m.Warnings[0], "CREATE SCHEMA limits") {
+		t.Errorf("with --json: %+v", m)
+	}
+	var none bed.MigrateResult
+	bed.PglimitJSON(t, &none, address, "migrate", "down")
+	if none.Warnings == nil || len(none.Warnings) > 0 {
+		t.Errorf("down warns: %+v", none)
+	}
+	bed.Exec(t, pool, `CREATE SCHEMA limits`)
+	if code, _, stderr := bed.Pglimit(t, bed.WithSearchPath(t, address, "limits"), "migrate", "up"); code != 0 || strings.Contains(stderr, "warning") {
+		t.Errorf("in a schema of its own: exit code %d, stderr %q", code, stderr)
+	}
+}

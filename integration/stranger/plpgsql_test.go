@@ -1,0 +1,155 @@
+package stranger
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// TestStrangersInPLpgSQL is TestStrangersInStatements for the expressions of
+// PL/pgSQL functions, in all of their branches. The statements in them are those of
+// db, and tested there.
+func TestStrangersInPLpgSQL(t *testing.T) {
+	t.Parallel()
+	p := newProbe(t)
+	rows, err := p.owner.Query(t.Context(), `
+		SELECT p.proname, p.prosrc, p.proargnames, ARRAY(SELECT format_type(a, NULL) FROM unnest(p.proargtypes) AS a)
+		FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
+		WHERE l.lanname = 'plpgsql' AND p.pronamespace = 'pglimit'::regnamespace ORDER BY 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	functions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f plpgsql, err error) {
+		return f, row.Scan(&f.name, &f.source, &f.arguments, &f.types)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string][]string{} // planted object: expressions, with a function that has them
+	seen := map[string]bool{}      // functions have most expressions in common
+	for _, f := range functions {
+		for _, expression := range f.expressions(t) {
+			query := f.query(expression)
+			if seen[query] {
+				continue
+			}
+			seen[query] = true
+			for _, used := range p.uses(t, query, f.types...) {
+				found[used] = append(found[used], fmt.Sprintf("%s: %s", f.name, expression))
+			}
+		}
+	}
+	if len(functions) < 20 || len(seen) < 500 {
+		t.Errorf("only %d functions and %d expressions", len(functions), len(seen))
+	}
+	for _, used := range slices.Sorted(maps.Keys(found)) {
+		t.Errorf("%s is used by\n%s", used, strings.Join(found[used], "\n"))
+	}
+}
+
+// plpgsql is a function of schema pglimit.
+type plpgsql struct {
+	name, source     string
+	arguments, types []string
+}
+
+var (
+	note        = regexp.MustCompile(`(?m)^\s*--.*$| -- .*$`)
+	declaration = regexp.MustCompile(`^(\w+) ([\w.\[\]]+)(?: := (.*))?;$`)
+	option      = regexp.MustCompile(`\b(MESSAGE|HINT) = `)
+	field       = regexp.MustCompile(`\bask\.answer\.(\w+)`)
+)
+
+// parts are what a line of PL/pgSQL begins with, and where expressions are in it.
+var parts = []*regexp.Regexp{
+	regexp.MustCompile(`(?s)^(?:IF|ELSIF) (.*) THEN$`),
+	regexp.MustCompile(`(?s)^EXIT WHEN (.*);$`),
+	regexp.MustCompile(`(?s)^WHILE (.*) LOOP$`),
+	regexp.MustCompile(`(?s)^FOR i IN (.*) \.\. (.*) LOOP$`),
+	regexp.MustCompile(`(?s)^PERFORM (.*);$`),
+	regexp.MustCompile(`(?s)^RETURN (.*);$`),
+	regexp.MustCompile(`(?s)^RAISE \w+ USING (.*);$`),
+	regexp.MustCompile(`(?s)^[\w.]+ := (.*);$`),
+	regexp.MustCompile(`(?s)^(?:ELSE|LOOP|END IF;|END LOOP;)$`),
+	regexp.MustCompile(`(?s)^(?:INSERT|UPDATE|DELETE|SELECT|WITH) .*;$`),
+}
+
+// split returns the function's declarations and the lines of its body. A line
+// that goes on is one with those that follow.
+func (f plpgsql) split() (declared, body []string) {
+	into := &declared
+	open := ""
+	for line := range strings.Lines(note.ReplaceAllString(f.source, "")) {
+		line = strings.TrimSpace(line)
+		switch {
+		case open == "" && (line == "" || line == "DECLARE" || line == "END" || strings.HasPrefix(line, "#") || strings.HasPrefix(line, "<<")):
+			continue
+		case line == "BEGIN":
+			into = &body
+			continue
+		}
+		open = strings.TrimSpace(open + "\n" + line)
+		if strings.HasSuffix(line, ";") || strings.HasSuffix(line, " THEN") || strings.HasSuffix(line, "LOOP") || open == "ELSE" {
+			*into = append(*into, open)
+			open = ""
+		}
+	}
+	return declared, body
+}
+
+// expressions lists what the function computes outside of statements.
+func (f plpgsql) expressions(t *testing.T) (all []string) {
+	t.Helper()
+	declared, body := f.split()
+	for _, line := range declared {
+		m := declaration.FindStringSubmatch(line)
+		if m == nil {
+			t.Errorf("%s declares %q", f.name, line)
+		} else if m[3] != "" {
+			all = append(all, m[3])
+		}
+	}
+	for _, line := range body {
+		known := false
+		for _, part := range parts {
+			if m := part.FindStringSubmatch(line); m != nil {
+				known = true
+				for _, expression := range m[1:] {
+					all = append(all, option.ReplaceAllString(expression, ""))
+				}
+				break
+			}
+		}
+		if !known {
+			t.Errorf("%s has a line that this test cannot read: %s", f.name, line)
+		}
+	}
+	return all
+}
+
+// query computes an expression from columns that are called like the function's
+// variables. They are NULL, but the planner does not know that.
+func (f plpgsql) query(expression string) string {
+	declared, _ := f.split()
+	variables := []string{"NULL::integer AS i", "NULL::bool AS found"}
+	var named []string
+	for _, line := range declared {
+		if m := declaration.FindStringSubmatch(line); m != nil {
+			variables = append(variables, fmt.Sprintf("NULL::%s AS %s", m[2], m[1]))
+			named = append(named, m[1])
+		}
+	}
+	arguments := []string{"NULL::text AS none"}
+	for i, name := range f.arguments {
+		if !slices.Contains(named, name) { // a variable hides an argument of its name
+			arguments = append(arguments, fmt.Sprintf("NULL::%s AS %s", f.types[i], name))
+		}
+	}
+	return fmt.Sprintf("SELECT %s FROM (SELECT %s OFFSET 0) AS ask, (SELECT %s OFFSET 0) AS arguments",
+		field.ReplaceAllString(expression, "(ask.answer).$1"), strings.Join(variables, ", "), strings.Join(arguments, ", "))
+}

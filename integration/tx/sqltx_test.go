@@ -1,0 +1,370 @@
+package tx
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/lib/pq"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+type effect struct {
+	name string
+	do   func(tx *limiter.Tx) error
+}
+
+// effects are the verbs that change something about a key of which 4 of 10
+// units are used.
+func effects(ctx context.Context, p limiter.Policy) []effect {
+	noResult := func(_ limiter.Result, err error) error { return err }
+	all := []effect{
+		{"do", func(tx *limiter.Tx) error { return noResult(tx.Do(ctx, p.Ask("k", 2))) }},
+		{"allow", func(tx *limiter.Tx) error { return noResult(tx.Allow(ctx, p, "k")) }},
+		{"allow n", func(tx *limiter.Tx) error { return noResult(tx.AllowN(ctx, p, "k", 3)) }},
+		{"allow up to", func(tx *limiter.Tx) error { return noResult(tx.AllowUpTo(ctx, p, "k", 9)) }},
+		{"fill", func(tx *limiter.Tx) error { return noResult(tx.Fill(ctx, p, "k", 3)) }},
+		{"deny", func(tx *limiter.Tx) error { return noResult(tx.AllowN(ctx, p, "k", 9)) }}, // starts a block
+		{"reset", func(tx *limiter.Tx) error { return tx.Reset(ctx, p, "k") }},
+		{"block", func(tx *limiter.Tx) error { return tx.Block(ctx, p, "k", time.Hour) }},
+	}
+	once := p.Ask("k", 2)
+	once.IdempotencyKey = "order 1"
+	all = append(all,
+		effect{"once", func(tx *limiter.Tx) error { return noResult(tx.Do(ctx, once)) }},
+		effect{"allow all", func(tx *limiter.Tx) error {
+			_, err := tx.AllowAll(ctx, p.Ask("k", 2), p.Ask("other", 1), p.Ask("k", 1))
+			return err
+		}},
+		effect{"deny all", func(tx *limiter.Tx) error { // starts a block
+			_, err := tx.AllowAll(ctx, p.Ask("k", 9), p.Ask("other", 1))
+			return err
+		}})
+	if p.Algorithm != limiter.LeakyBucketQueue {
+		all = append(all,
+			effect{"reserve and settle", func(tx *limiter.Tx) error {
+				h, err := tx.Reserve(ctx, p.Ask("k", 3), time.Hour)
+				if err != nil || h.ID == "" {
+					return err
+				}
+				return noResult(tx.Settle(ctx, h.ID, 2))
+			}},
+			effect{"cancel of two", func(tx *limiter.Tx) error {
+				h, err := tx.Reserve(ctx, p.Ask("k", 2), time.Hour)
+				if err == nil && h.ID != "" {
+					err = tx.Cancel(ctx, h.ID)
+				}
+				_, more := tx.Reserve(ctx, p.Ask("k", 2), time.Hour)
+				return errors.Join(err, more)
+			}})
+		all = append(all, effect{"refund", func(tx *limiter.Tx) error { return noResult(tx.Refund(ctx, p, "k", 2)) }})
+	}
+	return all
+}
+
+// TestTxOfEveryWayRollsBack: whoever's transaction it is, every verb's effect goes
+// with it, and stays with it.
+func TestTxOfEveryWayRollsBack(t *testing.T) {
+	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
+		ctx := t.Context()
+		p.BlockFor = time.Hour
+		bed.Must(t)(w.L.AllowN(ctx, p, "k", 4))
+		for _, e := range effects(ctx, p) {
+			tx := w.Start(t)
+			if err := e.do(tx.Tx); err != nil {
+				t.Fatalf("%s, %s: %v", bed.Variant(p), e.name, err)
+			}
+			if r := bed.Must(t)(tx.Check(ctx, p, "k", 0)); r.Allowed && bed.Near(r.Level, 4) {
+				t.Errorf("%s, %s: no effect inside the transaction: %+v", bed.Variant(p), e.name, r)
+			}
+			tx.End(t, false)
+			if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed || !bed.Near(r.Level, 4) {
+				t.Errorf("%s, %s: left after the rollback: %+v", bed.Variant(p), e.name, r)
+			}
+		}
+		tx := w.Start(t)
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 3))
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 9))
+		tx.End(t, true)
+		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); r.Allowed || !bed.Near(r.Level, 7) {
+			t.Errorf("%s: after the commit, with a block: %+v", bed.Variant(p), r)
+		}
+		if err := w.L.Unblock(ctx, p, "k"); err != nil {
+			t.Fatal(err)
+		}
+		tx = w.Start(t)
+		if err := tx.Block(ctx, p, "k", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Unblock(ctx, p, "k"); err != nil {
+			t.Fatal(err)
+		}
+		tx.End(t, true)
+		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed {
+			t.Errorf("%s: unblocked, and committed: %+v", bed.Variant(p), r)
+		}
+	})
+}
+
+// TestTxTakesOneConnection: with a pool of one, which the transaction has, all
+// verbs go on. That the context ends is against hanging for ever.
+func TestTxTakesOneConnection(t *testing.T) {
+	bed.InEachWay(t, true, func(t *testing.T, w bed.Way, p limiter.Policy) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		tx := w.Start(t)
+		for _, e := range effects(ctx, p) {
+			if err := e.do(tx.Tx); err != nil {
+				t.Fatalf("%s, %s: %v", bed.Variant(p), e.name, err)
+			}
+		}
+		bed.Must(t)(tx.Check(ctx, p, "k", 1))
+		if err := tx.Unblock(ctx, p, "k"); err != nil {
+			t.Errorf("%s, unblock: %v", bed.Variant(p), err)
+		}
+		tx.End(t, true)
+	})
+}
+
+// TestTxKeepsTheCallersSettings: the verbs change neither how the caller's rows
+// commit nor how long its statements may take.
+func TestTxKeepsTheCallersSettings(t *testing.T) {
+	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
+		for durability, commit := range map[limiter.Durability]string{limiter.Durable: "off", limiter.Relaxed: "on"} {
+			p.Durability = durability
+			settings := map[string]string{"synchronous_commit": commit, "lock_timeout": "1234ms", "statement_timeout": "56789ms"}
+			tx := w.Start(t)
+			for name, value := range settings {
+				if err := tx.Exec(t.Context(), "SET LOCAL "+name+" = '"+value+"'"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, e := range effects(t.Context(), p) {
+				if err := e.do(tx.Tx); err != nil {
+					t.Fatalf("%s, %s: %v", bed.Variant(p), e.name, err)
+				}
+				for name, want := range settings {
+					var got string
+					if err := tx.Read(t.Context(), "SHOW "+name, &got); err != nil || got != want {
+						t.Errorf("%s, %s: %s is %s, was %s (%v)", bed.Variant(p), e.name, name, got, want, err)
+					}
+				}
+			}
+			tx.End(t, false)
+		}
+	})
+}
+
+// TestTxRemembersNothing: denials in a transaction are the database's, each of
+// them, and neither come from what was remembered before nor are remembered.
+func TestTxRemembersNothing(t *testing.T) {
+	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
+		ctx := t.Context()
+		bed.Must(t)(w.L.AllowN(ctx, p, "k", 10))
+		for range 2 { // which this limiter remembers from now on
+			bed.Must(t)(w.L.Allow(ctx, p, "k"))
+		}
+		tx := w.Start(t)
+		for range 2 {
+			if r := bed.Must(t)(tx.Allow(ctx, p, "k")); r.Allowed || r.Source != limiter.SourceDatabase {
+				t.Errorf("%s: in the transaction: %+v", bed.Variant(p), r)
+			}
+		}
+		if err := tx.Reset(ctx, p, "k"); err != nil {
+			t.Fatal(err)
+		}
+		if r := bed.Must(t)(tx.AllowN(ctx, p, "k", 10)); !r.Allowed {
+			t.Errorf("%s: after a reset in the transaction: %+v", bed.Variant(p), r)
+		}
+		bed.Must(t)(tx.Allow(ctx, p, "k")) // a denial, soon undone
+		bed.Must(t)(tx.AllowN(ctx, p, "other", 10))
+		bed.Must(t)(tx.Allow(ctx, p, "other"))
+		tx.End(t, false)
+		if r := bed.Must(t)(w.L.Allow(ctx, p, "other")); !r.Allowed || r.Source != limiter.SourceDatabase {
+			t.Errorf("%s: what was denied in a transaction that is gone: %+v", bed.Variant(p), r)
+		}
+	})
+}
+
+// TestTxConflicts: what a concurrent change, a lock timeout and a deadlock give
+// is ErrRetryTx around the driver's error, FailOpen or not, and running the
+// transaction again helps.
+func TestTxConflicts(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	check := func(t *testing.T, w bed.Way, r limiter.Result, err error, code string) {
+		t.Helper()
+		var ofPgx *pgconn.PgError
+		var ofPq *pq.Error
+		var got string
+		switch {
+		case errors.As(err, &ofPgx) && !w.PQ:
+			got = ofPgx.Code
+		case errors.As(err, &ofPq) && w.PQ:
+			got = string(ofPq.Code)
+		}
+		if !errors.Is(err, limiter.ErrRetryTx) || errors.Is(err, limiter.ErrUnavailable) || got != code || r.Allowed {
+			t.Errorf("got %+v, %v, want ErrRetryTx around %s", r, err, code)
+		}
+	}
+	again := func(t *testing.T, w bed.Way, p limiter.Policy, key string) {
+		t.Helper()
+		tx := w.Start(t)
+		if r := bed.Must(t)(tx.Allow(t.Context(), p, key)); !r.Allowed {
+			t.Errorf("once more: %+v", r)
+		}
+		tx.End(t, true)
+	}
+	for _, w := range bed.Ways(t, address, false) {
+		p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
+		t.Run(w.Name+", 40001", func(t *testing.T) {
+			t.Parallel()
+			key := t.Name()
+			tx := w.Start(t, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
+			bed.Must(t)(w.L.Allow(t.Context(), p, key))
+			r, err := tx.Allow(t.Context(), p, key)
+			check(t, w, r, err, "40001")
+			tx.End(t, false)
+			again(t, w, p, key)
+		})
+		t.Run(w.Name+", 55P03", func(t *testing.T) {
+			t.Parallel()
+			key := t.Name()
+			holds := w.Start(t)
+			bed.Must(t)(holds.Allow(t.Context(), p, key))
+			tx := w.Start(t, "SET LOCAL lock_timeout = '20ms'")
+			r, err := tx.Allow(t.Context(), p, key)
+			check(t, w, r, err, "55P03")
+			tx.End(t, false)
+			holds.End(t, true)
+			again(t, w, p, key)
+		})
+		t.Run(w.Name+", 40P01", func(t *testing.T) {
+			t.Parallel()
+			keys := []string{t.Name() + " 1", t.Name() + " 2"}
+			var txs []*bed.Transaction
+			for _, key := range keys {
+				tx := w.Start(t)
+				bed.Must(t)(tx.Allow(t.Context(), p, key))
+				txs = append(txs, tx)
+			}
+			answers := make(chan bed.Answer, 2)
+			for i, tx := range txs {
+				go func() {
+					r, err := tx.Allow(t.Context(), p, keys[1-i])
+					_ = tx.Close(context.Background(), err == nil) // lets the other one go on
+					answers <- bed.Answer{Result: r, Err: err}
+				}()
+			}
+			first, second := <-answers, <-answers
+			if first.Err == nil {
+				first, second = second, first
+			}
+			check(t, w, first.Result, first.Err, "40P01")
+			if second.Err != nil || !second.Allowed {
+				t.Errorf("the other one: %+v, %v", second.Result, second.Err)
+			}
+			again(t, w, p, keys[0])
+		})
+	}
+}
+
+// TestTxCancelled: a context that ends while a lock is waited for is the
+// caller's own error, and nothing of the transaction is left.
+func TestTxCancelled(t *testing.T) {
+	t.Parallel()
+	for _, w := range sqlWaysAlone(t) {
+		t.Run(w.Name, func(t *testing.T) {
+			t.Parallel()
+			p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
+			holds := w.Start(t)
+			bed.Must(t)(holds.Allow(t.Context(), p, "held"))
+			tx := w.Start(t)
+			bed.Must(t)(tx.AllowN(t.Context(), p, "k", 5))
+			ctx, cancel := context.WithCancel(t.Context())
+			errs := make(chan error, 1)
+			go func() { _, err := tx.Allow(ctx, p, "held"); errs <- err }()
+			bed.Eventually(t, "it waits for the lock", func(ctx context.Context) (bool, error) {
+				n, err := bed.Blocked(ctx, w.pool)
+				return n == 1, err
+			})
+			cancel()
+			if err := <-errs; !errors.Is(err, context.Canceled) || errors.Is(err, limiter.ErrUnavailable) {
+				t.Errorf("got %v", err)
+			}
+			_ = tx.Close(t.Context(), false) // an error with some drivers: the connection is gone
+			holds.End(t, true)
+			if r := bed.Must(t)(w.L.Check(t.Context(), p, "k", 0)); r.Level != 0 {
+				t.Errorf("left: %+v", r)
+			}
+			if r := bed.Must(t)(w.L.Check(t.Context(), p, "held", 0)); !bed.Near(r.Level, 1) {
+				t.Errorf("the key that was held: %+v", r)
+			}
+		})
+	}
+}
+
+// TestTxGoesOn: neither a denial nor an ask that is refused before it is sent
+// fails the transaction; what the caller did commits.
+func TestTxGoesOn(t *testing.T) {
+	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
+		ctx := t.Context()
+		tx := w.Start(t)
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 4))
+		if r := bed.Must(t)(tx.AllowN(ctx, p, "k", 7)); r.Allowed {
+			t.Errorf("%s: %+v", bed.Variant(p), r)
+		}
+		if _, err := tx.Allow(ctx, p, ""); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("%s: the empty key: %v", bed.Variant(p), err)
+		}
+		if _, err := tx.AllowN(ctx, p, "k", -1); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("%s: a negative cost: %v", bed.Variant(p), err)
+		}
+		if err := tx.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA"); !errors.Is(err, limiter.ErrNoHold) {
+			t.Errorf("%s: an unknown hold: %v", bed.Variant(p), err)
+		}
+		once := p.Ask("k", 1)
+		once.IdempotencyKey = "order 1"
+		bed.Must(t)(tx.Do(ctx, once))
+		once.Cost = 2
+		if _, err := tx.Do(ctx, once); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("%s: the same order at another cost: %v", bed.Variant(p), err)
+		}
+		if p.Algorithm != limiter.LeakyBucketQueue {
+			h, err := tx.Reserve(ctx, p.Ask("k", 1), time.Hour)
+			if err == nil {
+				err = tx.Cancel(ctx, h.ID)
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", bed.Variant(p), err)
+			}
+			if _, err := tx.Settle(ctx, h.ID, 1); !errors.Is(err, limiter.ErrHoldEnded) {
+				t.Errorf("%s: a hold that has ended: %v", bed.Variant(p), err)
+			}
+		}
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 5))
+		tx.End(t, true)
+		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !bed.Near(r.Level, 10) {
+			t.Errorf("%s: %+v", bed.Variant(p), r)
+		}
+	})
+}
+
+// TestTxOfMemoryIsRefused: memory cannot roll back.
+func TestTxOfMemoryIsRefused(t *testing.T) {
+	t.Parallel()
+	l := limiter.NewMemory(nil)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
+	for _, tx := range []*limiter.Tx{l.InTx(pgx.Tx(nil)), l.InSQLTx(nil)} {
+		for _, e := range effects(t.Context(), p) {
+			if err := e.do(tx); !errors.Is(err, limiter.ErrUnsupported) {
+				t.Errorf("%s: %v", e.name, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package wait
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// hourly makes asks of limits that nothing of leaves while a test runs, but slowly.
+func hourly(a limiter.Algorithm) limiter.Policy {
+	return limiter.Policy{Name: "hourly-" + string(a)[:4], Algorithm: a, Limit: 4, Period: 4000 * time.Hour}
+}
+
+// TestWaitAll: several limits at once, one or two of them queues.
+func TestWaitAll(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	t.Run("memory", func(t *testing.T) { t.Parallel(); testWaitAll(t, limiter.NewMemory(nil)) })
+	t.Run("database", func(t *testing.T) { t.Parallel(); testWaitAll(t, bed.NewLimiter(t, pool, nil)) })
+}
+
+func testWaitAll(t *testing.T, l *limiter.Limiter) {
+	lane, bucket, window := hourly(limiter.LeakyBucketQueue), hourly(limiter.TokenBucket), hourly(limiter.FixedWindow)
+	levels := func(key string, want float64, policies ...limiter.Policy) {
+		t.Helper()
+		for _, p := range policies {
+			if got := bed.Must(t)(l.Check(t.Context(), p, key, 0)).Level; !bed.Near(got, want) {
+				t.Errorf("%s: the level of %s is %v, want %v", key, p.Name, got, want)
+			}
+		}
+	}
+	all := func(ctx context.Context, key string) (limiter.Results, error) {
+		return l.WaitAll(ctx, bucket.Ask(key, 1), lane.Ask(key, 1), window.Ask(key, 1))
+	}
+
+	// The first place in a queue is free at once, and nothing waits without a queue.
+	r, err := all(t.Context(), "free")
+	if err != nil || !r.Allowed || r.Binding != -1 || len(r.Each) != 3 || r.Each[1].Delay != 0 {
+		t.Errorf("free: %+v, %v", r, err)
+	}
+	if r, err := l.WaitAll(t.Context(), bucket.Ask("free", 1), window.Ask("free", 1)); err != nil || !r.Allowed {
+		t.Errorf("without a queue: %+v, %v", r, err)
+	}
+	levels("free", 2, bucket, window)
+	levels("free", 1, lane)
+
+	// A turn beyond the deadline denies the whole, at once.
+	soon, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	r, err = all(soon, "free")
+	if err != nil || r.Allowed || r.Binding != 1 || !r.Each[0].Allowed || !r.Each[2].Allowed || r.Each[1].RetryAfter < 998*time.Hour || r.Each[1].RetryAfter > 999*time.Hour {
+		t.Errorf("late: %+v, %v", r, err)
+	}
+	levels("free", 2, bucket, window)
+	levels("free", 1, lane)
+
+	// Of two queues, and of two asks of one, each has its own turn.
+	for i, want := range []struct {
+		within time.Duration
+		asks   []limiter.Ask
+		denied int // -1: all allowed
+	}{
+		{time.Hour, []limiter.Ask{lane.Ask("a", 1), lane.Ask("b", 1)}, -1},
+		{time.Hour, []limiter.Ask{lane.Ask("c", 1), lane.Ask("b", 1)}, 1},
+		{999 * time.Hour, []limiter.Ask{lane.Ask("d", 1), lane.Ask("d", 1)}, 1},
+		{time.Hour, []limiter.Ask{lane.Ask("d", 1), lane.Ask("d", 2)}, 1},
+		{time.Hour, []limiter.Ask{lane.Ask("d", 2), lane.Ask("d", 1)}, 1},
+		{time.Hour, []limiter.Ask{lane.Ask("d", 4)}, -1},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), want.within)
+		r, err := l.WaitAll(ctx, want.asks...)
+		if err != nil || r.Allowed != (want.denied < 0) || r.Binding != want.denied {
+			t.Errorf("%d: %+v, %v, want it to be denied by %d", i, r, err, want.denied)
+		}
+		for j, each := range r.Each {
+			if each.Allowed != (j != want.denied) {
+				t.Errorf("%d: ask %d: %+v", i, j, each)
+			}
+		}
+		cancel()
+	}
+	levels("c", 0, lane)
+	levels("d", 4, lane)
+
+	// Who is cancelled while it sleeps leaves all as it was.
+	waiting, stop := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	wait := func() { _, err := all(waiting, "free"); gone <- err }
+	go wait()
+	queued := func(units float64) {
+		t.Helper()
+		bed.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
+			r, err := l.Check(ctx, lane, "free", 0)
+			return bed.Near(r.Level, units), err
+		})
+	}
+	queued(2)
+	levels("free", 3, bucket, window)
+	stop()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	queued(1)
+	bed.Eventually(t, "the others went back", func(ctx context.Context) (bool, error) {
+		a, err := l.Check(ctx, bucket, "free", 0)
+		b, err2 := l.Check(ctx, window, "free", 0)
+		return bed.Near(a.Level, 2) && b.Level == 2, errors.Join(err, err2)
+	})
+
+	// A place that somebody is behind stays taken; the others go back.
+	waiting, stop = context.WithCancel(t.Context())
+	go wait()
+	queued(2)
+	bed.Must(t)(l.Allow(t.Context(), lane, "free"))
+	stop()
+	<-gone
+	bed.Eventually(t, "the window's unit went back", func(ctx context.Context) (bool, error) {
+		r, err := l.Check(ctx, window, "free", 0)
+		return r.Level == 2, err
+	})
+	levels("free", 3, lane)
+
+	// The turn is the last of all.
+	quick, quicker := lane, lane
+	quick.Name, quick.Limit, quick.Period = "quick", 100, time.Second
+	quicker.Name, quicker.Limit, quicker.Period = "quicker", 1000, time.Second
+	for range 3 {
+		since := time.Now()
+		r, err := l.WaitAll(t.Context(), quicker.Ask("k", 1), quick.Ask("k", 1), quicker.Ask("k", 1))
+		if err != nil || !r.Allowed {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		for _, each := range r.Each {
+			if time.Since(since) < each.Delay {
+				t.Errorf("left after %v: %+v", time.Since(since), r)
+			}
+		}
+	}
+
+	remembered := lane.Ask("k", 1)
+	remembered.IdempotencyKey = "order 1"
+	for _, asks := range [][]limiter.Ask{nil, {bucket.Ask("k", 1), remembered}} {
+		if r, err := l.WaitAll(t.Context(), asks...); !errors.Is(err, limiter.ErrInvalid) && !errors.Is(err, limiter.ErrUnsupported) || r.Allowed {
+			t.Errorf("%+v: %+v, %v", asks, r, err)
+		}
+	}
+}
+
+// TestWaitAllCancelledInFlight cancels one whose transaction waits for a row: it
+// returns at once, and what is granted later goes back before the limiter closes.
+func TestWaitAllCancelledInFlight(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	p := append(limitsBesideQueue(), hourly(limiter.LeakyBucketQueue))
+	l, other := bed.NewLimiter(t, pool, nil), bed.NewLimiter(t, pool, nil)
+	var asks []limiter.Ask
+	for _, p := range p {
+		asks = append(asks, p.Ask("k", 1), p.Ask("k", 1))
+	}
+	if r, err := other.AllowAll(t.Context(), asks...); err != nil || !r.Allowed {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	const took = "SELECT ticket FROM pglimit_leaky_bucket_queue"
+	before := bed.Value[int64](t, pool, took)
+	release := hold(t, pool, "pglimit_leaky_bucket_queue")
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() { _, err := l.WaitAll(ctx, asks...); gone <- err }()
+	bed.Eventually(t, "the statement waits", func(ctx context.Context) (bool, error) {
+		n, err := bed.Blocked(ctx, pool)
+		return n == 1, err
+	})
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	for i := range asks { // they are the caller's
+		asks[i] = hourly(limiter.LeakyBucketQueue).Ask("another", 1)
+	}
+	release()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, p := range p {
+		if got := bed.Must(t)(other.Check(t.Context(), p, "k", 0)).Level; !bed.Near(got, 2) {
+			t.Errorf("%s: the level is %v", p.Name, got)
+		}
+	}
+	if after := bed.Value[int64](t, pool, took); after <= before {
+		t.Error("nothing was granted, and nothing could go back")
+	}
+}
+
+// limitsBesideQueue is a policy of each other algorithm.
+func limitsBesideQueue() (all []limiter.Policy) {
+	for _, a := range limiter.Algorithms() {
+		if a != limiter.LeakyBucketQueue {
+			p := hourly(a)
+			p.Name = string(a)
+			all = append(all, p)
+		}
+	}
+	return slices.Clip(all)
+}
+
+// hold locks all rows of a table until release.
+func hold(t *testing.T, pool *pgxpool.Pool, table string) (release func()) {
+	t.Helper()
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT FROM "+table+" FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}

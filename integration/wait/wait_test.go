@@ -1,0 +1,209 @@
+package wait
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestWait queues over the database's own clock; nothing here asks how long
+// anything took, only what the queue holds.
+func TestWait(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	t.Run("memory", func(t *testing.T) { t.Parallel(); testWait(t, limiter.NewMemory(nil)) })
+	t.Run("database", func(t *testing.T) { t.Parallel(); testWait(t, bed.NewLimiter(t, pool, nil)) })
+}
+
+func testWait(t *testing.T, l *limiter.Limiter) {
+	ctx := context.Background()
+	slow := limiter.Policy{Name: "slow", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
+	level := func(key string) float64 { return bed.Must(t)(l.Check(ctx, slow, key, 0)).Level }
+	queued := func(key string, units float64) {
+		t.Helper()
+		bed.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
+			r, err := l.Check(ctx, slow, key, 0)
+			return bed.Near(r.Level, units), err
+		})
+	}
+
+	// A full queue denies at once.
+	bed.Must(t)(l.AllowN(ctx, slow, "full", 4))
+	var denied *limiter.DeniedError
+	if err := l.Wait(ctx, slow, "full", 1); !errors.As(err, &denied) || denied.Result.Reason != limiter.ReasonLimit {
+		t.Errorf("full: got %v", err)
+	}
+	if err := l.Wait(ctx, slow, "full", 5); !errors.As(err, &denied) || denied.Result.RetryAfter != limiter.Never {
+		t.Errorf("above the burst: got %v", err)
+	}
+
+	if r, err := l.DoWait(ctx, slow.Ask("full", 1)); err != nil || r.Allowed || r.Delay != 0 || !bed.Near(r.Level, 4) || r.RetryAfter < 999*time.Hour {
+		t.Errorf("full: DoWait gave %+v, %v", r, err)
+	}
+
+	// A turn beyond the deadline is denied at once and consumes nothing.
+	bed.Must(t)(l.Allow(ctx, slow, "late"))
+	soon, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := l.Wait(soon, slow, "late", 1); !errors.As(err, &denied) || denied.Result.RetryAfter < 999*time.Hour || denied.Result.RetryAfter > 1000*time.Hour {
+		t.Errorf("late: got %v", err)
+	}
+	if got := level("late"); !bed.Near(got, 1) {
+		t.Errorf("a Wait that could not come in time left a level of %v", got)
+	}
+
+	// The first place is free at once; a cancelled one goes back.
+	if r, err := l.DoWait(ctx, slow.Ask("cancelled", 1)); err != nil || !r.Allowed || r.Granted != 1 || r.Delay != 0 {
+		t.Errorf("the first place: DoWait gave %+v, %v", r, err)
+	}
+	waiting, stop := context.WithCancel(ctx)
+	gone := make(chan error, 1)
+	go func() { gone <- l.Wait(waiting, slow, "cancelled", 2) }()
+	queued("cancelled", 3)
+	stop()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: got %v", err)
+	}
+	queued("cancelled", 1)
+
+	// Once somebody queued behind it the place stays taken.
+	waiting, stop = context.WithCancel(ctx)
+	go func() { gone <- l.Wait(waiting, slow, "cancelled", 2) }()
+	queued("cancelled", 3)
+	bed.Must(t)(l.Allow(ctx, slow, "cancelled"))
+	stop()
+	<-gone
+	if got := level("cancelled"); !bed.Near(got, 4) {
+		t.Errorf("a cancelled Wait with another behind it left a level of %v", got)
+	}
+
+	// A turn comes.
+	quick := limiter.Policy{Name: "quick", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 4}
+	for range 2 {
+		if err := l.Wait(ctx, quick, "k", 1); err != nil {
+			t.Error(err)
+		}
+		queuedFrom := time.Now()
+		if r, err := l.DoWait(ctx, quick.Ask("k", 1)); err != nil || !r.Allowed || time.Since(queuedFrom) < r.Delay {
+			t.Errorf("a turn: DoWait gave %+v, %v", r, err)
+		}
+	}
+	if err := l.Block(ctx, quick, "k", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Wait(ctx, quick, "k", 1); !errors.As(err, &denied) || denied.Result.Reason != limiter.ReasonBlocked {
+		t.Errorf("blocked: got %v", err)
+	}
+
+	// Only a queue has turns, and what is remembered has none.
+	bucket := quick
+	bucket.Algorithm = limiter.TokenBucket
+	again := quick.Ask("k", 1)
+	again.IdempotencyKey = "order 1"
+	for _, ask := range []limiter.Ask{bucket.Ask("k", 1), again} {
+		if r, err := l.DoWait(ctx, ask); !errors.Is(err, limiter.ErrUnsupported) || r.Allowed {
+			t.Errorf("%+v: DoWait gave %+v, %v", ask, r, err)
+		}
+	}
+}
+
+// TestWaitCancelledInFlight cancels a Wait whose statement is waiting for the row:
+// it returns while that still does, and what that takes later goes back, at the
+// latest when the limiter has closed.
+func TestWaitCancelledInFlight(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	other := bed.NewLimiter(t, pool, nil)
+	bed.Must(t)(other.Allow(t.Context(), lane, "k"))
+	const ticket = "SELECT ticket FROM pglimit_leaky_bucket_queue"
+	before := bed.Value[int64](t, pool, ticket)
+
+	l := bed.NewLimiter(t, pool, nil)
+	release := cancelInFlight(t, pool, l)
+	var released atomic.Bool
+	closed := make(chan bool, 1)
+	go func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		closed <- released.Load()
+	}()
+	for { // a Close that does not wait has time to return
+		if _, err := l.Check(t.Context(), lane, "k", 0); errors.Is(err, limiter.ErrClosed) {
+			break
+		}
+	}
+	bed.Value[int64](t, pool, ticket)
+	released.Store(true)
+	release()
+	if !<-closed {
+		t.Error("Close returned while the statement was in flight")
+	}
+	if got := bed.Must(t)(other.Check(t.Context(), lane, "k", 0)).Level; !bed.Near(got, 1) {
+		t.Errorf("the cancelled Wait left a level of %v", got)
+	}
+	if after := bed.Value[int64](t, pool, ticket); after <= before {
+		t.Error("no place was taken, and none could go back")
+	}
+}
+
+// TestWaitCancelledWithoutTimeout: what a Wait leaves to be done while another
+// transaction holds the row does not go on for ever.
+func TestWaitCancelledWithoutTimeout(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	forever := limiter.Config{Timeout: -1}
+	bed.Must(t)(bed.NewLimiter(t, pool, nil).Allow(t.Context(), lane, "k"))
+	t.Run("in flight", func(t *testing.T) {
+		l := bed.NewLimiter(t, pool, &forever)
+		release := cancelInFlight(t, pool, l)
+		if err := l.Close(); err != nil { // else it hangs here
+			t.Error(err)
+		}
+		release()
+	})
+	t.Run("asleep", func(t *testing.T) {
+		answered := make(chan struct{}, 1)
+		forever.Observe = func(context.Context, limiter.Ask, limiter.Result, error) { answered <- struct{}{} }
+		l := bed.NewLimiter(t, pool, &forever)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := make(chan error, 1)
+		go func() { gone <- l.Wait(ctx, lane, "k", 1) }()
+		<-answered
+		release := hold(t, pool, "pglimit_leaky_bucket_queue")
+		cancel()
+		if err := <-gone; !errors.Is(err, context.Canceled) { // or here
+			t.Errorf("got %v", err)
+		}
+		release()
+	})
+}
+
+var lane = limiter.Policy{Name: "lane", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
+
+// cancelInFlight cancels a Wait for 2 units on lane and "k" while another
+// transaction holds the row, until release.
+func cancelInFlight(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter) (release func()) {
+	t.Helper()
+	release = hold(t, pool, "pglimit_leaky_bucket_queue")
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() { gone <- l.Wait(ctx, lane, "k", 2) }()
+	bed.Eventually(t, "the statement waits", func(ctx context.Context) (bool, error) {
+		n, err := bed.Blocked(ctx, pool)
+		return n == 1, err
+	})
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	return release
+}
