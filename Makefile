@@ -5,8 +5,12 @@ ARGS ?=
 # QUICK=1: make bench, growth, bench-held and bench-spend within a minute each
 QUICK ?=
 
-# Directories of modules of their own, which ./... leaves out.
-nested = $$(find . -mindepth 2 -name go.mod | xargs -n 1 dirname)
+# The packages that make check covers: the library, the command, their tests and the
+# benchmarks, without the dependencies of examples/ and browser/. The pattern "work"
+# names the packages of all modules in go.work.
+checked = ./... ./cmd/pglimit/... ./integration/... ./internal/throwaway/... ./bench/...
+# Tests that need a PostgreSQL.
+database = -e /integration -e /internal/localpg -e /internal/throwaway
 
 .DEFAULT_GOAL := help
 .PHONY: help check test demo playground bench growth bench-held bench-spend screenshots generate verify
@@ -14,34 +18,32 @@ nested = $$(find . -mindepth 2 -name go.mod | xargs -n 1 dirname)
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# browser/ tests a command that it builds, of which go test knows nothing: a result
-# of before would say nothing of it.
-# A machine that others use takes longer than the ten minutes that go test has.
+# One go test for all modules runs them in parallel, on one server. browser/ runs
+# last and alone: its pages have to answer in time. A busy machine needs more than
+# go test's ten minutes.
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
 	@scripts/setup browser
-	@go run ./internal/withpg
+	@go build -o bin/ ./internal/throwaway/withpg
 	@scripts/setup server || echo "no PostgreSQL server is installed here: internal/localpg and --embedded, which start one, are not tested"
-	go test -timeout 20m $(ARGS) $$(scripts/setup server || echo '-skip=^TestEmbedded') $$(go list ./... | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
-	@for dir in $(nested); do \
-		case $$dir in ./browser) fresh=-count=1 ;; *) fresh= ;; esac; \
-		echo "cd $$dir && go test $$fresh $(ARGS) ./..."; (cd $$dir && go test $$fresh $(ARGS) ./...) || exit; \
-	done
+	bin/withpg -- go test -timeout 20m $(ARGS) $$(scripts/setup server || echo '-skip=^TestEmbedded') \
+		$$(go list work | grep -v /pglimit/browser | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
+	bin/withpg -- go test -timeout 20m $(ARGS) ./browser/...
 
 # What needs a server or a browser is left to make test.
 check: ## Check formatting and vet, and run the unit tests: no database, under a minute once built
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
-	go vet ./...
-	go test $(ARGS) $$(go list ./... | grep -v -e /integration -e /internal/localpg -e /internal/throwaway)
+	go vet $(checked)
+	go test $(ARGS) $$(go list $(checked) | grep -v $(database))
 
 demo: ## Show pglimit at work on a throwaway PostgreSQL (ARGS: pglimit demo flags)
 	@scripts/setup
-	@go build -o bin/ ./cmd/pglimit ./internal/withpg
+	@go build -o bin/ ./cmd/pglimit ./internal/throwaway/withpg
 	@bin/withpg -- bin/pglimit demo $(ARGS)
 
 playground: ## Serve the web page on a throwaway PostgreSQL until Ctrl-C (ARGS: pglimit playground flags)
 	@scripts/setup
-	@go build -o bin/ ./cmd/pglimit ./internal/withpg
+	@go build -o bin/ ./cmd/pglimit ./internal/throwaway/withpg
 	@bin/withpg -- bin/pglimit playground $(ARGS)
 
 bench: ## Set pglimit beside a bare upsert, Redis and others; QUICK=1 for a quick look (ARGS: flags of bench/)
@@ -69,7 +71,7 @@ generate: ## Make queries/*.sql from their templates; from those db/, and the SQ
 	go run ./queries/template
 	go run ./queries/functions
 	rm -f db/*.go
-	CGO_ENABLED=0 go tool -modfile=tools.mod sqlc generate
+	CGO_ENABLED=0 GOWORK=off go tool -modfile=tools.mod sqlc generate
 
 verify: ## Check generated code, vet, staticcheck, gofmt and module files
 	@scripts/verify

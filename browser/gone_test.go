@@ -19,7 +19,7 @@ import (
 // TestServerGone ends the server and starts it again, in good order and without.
 func TestServerGone(t *testing.T) {
 	t.Parallel()
-	p := StartAt(t, command, migrated.New(t), quietPort(t))
+	p := StartAt(t, command(t), migrated.New(t), quietPort(t))
 	b := open(t, p, everyCard("alice", "limit=1000", "period=1h"))
 	b.Tolerate("ERR_CONNECTION_REFUSED")
 	b.Tolerate("ERR_INCOMPLETE_CHUNKED_ENCODING") // of the stream, when the server is killed

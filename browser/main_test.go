@@ -8,18 +8,20 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 
 	"github.com/pglimit/pglimit/internal/throwaway"
+	"github.com/pglimit/pglimit/internal/throwaway/checkout"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
 
 var (
 	chromium context.Context
-	command  string              // the built pglimit
+	binaries string              // directory of the built pglimit
 	migrated *throwaway.Template // has pglimit's tables
 )
 
@@ -40,9 +42,7 @@ func runTests(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if command, err = Build(dir); err != nil {
-		return 1, err
-	}
+	binaries = dir
 	server, err := throwaway.Start(ctx, log.Printf)
 	if err != nil {
 		return 1, err
@@ -59,10 +59,24 @@ func runTests(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
+// build builds the command, once for all tests. TestMain does not: go test only
+// notes which files the tests look at.
+var build = sync.OnceValues(func() (string, error) { return checkout.BuildCommand(binaries) })
+
+// command returns the path of the built command.
+func command(t *testing.T) string {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // start starts a playground over a database of its own.
 func start(t *testing.T) *Playground {
 	t.Helper()
-	return Start(t, command, migrated.New(t))
+	return Start(t, command(t), migrated.New(t))
 }
 
 // open opens the playground in a tab, with the set-up of a link, and waits until

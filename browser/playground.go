@@ -3,13 +3,9 @@ package browser
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
-	"strings"
 	"time"
 )
 
@@ -17,25 +13,6 @@ const (
 	startTimeout = time.Minute
 	stopTimeout  = time.Minute
 )
-
-// Build builds the command into a directory and returns its path.
-func Build(dir string) (path string, err error) {
-	// In its own module, whose versions of dependencies it is to have.
-	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/pglimit/pglimit").Output()
-	if err != nil {
-		return "", fmt.Errorf("find the command's sources: %w", err)
-	}
-	path = filepath.Join(dir, "pglimit")
-	if runtime.GOOS == "windows" {
-		path += ".exe"
-	}
-	build := exec.Command("go", "build", "-o", path, "./cmd/pglimit")
-	build.Dir = strings.TrimSpace(string(root))
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the command: %w: %s", err, out)
-	}
-	return path, nil
-}
 
 // Playground is a `pglimit playground`, running or not.
 type Playground struct {

@@ -184,7 +184,7 @@ func (p *proxy) set(cut bool) {
 func TestDatabaseGone(t *testing.T) {
 	t.Parallel()
 	network, database := behind(t, migrated.New(t))
-	p := Start(t, command, database)
+	p := Start(t, command(t), database)
 	b := open(t, p, five("alice"))
 	b.Tolerate("status of 503")
 	a := limiter.GCRA
@@ -210,7 +210,7 @@ func TestDatabaseGone(t *testing.T) {
 func TestLevelUnknown(t *testing.T) {
 	t.Parallel()
 	network, database := behind(t, migrated.New(t))
-	b := open(t, Start(t, command, database), five("alice"))
+	b := open(t, Start(t, command(t), database), five("alice"))
 	a := limiter.GCRA
 	b.Do("scroll to the plot", scrollTo(card(a, "canvas")))
 	b.Run("keep what is drawn", `

@@ -20,6 +20,7 @@ import (
 
 	"github.com/pglimit/pglimit/browser"
 	"github.com/pglimit/pglimit/internal/throwaway"
+	"github.com/pglimit/pglimit/internal/throwaway/checkout"
 	"github.com/pglimit/pglimit/migrations"
 )
 
@@ -41,7 +42,7 @@ func run(ctx context.Context, to string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	command, err := browser.Build(dir)
+	command, err := checkout.BuildCommand(dir)
 	if err != nil {
 		return err
 	}

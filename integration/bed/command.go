@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"os"
 	osexec "os/exec"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/pglimit/pglimit/internal/throwaway/checkout"
 )
 
 var binaryDir string // set by BuildCommand; Main removes it
@@ -23,27 +23,7 @@ var BuildCommand = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	binaryDir = dir
-	path := filepath.Join(dir, "pglimit")
-	if runtime.GOOS == "windows" {
-		path += ".exe"
-	}
-	out, err := osexec.Command("go", "build", "-o", path, "github.com/pglimit/pglimit/cmd/pglimit").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	// go test takes an earlier result as long as the files a test looked at are
-	// the same: this makes the command's sources some of them.
-	const sources = `{{with .Module}}{{if .Main}}{{range $.GoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{range $.EmbedFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}`
-	out, err = osexec.Command("go", "list", "-deps", "-f", sources, "github.com/pglimit/pglimit/cmd/pglimit").Output()
-	if err != nil {
-		return "", err
-	}
-	for _, file := range strings.Fields(string(out)) {
-		if _, err := os.Stat(file); err != nil {
-			return "", err
-		}
-	}
-	return path, nil
+	return checkout.BuildCommand(dir)
 })
 
 func removeBinary() error {

@@ -183,7 +183,7 @@ var SQLStatement = regexp.MustCompile(`-- name: (\w+) :\w+\n`)
 // Statements reads queries/ and returns each statement without its comments.
 func Statements(t *testing.T) map[string]string {
 	t.Helper()
-	files, err := filepath.Glob("../../queries/*.sql")
+	files, err := filepath.Glob("../testdata/checkout/queries/*.sql")
 	if err != nil || len(files) < 7 {
 		t.Fatalf("queries/: %v, %v", files, err)
 	}

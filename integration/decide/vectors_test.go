@@ -11,7 +11,7 @@ import (
 func TestDecideVectors(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	conformance.Run(t, "../../testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
+	conformance.Run(t, "../testdata/checkout/testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
 		return bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 	})
 }

@@ -15,7 +15,7 @@ import (
 // calls inside the other languages' snippets.
 func TestFunctionsDocs(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile("../../docs/sql.md")
+	data, err := os.ReadFile("../testdata/checkout/docs/sql.md")
 	if err != nil {
 		t.Fatal(err)
 	}

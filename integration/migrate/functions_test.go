@@ -204,7 +204,7 @@ func TestMigrateFunctionsByOtherTools(t *testing.T) {
 // that the library runs, but for its parameters.
 func TestMigrateFunctionsAreGenerated(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile("../../migrations/functions/00001_functions.sql")
+	data, err := os.ReadFile("../testdata/checkout/migrations/functions/00001_functions.sql")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ import (
 func TestSQLVectors(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		db := bed.ConnectSQL(t, driver, bed.NewDatabase(t))
-		conformance.Run(t, "../../testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
+		conformance.Run(t, "../testdata/checkout/testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
 			return bed.NewSQL(t, db, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 		})
 	})

@@ -25,7 +25,7 @@ func TestStrangersInVectors(t *testing.T) {
 	t.Parallel()
 	address, _ := plantedDatabase(t)
 	pool := bed.Connect(t, address)
-	conformance.Run(t, "../../testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
+	conformance.Run(t, "../testdata/checkout/testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
 		return bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 	})
 }

@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/pglimit/pglimit/internal/localpg/process"
 )
 
 const (
@@ -61,16 +63,16 @@ func (s *Server) prepare(ctx context.Context, dataDir string) (err error) {
 		}
 		s.password = strings.TrimSpace(string(password))
 	}
-	if s.account, err = runAs(dataDir, isNew); err != nil {
+	if s.account, err = process.RunAs(dataDir, isNew); err != nil {
 		return err
 	}
-	if s.runDir, err = os.MkdirTemp(s.account.tempDir(), "pglimit-pg-"); err != nil {
+	if s.runDir, err = os.MkdirTemp(s.account.TempDir(), "pglimit-pg-"); err != nil {
 		return err
 	}
-	if s.reaper, err = startReaper(s.runDir); err != nil {
+	if s.reaper, err = process.StartReaper(s.runDir); err != nil {
 		return fmt.Errorf("watch over the server: %w", err)
 	}
-	if err := s.account.own(s.runDir); err != nil {
+	if err := s.account.Own(s.runDir); err != nil {
 		return err
 	}
 	if dataDir == "" {
@@ -80,7 +82,7 @@ func (s *Server) prepare(ctx context.Context, dataDir string) (err error) {
 	if s.dataDir, err = filepath.Abs(dataDir); err != nil {
 		return err
 	}
-	if err := s.account.reach(s.dataDir); err != nil {
+	if err := s.account.Reach(s.dataDir); err != nil {
 		return err
 	}
 	if !isNew {
@@ -106,7 +108,7 @@ func (s *Server) create(ctx context.Context) (err error) {
 			_ = os.RemoveAll(s.dataDir) // the first error is the one to report
 		}
 	}()
-	if err := s.account.own(s.dataDir); err != nil {
+	if err := s.account.Own(s.dataDir); err != nil {
 		return err
 	}
 	if err := s.initdb(ctx); err != nil {
@@ -151,7 +153,7 @@ func (s *Server) initdb(ctx context.Context, extra ...string) error {
 	}, extra...)
 	cmd := exec.CommandContext(ctx, executable(s.bindir, "initdb"), args...)
 	s.inherit(cmd)
-	s.account.apply(cmd)
+	s.account.Apply(cmd)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
@@ -186,7 +188,7 @@ func (s *Server) writeSecret(path string) error {
 	if err := os.WriteFile(path, []byte(s.password+"\n"), 0o600); err != nil {
 		return err
 	}
-	return s.account.own(path)
+	return s.account.Own(path)
 }
 
 // inherit sets the working directory and environment of a PostgreSQL

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/localpg/process"
 )
 
 // How long a step may take if the caller's context sets no earlier end.
@@ -60,13 +62,13 @@ type Server struct {
 	settings        []string
 	runDir          string // socket, log and, unless the caller gave one, data
 	dataDir         string
-	account         *account // who runs it; nil: this process's user
+	account         *process.Account // who runs it; nil: this process's user
 	password        string
-	reaper          *reaper
+	reaper          *process.Reaper
 
 	mu     sync.Mutex
 	port   int
-	proc   *process // nil when stopped
+	proc   *process.Process // nil when stopped
 	closed bool
 }
 
@@ -146,7 +148,7 @@ func (s *Server) Done() <-chan struct{} {
 		close(ended)
 		return ended
 	}
-	return s.proc.done
+	return s.proc.Done()
 }
 
 // Stop ends the server as an operator would: transactions under way are
@@ -163,13 +165,13 @@ func (s *Server) stop(ctx context.Context) error {
 	if s.proc == nil {
 		return nil
 	}
-	if !s.proc.ended() {
-		if err := s.requestStop(ctx); err != nil {
+	if !s.proc.Ended() {
+		if err := s.proc.RequestStop(ctx, executable(s.bindir, "pg_ctl"), s.dataDir); err != nil {
 			return fmt.Errorf("stop PostgreSQL: %w", err)
 		}
 	}
 	select {
-	case <-s.proc.done:
+	case <-s.proc.Done():
 		s.forget()
 		return nil
 	case <-ctx.Done():
@@ -189,7 +191,7 @@ func (s *Server) kill() error {
 	if s.proc == nil {
 		return nil
 	}
-	if err := s.proc.killTree(); err != nil {
+	if err := s.proc.KillTree(); err != nil {
 		return fmt.Errorf("kill PostgreSQL: %w", err)
 	}
 	s.forget()
@@ -199,7 +201,7 @@ func (s *Server) kill() error {
 // forget notes that the server's process has ended.
 func (s *Server) forget() {
 	s.proc = nil
-	s.reaper.watch(0)
+	s.reaper.Watch(0)
 }
 
 // Restart stops the server if it runs, and starts it with the same data on
@@ -240,7 +242,7 @@ func (s *Server) Close() error {
 	if s.runDir != "" {
 		err = errors.Join(err, os.RemoveAll(s.runDir))
 	}
-	s.reaper.close()
+	s.reaper.Close()
 	return err
 }
 
@@ -268,11 +270,12 @@ func (s *Server) launch(ctx context.Context) error {
 	cmd := exec.Command(executable(s.bindir, "postgres"), args...)
 	s.inherit(cmd)
 	cmd.Stdout, cmd.Stderr = log, log
-	if s.proc, err = startProcess(cmd, s.account); err != nil {
+	s.account.Apply(cmd)
+	if s.proc, err = process.Start(cmd); err != nil {
 		s.proc = nil
 		return err
 	}
-	s.reaper.watch(cmd.Process.Pid)
+	s.reaper.Watch(cmd.Process.Pid)
 
 	if err := s.awaitReady(ctx); err != nil {
 		err = s.explain(err, begin)
@@ -291,7 +294,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 			return conn.Close(ctx)
 		}
 		select {
-		case <-s.proc.done:
+		case <-s.proc.Done():
 			return errors.New("the server ended while starting")
 		case <-ctx.Done():
 			return fmt.Errorf("not ready: %w; last attempt: %v", ctx.Err(), err)
@@ -308,10 +311,10 @@ func (s *Server) explain(err error, begin int64) error {
 		return err
 	}
 	log = log[begin:]
-	if s.proc.ended() && bytes.Contains(log, []byte("could not bind IPv4")) {
+	if s.proc.Ended() && bytes.Contains(log, []byte("could not bind IPv4")) {
 		return fmt.Errorf("%w: 127.0.0.1:%d is in use by another program", errPortTaken, s.port)
 	}
-	if s.proc.ended() && (bytes.Contains(log, []byte(`lock file "postmaster.pid" already exists`)) ||
+	if s.proc.Ended() && (bytes.Contains(log, []byte(`lock file "postmaster.pid" already exists`)) ||
 		bytes.Contains(log, []byte("pre-existing shared memory block"))) {
 		err = fmt.Errorf("%w: %w", ErrInUse, err)
 	}

@@ -4,56 +4,191 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/pglimit/pglimit/internal/localpg"
 )
 
-// userServer is a server that was there before: the one PGLIMIT_TEST_DATABASE_URL
-// names, or a shared one.
-type userServer struct {
-	address string
-	config  *pgx.ConnConfig
+const closeTimeout = 30 * time.Second
+
+// The kinds of server, as Backend returns them.
+const (
+	kindURL    = "url"
+	kindShared = "shared"
+	kindDocker = "docker"
+	kindLocal  = "local"
+)
+
+// Server is a PostgreSQL server to run tests on. Its methods may be called
+// at once from several goroutines.
+type Server struct {
+	kind    string
+	backend backend
+	version string
+	number  int    // of the version: 170002 is 17.2
+	run     string // part of the names of all databases made here
+	count   atomic.Int64
+
+	mu        sync.Mutex
+	templates []string
+	closed    bool
 }
 
-func startURL(address string) (backend, error) {
-	config, err := pgx.ParseConfig(address)
+// backend is one way to have a server.
+type backend interface {
+	URL() string      // superuser, or whoever the user named; changes with Restart
+	Describe() string // without the password
+	Stop(context.Context) error
+	Kill(context.Context) error
+	Restart(context.Context) error
+	Close(context.Context) error
+}
+
+// readVersion asks the server for its version and refuses one too old.
+func (s *Server) readVersion(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, s.URL())
 	if err != nil {
-		return nil, err // pgx leaves the password out
+		return err
 	}
-	return &userServer{address, config}, nil
+	defer conn.Close(ctx)
+	const query = `SELECT current_setting('server_version'), current_setting('server_version_num')::int`
+	if err := conn.QueryRow(ctx, query).Scan(&s.version, &s.number); err != nil {
+		return err
+	}
+	s.version, _, _ = strings.Cut(s.version, " ")
+	if s.number < 130000 {
+		return fmt.Errorf("PostgreSQL %s is too old: take 13 or newer", s.version)
+	}
+	return nil
 }
 
-var errNotOurs = errors.New("a server that is shared or of " + envURL + " is not ours to stop or start: tests that do so need StartOwn")
+// URL connects to the server as a role that may create databases, the
+// superuser on a server of our own. With Docker it changes with Restart: ask
+// again. What it names may be shared with other runs: create databases of
+// your own.
+func (s *Server) URL() string { return s.backend.URL() }
 
-func (u *userServer) url() string                   { return u.address }
-func (u *userServer) stop(context.Context) error    { return errNotOurs }
-func (u *userServer) kill(context.Context) error    { return errNotOurs }
-func (u *userServer) restart(context.Context) error { return errNotOurs }
-func (u *userServer) close(context.Context) error   { return nil }
+// Backend is "url", "shared", "docker" or "local".
+func (s *Server) Backend() string { return s.kind }
 
-func (u *userServer) describe() string {
-	address := net.JoinHostPort(u.config.Host, strconv.Itoa(int(u.config.Port)))
-	return fmt.Sprintf("the server at %s, database %s", address, u.config.Database)
+// String describes the server in one line, without a password.
+func (s *Server) String() string {
+	return fmt.Sprintf("PostgreSQL %s, %s", s.version, s.backend.Describe())
 }
 
-// localServer is a server started from programs on this machine.
-type localServer struct{ *localpg.Server }
+// Stop ends the server in order (fast shutdown) and returns when it has
+// ended. Like Kill and Restart, it fails on a server that
+// PGLIMIT_TEST_DATABASE_URL names; see StartOwn.
+func (s *Server) Stop(ctx context.Context) error { return s.backend.Stop(ctx) }
 
-func startLocal(ctx context.Context, settings map[string]string) (backend, error) {
-	s, err := localpg.Start(ctx, localpg.Options{Settings: settings})
+// Kill ends all processes of the server with SIGKILL, as a crash does, and
+// returns when they have ended.
+func (s *Server) Kill(ctx context.Context) error { return s.backend.Kill(ctx) }
+
+// Restart starts the server again with the same data, after stopping it if
+// it runs, and returns once it takes connections.
+func (s *Server) Restart(ctx context.Context) error { return s.backend.Restart(ctx) }
+
+// Close removes the server with all its databases. On a server that is shared or
+// that PGLIMIT_TEST_DATABASE_URL names, it only drops the templates. Further calls
+// do nothing.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	templates, closed := s.templates, s.closed
+	s.templates, s.closed = nil, true
+	s.mu.Unlock()
+	if closed {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	var err error
+	if s.kind == kindURL || s.kind == kindShared {
+		for _, name := range templates {
+			err = errors.Join(err, s.drop(ctx, name))
+		}
+	}
+	return errors.Join(err, s.backend.Close(ctx))
+}
+
+// CreateDatabase creates an empty database, whose name holds the label, and
+// returns a URL of it and how to drop it, connections to it notwithstanding. As
+// in PostgreSQL 15, other roles than its owner may not create in schema public.
+func (s *Server) CreateDatabase(ctx context.Context, label string) (address string, drop func(context.Context) error, _ error) {
+	// Unlike template1, nobody can be connected to template0, which would
+	// keep it from being copied.
+	address, drop, err := s.create(ctx, label, "template0")
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	return localServer{s}, nil
+	if err := execOn(ctx, address, "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("close schema public of %s: %w", label, err), drop(ctx))
+	}
+	return address, drop, nil
 }
 
-func (l localServer) url() string                       { return l.URL() }
-func (l localServer) stop(ctx context.Context) error    { return l.Stop(ctx) }
-func (l localServer) kill(context.Context) error        { return l.Kill() }
-func (l localServer) restart(ctx context.Context) error { return l.Restart(ctx) }
-func (l localServer) close(context.Context) error       { return l.Close() }
-func (l localServer) describe() string                  { return "local server of " + l.BinDir() }
+// create creates a copy of a template under a name nobody else uses.
+func (s *Server) create(ctx context.Context, label, template string) (address string, drop func(context.Context) error, _ error) {
+	name := fmt.Sprintf("pglimit_%s_%s_%d", label, s.run, s.count.Add(1))
+	const longest = 63
+	if len(name) > longest {
+		return "", nil, fmt.Errorf("create database %s: its name is %d bytes too long: shorten the label %q", name, len(name)-longest, label)
+	}
+	address, err := databaseURL(s.URL(), name)
+	if err != nil {
+		return "", nil, err
+	}
+	sql := "CREATE DATABASE " + quote(name) + " TEMPLATE " + quote(template)
+	if s.number >= 150000 {
+		sql += " STRATEGY FILE_COPY" // half the work of WAL_LOG, which older servers do not have
+	}
+	err = s.exec(ctx, sql)
+	if err != nil {
+		return "", nil, fmt.Errorf("create database %s: %w", name, err)
+	}
+	return address, func(ctx context.Context) error { return s.drop(ctx, name) }, nil
+}
+
+func (s *Server) drop(ctx context.Context, name string) error {
+	if err := s.exec(ctx, "DROP DATABASE IF EXISTS "+quote(name)+" WITH (FORCE)"); err != nil {
+		return fmt.Errorf("drop database %s: %w", name, err)
+	}
+	return nil
+}
+
+// exec runs one statement on a connection of its own, since the server may
+// have been restarted since the last.
+func (s *Server) exec(ctx context.Context, sql string) error { return execOn(ctx, s.URL(), sql) }
+
+func execOn(ctx context.Context, address, sql string) error {
+	conn, err := pgx.Connect(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, sql)
+	return err
+}
+
+func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
+
+// databaseURL is address with another database. address is a URL or, as
+// libpq takes as well, a line of key=value pairs, of which the last holds.
+func databaseURL(address, name string) (string, error) {
+	if !strings.HasPrefix(address, "postgres://") && !strings.HasPrefix(address, "postgresql://") {
+		return address + " dbname=" + name, nil
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return "", fmt.Errorf("%s is not a URL that can be read: see postgres://USER:PASSWORD@HOST:PORT/DATABASE", envURL) // the cause would show the password
+	}
+	u.Path = "/" + name
+	query := u.Query()
+	query.Del("dbname")
+	u.RawQuery = query.Encode()
+	return u.String(), nil
+}

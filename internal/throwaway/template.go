@@ -6,9 +6,22 @@ import (
 	"fmt"
 	"regexp"
 	"sync"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
+
+const databaseTimeout = time.Minute
+
+// TB has the methods of testing.TB that New calls.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	Failed() bool
+	Fatalf(format string, args ...any)
+	Logf(format string, args ...any)
+}
 
 // Template is a prepared database, of which every test gets a copy. Copying
 // one is faster than preparing it anew.
@@ -56,4 +69,34 @@ func (s *Server) Template(ctx context.Context, name string, prepare func(ctx con
 	s.templates = append(s.templates, database)
 	s.mu.Unlock()
 	return &Template{server: s, label: name, database: database}, nil
+}
+
+// New creates a copy of the template for one test and returns its URL. The
+// copy is dropped when the test ends; but if the test failed on a server that
+// PGLIMIT_TEST_DATABASE_URL names, it stays for a look at it, and the log
+// tells its name.
+func (t *Template) New(tb TB) string {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), databaseTimeout)
+	defer cancel()
+	t.mu.Lock()
+	address, drop, err := t.server.create(ctx, t.label, t.database)
+	t.mu.Unlock()
+	if err != nil {
+		tb.Fatalf("%v", err)
+	}
+	tb.Cleanup(func() {
+		if tb.Failed() && t.server.kind == kindURL {
+			if config, err := pgx.ParseConfig(address); err == nil {
+				tb.Logf("the failed test's database is kept: %s at %s:%d", config.Database, config.Host, config.Port)
+			}
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), databaseTimeout)
+		defer cancel()
+		if err := drop(ctx); err != nil {
+			tb.Logf("%v", err) // a test may have ended the server
+		}
+	})
+	return address
 }

@@ -7,7 +7,7 @@
 //   - else a server started from the programs on this machine.
 //
 // Programs that run several test packages share one server: they start it and
-// set SharedURL for the packages' processes, as internal/withpg does.
+// set SharedURL for the packages' processes, as throwaway/withpg does.
 //
 // PGLIMIT_TEST_BACKEND=docker or local allows that one way only, whatever
 // else is set. PGLIMIT_TEST_IMAGE names the image to use with Docker.
@@ -25,59 +25,16 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/pglimit/pglimit/internal/throwaway/internal/docker"
 )
 
-// What a user sets.
-const (
-	// SharedURL is the environment variable that names a server which Start uses
-	// without choosing one. Its owner removes it after the tests.
-	SharedURL = "PGLIMIT_TEST_SHARED_URL"
+// SharedURL is the environment variable that names a server which Start uses
+// without choosing one. Its owner removes it after the tests.
+const SharedURL = "PGLIMIT_TEST_SHARED_URL"
 
-	envURL     = "PGLIMIT_TEST_DATABASE_URL"
-	envBackend = "PGLIMIT_TEST_BACKEND"
-	envImage   = "PGLIMIT_TEST_IMAGE"
-)
-
-// The kinds of server, as Backend returns them.
-const (
-	kindURL    = "url"
-	kindShared = "shared"
-	kindDocker = "docker"
-	kindLocal  = "local"
-)
-
-const closeTimeout = 30 * time.Second
-
-// Server is a PostgreSQL server to run tests on. Its methods may be called
-// at once from several goroutines.
-type Server struct {
-	kind    string
-	backend backend
-	version string
-	number  int    // of the version: 170002 is 17.2
-	run     string // part of the names of all databases made here
-	count   atomic.Int64
-
-	mu        sync.Mutex
-	templates []string
-	closed    bool
-}
-
-// backend is one way to have a server.
-type backend interface {
-	url() string      // superuser, or whoever the user named; changes with restart
-	describe() string // without the password
-	stop(context.Context) error
-	kill(context.Context) error
-	restart(context.Context) error
-	close(context.Context) error
-}
+// envBackend is the environment variable that names the only way to take.
+const envBackend = "PGLIMIT_TEST_BACKEND"
 
 // Option changes how Start and StartOwn start a server.
 type Option func(settings map[string]string)
@@ -133,7 +90,7 @@ func begin(ctx context.Context, logf func(string, ...any), kind string, b backen
 	rand.Read(run) // never fails
 	s := &Server{kind: kind, backend: b, run: hex.EncodeToString(run)}
 	if err := s.readVersion(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", b.describe(), err), s.Close())
+		return nil, errors.Join(fmt.Errorf("%s: %w", b.Describe(), err), s.Close())
 	}
 	logf("using %s", s)
 	return s, nil
@@ -158,12 +115,12 @@ func choose(ctx context.Context, logf func(string, ...any), url string, mayEnd b
 
 	var dockerErr error
 	if forced != kindLocal {
-		b, err := startDocker(ctx, logf, mayEnd, maps.Clone(settings))
+		b, err := docker.Start(ctx, logf, mayEnd, maps.Clone(settings))
 		if err == nil {
 			return kindDocker, b, nil
 		}
 		dockerErr = fmt.Errorf("docker: %w", err)
-		if forced == kindDocker || ctx.Err() != nil || os.Getenv(envImage) != "" {
+		if forced == kindDocker || ctx.Err() != nil || os.Getenv(docker.ImageVariable) != "" {
 			return "", nil, dockerErr
 		}
 		logf("%v; taking a local server instead", dockerErr)
@@ -177,71 +134,4 @@ func choose(ctx context.Context, logf func(string, ...any), url string, mayEnd b
 		return "", nil, err
 	}
 	return kindLocal, b, nil
-}
-
-// readVersion asks the server for its version and refuses one too old.
-func (s *Server) readVersion(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, s.URL())
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	const query = `SELECT current_setting('server_version'), current_setting('server_version_num')::int`
-	if err := conn.QueryRow(ctx, query).Scan(&s.version, &s.number); err != nil {
-		return err
-	}
-	s.version, _, _ = strings.Cut(s.version, " ")
-	if s.number < 130000 {
-		return fmt.Errorf("PostgreSQL %s is too old: take 13 or newer", s.version)
-	}
-	return nil
-}
-
-// URL connects to the server as a role that may create databases, the
-// superuser on a server of our own. With Docker it changes with Restart: ask
-// again. What it names may be shared with other runs: create databases of
-// your own.
-func (s *Server) URL() string { return s.backend.url() }
-
-// Backend is "url", "shared", "docker" or "local".
-func (s *Server) Backend() string { return s.kind }
-
-// String describes the server in one line, without a password.
-func (s *Server) String() string {
-	return fmt.Sprintf("PostgreSQL %s, %s", s.version, s.backend.describe())
-}
-
-// Stop ends the server in order (fast shutdown) and returns when it has
-// ended. Like Kill and Restart, it fails on a server that
-// PGLIMIT_TEST_DATABASE_URL names; see StartOwn.
-func (s *Server) Stop(ctx context.Context) error { return s.backend.stop(ctx) }
-
-// Kill ends all processes of the server with SIGKILL, as a crash does, and
-// returns when they have ended.
-func (s *Server) Kill(ctx context.Context) error { return s.backend.kill(ctx) }
-
-// Restart starts the server again with the same data, after stopping it if
-// it runs, and returns once it takes connections.
-func (s *Server) Restart(ctx context.Context) error { return s.backend.restart(ctx) }
-
-// Close removes the server with all its databases; on a server that
-// is shared or that PGLIMIT_TEST_DATABASE_URL names it drops the templates. Further calls do
-// nothing.
-func (s *Server) Close() error {
-	s.mu.Lock()
-	templates, closed := s.templates, s.closed
-	s.templates, s.closed = nil, true
-	s.mu.Unlock()
-	if closed {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	var err error
-	if s.kind == kindURL || s.kind == kindShared {
-		for _, name := range templates {
-			err = errors.Join(err, s.drop(ctx, name))
-		}
-	}
-	return errors.Join(err, s.backend.close(ctx))
 }

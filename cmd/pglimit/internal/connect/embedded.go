@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
-	"github.com/pglimit/pglimit/internal/embedded"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded/datadir"
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
@@ -64,7 +65,7 @@ func (s *embeddedServer) check(cmd *cobra.Command, other, byDefault bool) error 
 func (s *embeddedServer) join(cmd *cobra.Command) (*embedded.Session, error) {
 	s.dir = s.dataDir
 	if s.dir == "" {
-		home, err := embedded.Home()
+		home, err := datadir.Home()
 		if err != nil {
 			return nil, fmt.Errorf("find your data directory: %w: name a directory with --data-dir", err)
 		}
@@ -101,7 +102,7 @@ func (s *embeddedServer) explain(ctx context.Context, err error) error {
 	switch text := strings.ToLower(err.Error()); {
 	case ctx.Err() != nil:
 		return cli.ErrInterrupted
-	case errors.Is(err, embedded.ErrUnusable):
+	case errors.Is(err, datadir.ErrUnusable):
 		return fmt.Errorf("--data-dir: %w", err)
 	case errors.Is(err, localpg.ErrNotFound):
 		return cli.DatabaseError(fmt.Errorf("%w; or pass --download to fetch one", err))

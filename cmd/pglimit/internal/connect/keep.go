@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
-	"github.com/pglimit/pglimit/internal/embedded"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded"
 )
 
 // keepEmbedded is the name of the hidden command that runs the embedded server;

@@ -24,14 +24,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"time"
 
 	"github.com/gofrs/flock"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded/datadir"
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
@@ -56,8 +55,8 @@ type Options struct {
 
 // Session is one command's use of the server.
 type Session struct {
-	dir     string
-	state   state
+	dir     datadir.Dir
+	state   datadir.State
 	started bool
 	users   *flock.Flock
 }
@@ -69,30 +68,10 @@ func (s *Session) URL() string { return s.state.URL }
 func (s *Session) Version() string { return s.state.Version }
 
 // Dir is the directory, as an absolute path.
-func (s *Session) Dir() string { return s.dir }
+func (s *Session) Dir() string { return string(s.dir) }
 
 // Started tells whether Join started the server, or else found it running.
 func (s *Session) Started() bool { return s.started }
-
-// state is what server.json holds.
-type state struct {
-	Keeper  int    `json:"keeper"` // its process number
-	URL     string `json:"url"`
-	Version string `json:"version"`
-}
-
-func usersLock(dir string) *flock.Flock   { return newLock(filepath.Join(dir, "users.lock")) }
-func keeperLock(dir string) *flock.Flock  { return newLock(filepath.Join(dir, "keeper.lock")) }
-func stateFile(dir string) string         { return filepath.Join(dir, "server.json") }
-func dataDir(dir string) string           { return filepath.Join(dir, "data") }
-func newLock(path string) *flock.Flock    { return flock.New(path, flock.SetFlag(lockFlags)) }
-func readState(dir string) (state, error) { return decodeState(os.ReadFile(stateFile(dir))) }
-func decodeState(text []byte, err error) (s state, _ error) {
-	if err != nil {
-		return s, err
-	}
-	return s, json.Unmarshal(text, &s)
-}
 
 // Join makes the calling process a user of the server on o.Dir and starts the
 // server if none runs. It returns once the server answers. Leave ends the use;
@@ -101,10 +80,10 @@ func Join(ctx context.Context, o Options) (_ *Session, err error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	s := &Session{}
-	if s.dir, err = prepareDir(o.Dir); err != nil {
+	if s.dir, err = datadir.Prepare(o.Dir); err != nil {
 		return nil, err
 	}
-	s.users = usersLock(s.dir)
+	s.users = s.dir.Users()
 	// This waits while a server that nobody used any more is stopping.
 	if ok, err := s.users.TryRLockContext(ctx, tick); !ok {
 		return nil, fmt.Errorf("wait for %s, whose server is stopping: %w", s.users.Path(), err)
@@ -123,7 +102,7 @@ func Join(ctx context.Context, o Options) (_ *Session, err error) {
 			if s.started, err = s.start(ctx, o); err != nil {
 				return nil, err
 			}
-		} else if s.state, err = readState(s.dir); err == nil && s.state.URL != "" {
+		} else if s.state, err = s.dir.ReadState(); err == nil && s.state.URL != "" {
 			// While a keeper starts, the file may be its predecessor's.
 			if err = s.ping(ctx); err == nil {
 				return s, nil
@@ -139,7 +118,7 @@ func Join(ctx context.Context, o Options) (_ *Session, err error) {
 
 // kept tells whether a keeper runs.
 func (s *Session) kept() (bool, error) {
-	lock := keeperLock(s.dir)
+	lock := s.dir.Keeper()
 	free, err := lock.TryRLock()
 	if err != nil {
 		return false, err
@@ -150,7 +129,7 @@ func (s *Session) kept() (bool, error) {
 // start starts a keeper and waits for what it says. It is false without an
 // error if another command's keeper was faster.
 func (s *Session) start(ctx context.Context, o Options) (bool, error) {
-	major, err := localpg.DataMajor(dataDir(s.dir))
+	major, err := localpg.DataMajor(s.dir.Data())
 	if err != nil {
 		return false, err
 	}
@@ -158,16 +137,16 @@ func (s *Session) start(ctx context.Context, o Options) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	cmd, err := o.Keeper(s.dir, bindir)
+	cmd, err := o.Keeper(s.Dir(), bindir)
 	if err != nil {
 		return false, err
 	}
-	log, err := os.OpenFile(filepath.Join(s.dir, "keeper.log"), os.O_CREATE|os.O_APPEND|lockFlags, 0o600)
+	log, err := s.dir.OpenLog()
 	if err != nil {
 		return false, err
 	}
 	defer log.Close() // the keeper has its own copy
-	cmd.Dir = s.dir
+	cmd.Dir = s.Dir()
 	cmd.Stderr = log
 	ownSession(cmd)
 	stdout, err := cmd.StdoutPipe()
@@ -244,7 +223,7 @@ func (s *Session) Leave() error {
 
 // awaitKeeper returns when no keeper runs.
 func (s *Session) awaitKeeper(ctx context.Context) error {
-	lock := keeperLock(s.dir)
+	lock := s.dir.Keeper()
 	if _, err := lock.TryRLockContext(ctx, tick); err != nil {
 		return fmt.Errorf("stop the server on %s: %w", s.dir, err)
 	}

@@ -1,4 +1,4 @@
-package localpg
+package process
 
 import "syscall"
 

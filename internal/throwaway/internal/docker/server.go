@@ -1,4 +1,6 @@
-package throwaway
+// Package docker runs PostgreSQL in containers, by an image that is there, that
+// can be pulled or that scripts/test-image builds.
+package docker
 
 import (
 	"context"
@@ -9,11 +11,8 @@ import (
 	"maps"
 	"net"
 	"net/url"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -26,14 +25,13 @@ import (
 )
 
 const (
-	pingTimeout   = 5 * time.Second
 	stopTimeout   = 30 * time.Second // then the engine kills
 	readyTimeout  = time.Minute
 	directTimeout = 2 * time.Second
 )
 
-// dockerServer is a server in a container.
-type dockerServer struct {
+// Server is a server in a container.
+type Server struct {
 	image     string
 	engine    *client.Client
 	container *postgres.PostgresContainer
@@ -43,8 +41,9 @@ type dockerServer struct {
 	address string
 }
 
-// startDocker starts a container of the best image to be had.
-func startDocker(ctx context.Context, logf func(string, ...any), mayEnd bool, settings map[string]string) (_ backend, err error) {
+// Start starts a container of the best available image, with server settings by
+// name. It reports to logf what takes long. mayEnd is for tests that stop or kill it.
+func Start(ctx context.Context, logf func(string, ...any), mayEnd bool, settings map[string]string) (_ *Server, err error) {
 	engine, err := connectEngine(ctx)
 	if err != nil {
 		return nil, err
@@ -77,7 +76,7 @@ func startDocker(ctx context.Context, logf func(string, ...any), mayEnd bool, se
 		}),
 		postgres.BasicWaitStrategies(),
 	)
-	d := &dockerServer{image: image, engine: engine, container: c, mayEnd: mayEnd}
+	d := &Server{image: image, engine: engine, container: c, mayEnd: mayEnd}
 	if err == nil {
 		err = d.awaitReady(ctx)
 	}
@@ -87,76 +86,9 @@ func startDocker(ctx context.Context, logf func(string, ...any), mayEnd bool, se
 	return d, nil
 }
 
-// connectEngine connects to the Docker engine at DOCKER_HOST or one of the
-// usual sockets.
-func connectEngine(ctx context.Context) (*client.Client, error) {
-	hosts := []string{os.Getenv("DOCKER_HOST")}
-	if hosts[0] == "" {
-		hosts = []string{client.DefaultDockerHost}
-		home, _ := os.UserHomeDir()
-		for _, socket := range []string{
-			filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "docker.sock"), // rootless
-			filepath.Join(home, ".docker/run/docker.sock"),             // Docker Desktop
-			filepath.Join(home, ".docker/desktop/docker.sock"),
-			filepath.Join(home, ".colima/default/docker.sock"),
-		} {
-			if info, err := os.Stat(socket); err == nil && info.Mode()&os.ModeSocket != 0 {
-				hosts = append(hosts, "unix://"+socket)
-			}
-		}
-	}
-	var errs []error
-	for _, host := range hosts {
-		if socket, ok := strings.CutPrefix(host, "unix://"); ok {
-			if _, err := os.Stat(socket); err != nil {
-				errs = append(errs, err) // shorter than what the client says
-				continue
-			}
-		}
-		engine, err := client.New(client.FromEnv, client.WithHost(host))
-		if err == nil {
-			ctx, cancel := context.WithTimeout(ctx, pingTimeout)
-			_, err = engine.Ping(ctx, client.PingOptions{})
-			cancel()
-			if err == nil {
-				// For testcontainers and scripts/test-image.
-				return engine, os.Setenv("DOCKER_HOST", host)
-			}
-			engine.Close()
-		}
-		errs = append(errs, err)
-	}
-	return nil, fmt.Errorf("no engine answers: %w; start it, or set DOCKER_HOST", errors.Join(errs...))
-}
-
-// prepareTestcontainers sets what testcontainers reads from the environment,
-// where the user has not. It has to be called before testcontainers is used:
-// the first call reads the variables, further ones do not.
-func prepareTestcontainers(ctx context.Context, engine *client.Client, registry bool) {
-	tclog.SetDefault(tclog.NewNoopLogger())
-	setenv := func(name, value string) {
-		if _, set := os.LookupEnv(name); !set {
-			os.Setenv(name, value)
-		}
-	}
-	// Ryuk removes the containers of runs that were killed. It is an image to
-	// pull itself; without it, removeOrphans does so at the next run.
-	//lint:ignore SA1019 the only place that has the image's name
-	ryuk := testcontainers.ReaperDefaultImage
-	if !present(ctx, engine, ryuk) && (!registry || pull(ctx, engine, ryuk, firstProgress) != nil) {
-		setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
-	}
-	// With an engine inside this very container, published ports are here,
-	// not at the gateway where testcontainers would look for them.
-	_, err := os.Stat("/.dockerenv")
-	if _, ifErr := net.InterfaceByName("docker0"); err == nil && ifErr == nil && strings.HasPrefix(os.Getenv("DOCKER_HOST"), "unix:") {
-		setenv("TESTCONTAINERS_HOST_OVERRIDE", "127.0.0.1")
-	}
-}
-
 // awaitReady reads where the server is now and polls until it accepts a
 // connection.
-func (d *dockerServer) awaitReady(ctx context.Context) error {
+func (d *Server) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	address, err := d.container.ConnectionString(ctx, "sslmode=disable")
@@ -187,7 +119,7 @@ func (d *dockerServer) awaitReady(ctx context.Context) error {
 // goes through the published port and takes a sixth of the tests' time. A server
 // that may end keeps the published port: a connection to it is refused at once
 // after the end, but nothing answers at a container's own address then.
-func (d *dockerServer) direct(ctx context.Context) string {
+func (d *Server) direct(ctx context.Context) string {
 	if d.mayEnd || runtime.GOOS != "linux" {
 		return ""
 	}
@@ -216,17 +148,20 @@ func (d *dockerServer) direct(ctx context.Context) string {
 	return u.String()
 }
 
-func (d *dockerServer) url() string {
+// URL connects to the server as its superuser. It changes with Restart.
+func (d *Server) URL() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.address
 }
 
-func (d *dockerServer) describe() string {
+// Describe names the image and the container.
+func (d *Server) Describe() string {
 	return fmt.Sprintf("Docker image %s, container %.12s", d.image, d.container.GetContainerID())
 }
 
-func (d *dockerServer) stop(ctx context.Context) error {
+// Stop ends the server in order and returns when it has ended.
+func (d *Server) Stop(ctx context.Context) error {
 	timeout := stopTimeout
 	if err := d.container.Stop(ctx, &timeout); err != nil {
 		return fmt.Errorf("stop the container: %w", err)
@@ -234,7 +169,9 @@ func (d *dockerServer) stop(ctx context.Context) error {
 	return nil
 }
 
-func (d *dockerServer) kill(ctx context.Context) error {
+// Kill ends all processes of the server with SIGKILL and returns when they have
+// ended.
+func (d *Server) Kill(ctx context.Context) error {
 	id := d.container.GetContainerID()
 	wait := d.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	state, err := d.container.State(ctx)
@@ -255,8 +192,10 @@ func (d *dockerServer) kill(ctx context.Context) error {
 	}
 }
 
-func (d *dockerServer) restart(ctx context.Context) error {
-	if err := d.stop(ctx); err != nil {
+// Restart starts the server again with the same data, after stopping it if it
+// runs, and returns once it takes connections.
+func (d *Server) Restart(ctx context.Context) error {
+	if err := d.Stop(ctx); err != nil {
 		return err
 	}
 	if err := d.container.Start(ctx); err != nil {
@@ -265,7 +204,8 @@ func (d *dockerServer) restart(ctx context.Context) error {
 	return d.awaitReady(ctx)
 }
 
-func (d *dockerServer) close(ctx context.Context) error {
+// Close removes the container with its data.
+func (d *Server) Close(ctx context.Context) error {
 	defer d.engine.Close()
 	// Nothing in it is worth an orderly end.
 	return testcontainers.TerminateContainer(d.container,

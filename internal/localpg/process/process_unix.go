@@ -1,6 +1,6 @@
 //go:build unix
 
-package localpg
+package process
 
 import (
 	"context"
@@ -25,19 +25,20 @@ func detach(cmd *exec.Cmd) {
 	endWithParent(cmd.SysProcAttr)
 }
 
-// requestStop asks for PostgreSQL's fast shutdown.
-func (s *Server) requestStop(context.Context) error {
-	err := s.proc.cmd.Process.Signal(syscall.SIGINT)
+// RequestStop asks for PostgreSQL's fast shutdown. Systems other than Unix need
+// the program pg_ctl and the data directory for it.
+func (p *Process) RequestStop(_ context.Context, _, _ string) error {
+	err := p.cmd.Process.Signal(syscall.SIGINT)
 	if errors.Is(err, os.ErrProcessDone) {
 		return nil
 	}
 	return err
 }
 
-// killTree kills the postmaster and its children, and returns when they are
+// KillTree kills the postmaster and its children, and returns when they are
 // gone.
-func (p *process) killTree() error {
-	if p.ended() {
+func (p *Process) KillTree() error {
+	if p.Ended() {
 		return nil
 	}
 	// A stopped postmaster neither starts children nor lets their process
@@ -53,7 +54,7 @@ func (p *process) killTree() error {
 			return false, err
 		}
 		children = table.childrenOf(postmaster.Pid)
-		return table[postmaster.Pid].state == 'T' || p.ended(), nil
+		return table[postmaster.Pid].state == 'T' || p.Ended(), nil
 	})
 	for _, pid := range children {
 		if killErr := syscall.Kill(pid, syscall.SIGKILL); killErr != nil && killErr != syscall.ESRCH {

@@ -1,22 +1,23 @@
-package localpg
+// Package process starts and ends the processes of a PostgreSQL server. They run as
+// another user than root, and end when the process that started them ends.
+package process
 
 import (
 	"os/exec"
 	"runtime"
 )
 
-// process is a started server process.
-type process struct {
+// Process is a started server process.
+type Process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
 }
 
-// startProcess starts cmd as the account, such that it ends when this process
-// does, as far as the system has means for that.
-func startProcess(cmd *exec.Cmd, as *account) (*process, error) {
-	as.apply(cmd)
+// Start starts cmd, such that it ends when this process does, as far as the
+// system has means for that.
+func Start(cmd *exec.Cmd) (*Process, error) {
 	detach(cmd)
-	p := &process{cmd: cmd, done: make(chan struct{})}
+	p := &Process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		// The system ties the parent's death signal to the thread that
@@ -36,8 +37,11 @@ func startProcess(cmd *exec.Cmd, as *account) (*process, error) {
 	return p, nil
 }
 
-// ended tells whether the process has ended.
-func (p *process) ended() bool {
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Ended reports whether the process has ended.
+func (p *Process) Ended() bool {
 	select {
 	case <-p.done:
 		return true

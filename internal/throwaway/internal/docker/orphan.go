@@ -1,4 +1,4 @@
-package throwaway
+package docker
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 //go:build unix
 
-package localpg
+package process
 
 import (
 	"errors"
@@ -13,17 +13,17 @@ import (
 	"syscall"
 )
 
-// account is another user than ours. The methods of a nil account mean our
+// Account is another user than ours. The methods of a nil Account mean our
 // own user.
-type account struct {
+type Account struct {
 	uid, gid int
 	name     string
 }
 
-// runAs picks who runs the server: nil, our own user, unless that is root.
+// RunAs picks who runs the server: nil, our own user, unless that is root.
 // For root it is the owner of a data directory in use, else postgres or
 // nobody.
-func runAs(dataDir string, isNew bool) (*account, error) {
+func RunAs(dataDir string, isNew bool) (*Account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
@@ -36,7 +36,7 @@ func runAs(dataDir string, isNew bool) (*account, error) {
 		if !ok || stat.Uid == 0 {
 			return nil, fmt.Errorf("data directory %s belongs to root, as whom PostgreSQL refuses to run: chown it", dataDir)
 		}
-		return &account{int(stat.Uid), int(stat.Gid), fmt.Sprint("number ", stat.Uid)}, nil
+		return &Account{int(stat.Uid), int(stat.Gid), fmt.Sprint("number ", stat.Uid)}, nil
 	}
 	for _, name := range []string{"postgres", "nobody"} {
 		u, err := user.Lookup(name)
@@ -46,14 +46,14 @@ func runAs(dataDir string, isNew bool) (*account, error) {
 		uid, err1 := strconv.Atoi(u.Uid)
 		gid, err2 := strconv.Atoi(u.Gid)
 		if err1 == nil && err2 == nil && uid != 0 {
-			return &account{uid, gid, name}, nil
+			return &Account{uid, gid, name}, nil
 		}
 	}
 	return nil, errors.New("PostgreSQL refuses to run as root, and there is no user postgres or nobody: add one (useradd --system postgres), or run as another user")
 }
 
-// apply has cmd run as the account.
-func (a *account) apply(cmd *exec.Cmd) {
+// Apply has cmd run as the account.
+func (a *Account) Apply(cmd *exec.Cmd) {
 	if a == nil {
 		return
 	}
@@ -63,17 +63,17 @@ func (a *account) apply(cmd *exec.Cmd) {
 	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
 }
 
-// own gives path to the account.
-func (a *account) own(path string) error {
+// Own gives path to the account.
+func (a *Account) Own(path string) error {
 	if a == nil {
 		return nil
 	}
 	return os.Chown(path, a.uid, a.gid)
 }
 
-// reach returns an error that names the directory on the way to path which
+// Reach returns an error that names the directory on the way to path which
 // keeps the account from getting there.
-func (a *account) reach(path string) error {
+func (a *Account) Reach(path string) error {
 	if a == nil {
 		return nil
 	}
@@ -91,9 +91,9 @@ func (a *account) reach(path string) error {
 	}
 }
 
-// tempDir is the system's directory for temporary files, or /tmp if the
+// TempDir is the system's directory for temporary files, or /tmp if the
 // account could not get there.
-func (a *account) tempDir() string {
+func (a *Account) TempDir() string {
 	dir := os.TempDir()
 	if a == nil {
 		return dir

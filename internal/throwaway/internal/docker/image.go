@@ -1,4 +1,4 @@
-package throwaway
+package docker
 
 import (
 	"bufio"
@@ -13,6 +13,9 @@ import (
 
 	"github.com/moby/moby/client"
 )
+
+// ImageVariable is the environment variable that names the image to use.
+const ImageVariable = "PGLIMIT_TEST_IMAGE"
 
 const (
 	officialImage = "postgres:17"
@@ -34,13 +37,13 @@ var officialImages = []string{
 // chooseImage returns an image that is there by then. registry is false if
 // pulling is known to fail.
 func chooseImage(ctx context.Context, engine *client.Client, logf func(string, ...any)) (name string, registry bool, _ error) {
-	if name := os.Getenv(envImage); name != "" {
+	if name := os.Getenv(ImageVariable); name != "" {
 		if present(ctx, engine, name) {
 			return name, name != ownImage && !present(ctx, engine, ownImage), nil
 		}
 		logf("pulling %s", name)
 		if err := pull(ctx, engine, name, firstProgress); err != nil {
-			return "", false, fmt.Errorf("%s is %s, which is not there and cannot be pulled: %w", envImage, name, err)
+			return "", false, fmt.Errorf("%s is %s, which is not there and cannot be pulled: %w", ImageVariable, name, err)
 		}
 		return name, true, nil
 	}

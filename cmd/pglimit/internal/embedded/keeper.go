@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/gofrs/flock"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded/datadir"
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
@@ -36,7 +36,8 @@ var held *flock.Flock
 func Keep(ctx context.Context, dir, bindir string, out io.WriteCloser) error {
 	say := func(r report) error { return errors.Join(json.NewEncoder(out).Encode(r), out.Close()) }
 
-	held = keeperLock(dir)
+	d := datadir.Dir(dir)
+	held = d.Keeper()
 	trying, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
 	if ok, err := held.TryLockContext(trying, tick); !ok {
@@ -45,22 +46,22 @@ func Keep(ctx context.Context, dir, bindir string, out io.WriteCloser) error {
 		}
 		return say(report{Taken: true})
 	}
-	if err := removeState(dir); err != nil {
+	if err := d.RemoveState(); err != nil {
 		return errors.Join(err, say(report{Error: err.Error()}))
 	}
 	// The last to leave may want the keeper's end while the server starts; for
 	// that it has to know who that is. Without a URL nobody takes it for ready.
-	if err := writeState(dir, state{Keeper: os.Getpid()}); err != nil {
+	if err := d.WriteState(datadir.State{Keeper: os.Getpid()}); err != nil {
 		return errors.Join(err, say(report{Error: err.Error()}))
 	}
-	defer removeState(dir)
+	defer d.RemoveState()
 
-	server, err := localpg.Start(ctx, localpg.Options{BinDir: bindir, DataDir: dataDir(dir)})
+	server, err := localpg.Start(ctx, localpg.Options{BinDir: bindir, DataDir: d.Data()})
 	if err != nil {
 		return errors.Join(err, say(report{Error: err.Error()}))
 	}
 	defer server.Close()
-	if err := writeState(dir, state{os.Getpid(), server.URL(), server.Version()}); err != nil {
+	if err := d.WriteState(datadir.State{Keeper: os.Getpid(), URL: server.URL(), Version: server.Version()}); err != nil {
 		return errors.Join(err, say(report{Error: err.Error()}))
 	}
 	if err := say(report{}); err != nil && ctx.Err() == nil {
@@ -69,7 +70,7 @@ func Keep(ctx context.Context, dir, bindir string, out io.WriteCloser) error {
 	}
 
 	alone := make(chan error, 1)
-	users := usersLock(dir)
+	users := d.Users()
 	go func() { alone <- users.Lock() }() // held to the end: nobody joins a server that stops
 	select {
 	case err = <-alone:
@@ -78,34 +79,5 @@ func Keep(ctx context.Context, dir, bindir string, out io.WriteCloser) error {
 		err = errors.New("the server ended")
 	}
 	// In this order: who joins now finds no server.json, and waits for the lock.
-	return errors.Join(err, removeState(dir), server.Close())
-}
-
-func removeState(dir string) error {
-	err := os.Remove(stateFile(dir))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// writeState puts a whole server.json in place. It holds the server's
-// password, so it is for the directory's owner only.
-func writeState(dir string, s state) error {
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, filepath.Base(stateFile(dir))+".*") // 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), stateFile(dir))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	return errors.Join(err, d.RemoveState(), server.Close())
 }

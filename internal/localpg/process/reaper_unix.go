@@ -1,6 +1,6 @@
 //go:build unix
 
-package localpg
+package process
 
 import (
 	"fmt"
@@ -9,11 +9,11 @@ import (
 	"syscall"
 )
 
-// reaper is a small process that outlives ours: when ours has ended, for
+// Reaper is a small process that outlives ours: when ours has ended, for
 // whatever reason, it ends the server and removes its directory. It learns of
 // our end by the end of its input, which carries the server's process number
 // each time that changes.
-type reaper struct {
+type Reaper struct {
 	cmd   *exec.Cmd
 	input io.WriteCloser
 }
@@ -29,8 +29,8 @@ fi
 rm -rf -- "$1"
 `
 
-// startReaper starts a reaper that will remove dir.
-func startReaper(dir string) (*reaper, error) {
+// StartReaper starts a reaper that will remove dir.
+func StartReaper(dir string) (*Reaper, error) {
 	cmd := exec.Command("/bin/sh", "-c", reaperScript, "pglimit-reaper", dir)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -41,22 +41,22 @@ func startReaper(dir string) (*reaper, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	return &reaper{cmd, input}, nil
+	return &Reaper{cmd, input}, nil
 }
 
-// watch says which process is the server's; 0 for none.
-func (r *reaper) watch(pid int) {
+// Watch says which process is the server's; 0 for none.
+func (r *Reaper) Watch(pid int) {
 	if r != nil {
 		fmt.Fprintln(r.input, pid) // without a reaper the server runs as well
 	}
 }
 
-// close dismisses the reaper. The server has to be stopped by now.
-func (r *reaper) close() {
+// Close dismisses the reaper. The server has to be stopped by now.
+func (r *Reaper) Close() {
 	if r == nil {
 		return
 	}
-	r.watch(0)
+	r.Watch(0)
 	r.input.Close()
 	_ = r.cmd.Wait()
 }

@@ -1,0 +1,162 @@
+// Package datadir keeps the directory of an embedded server: where it is, its locks,
+// its data, and who serves it.
+package datadir
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+
+	"github.com/gofrs/flock"
+)
+
+// ErrUnusable is in Prepare's error when the directory cannot serve: it is no
+// directory, somebody else's, or holds something else.
+var ErrUnusable = errors.New("cannot serve as data directory")
+
+// Home is where the data go unless the user says otherwise: the system's
+// place for a user's data. Root's is outside its home, which the user as whom
+// PostgreSQL runs then cannot enter.
+func Home() (string, error) {
+	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "pglimit"), nil
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/pglimit", nil
+	}
+	switch runtime.GOOS {
+	case "windows":
+		dir, err := os.UserCacheDir() // %LocalAppData%
+		return filepath.Join(dir, "pglimit"), err
+	case "darwin":
+		dir, err := os.UserConfigDir() // ~/Library/Application Support
+		return filepath.Join(dir, "pglimit"), err
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, ".local", "share", "pglimit"), err
+}
+
+// Prepare makes dir or checks that it is ours, and returns it with its absolute path.
+func Prepare(dir string) (Dir, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	// For root, others have to get through it: the server runs as one of them.
+	mode := fs.FileMode(0o700)
+	if os.Geteuid() == 0 {
+		mode = 0o755
+	}
+	if err := os.MkdirAll(dir, mode); errors.Is(err, syscall.ENOSPC) {
+		return "", err
+	} else if err != nil {
+		return "", unusable(dir, err.Error())
+	}
+	if owner, err := foreignOwner(dir); err != nil {
+		return "", err
+	} else if owner != "" {
+		return "", unusable(dir, fmt.Sprintf("it belongs to user %s: run as that user, or name another directory", owner))
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", unusable(dir, err.Error())
+	}
+	foreign := ""
+	for _, e := range entries {
+		switch e.Name() {
+		case usersLock:
+			return Dir(dir), nil
+		case "lost+found": // in each new file system
+		default:
+			foreign = e.Name()
+		}
+	}
+	if foreign != "" {
+		return "", unusable(dir, fmt.Sprintf("it holds something else (%s): name an empty or new directory", foreign))
+	}
+	return Dir(dir), os.Chmod(dir, mode) // others may not write there
+}
+
+func unusable(dir, why string) error {
+	return fmt.Errorf("%s %w: %s", dir, ErrUnusable, why)
+}
+
+// Dir is the directory's path. It holds the locks, server.json and the data.
+type Dir string
+
+const (
+	usersLock  = "users.lock"
+	keeperLock = "keeper.lock"
+	stateFile  = "server.json"
+)
+
+// Users is the lock of those who use the server.
+func (d Dir) Users() *flock.Flock { return d.lock(usersLock) }
+
+// Keeper is the lock of the process that keeps the server.
+func (d Dir) Keeper() *flock.Flock { return d.lock(keeperLock) }
+
+func (d Dir) lock(name string) *flock.Flock {
+	return flock.New(filepath.Join(string(d), name), flock.SetFlag(openFlags))
+}
+
+// Data is the server's data directory.
+func (d Dir) Data() string { return filepath.Join(string(d), "data") }
+
+// OpenLog opens the keeper's log to append to it.
+func (d Dir) OpenLog() (*os.File, error) {
+	return os.OpenFile(filepath.Join(string(d), "keeper.log"), os.O_APPEND|openFlags, 0o600)
+}
+
+// State is the content of server.json.
+type State struct {
+	Keeper  int    `json:"keeper"` // its process number
+	URL     string `json:"url"`
+	Version string `json:"version"`
+}
+
+func (d Dir) stateFile() string { return filepath.Join(string(d), stateFile) }
+
+// ReadState reads server.json.
+func (d Dir) ReadState() (s State, _ error) {
+	text, err := os.ReadFile(d.stateFile())
+	if err != nil {
+		return s, err
+	}
+	return s, json.Unmarshal(text, &s)
+}
+
+// RemoveState removes server.json.
+func (d Dir) RemoveState() error {
+	err := os.Remove(d.stateFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// WriteState puts a whole server.json in place. It holds the server's
+// password, so it is for the directory's owner only.
+func (d Dir) WriteState(s State) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(string(d), stateFile+".*") // 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), d.stateFile())
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+//go:build !unix
+
+package process
+
+import (
+	"context"
+	"os"
+	"os/exec"
+)
+
+// On systems other than Unix the server runs as our own user, outlives a
+// crash of this process, and pg_ctl ends it.
+
+// Account is our own user.
+type Account struct{}
+
+// RunAs returns our own user.
+func RunAs(string, bool) (*Account, error) { return nil, nil }
+
+// Apply does nothing.
+func (*Account) Apply(*exec.Cmd) {}
+
+// Own does nothing.
+func (*Account) Own(string) error { return nil }
+
+// Reach does nothing.
+func (*Account) Reach(string) error { return nil }
+
+// TempDir is the system's directory for temporary files.
+func (*Account) TempDir() string { return os.TempDir() }
+
+func detach(*exec.Cmd) {}
+
+// Reaper does nothing.
+type Reaper struct{}
+
+// StartReaper starts nothing.
+func StartReaper(string) (*Reaper, error) { return nil, nil }
+
+// Watch does nothing.
+func (*Reaper) Watch(int) {}
+
+// Close does nothing.
+func (*Reaper) Close() {}
+
+// RequestStop asks for PostgreSQL's fast shutdown.
+func (*Process) RequestStop(ctx context.Context, pgCtl, dataDir string) error {
+	return exec.CommandContext(ctx, pgCtl, "stop", "-D", dataDir, "-m", "fast").Run()
+}
+
+// KillTree ends the postmaster; its children end when they notice.
+func (p *Process) KillTree() error {
+	if p.Ended() {
+		return nil
+	}
+	err := p.cmd.Process.Kill()
+	<-p.done
+	return err
+}

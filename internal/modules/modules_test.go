@@ -1,0 +1,132 @@
+// Package modules tests what the library's users get into their own modules.
+package modules
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	// go test repeats the tests when these change.
+	_ "github.com/pglimit/pglimit/httplimit"
+	_ "github.com/pglimit/pglimit/janitor"
+	_ "github.com/pglimit/pglimit/limiter"
+	_ "github.com/pglimit/pglimit/migrations"
+)
+
+const library = "github.com/pglimit/pglimit"
+
+// required is what go.mod may require. An application that adds the library has
+// these modules in its own list, used or not.
+var required = []string{
+	"github.com/dunglas/httpsfv",         // httplimit
+	"github.com/felixge/httpsnoop",       // httplimit
+	"github.com/hashicorp/golang-lru/v2", // limiter, httplimit
+	"github.com/jackc/pgpassfile",        // pgx
+	"github.com/jackc/pgservicefile",     // pgx
+	"github.com/jackc/pgx/v5",            // limiter, janitor, migrations
+	"github.com/jackc/puddle/v2",         // pgx
+	"github.com/mfridman/interpolate",    // goose
+	"github.com/pressly/goose/v3",        // migrations
+	"github.com/sethvargo/go-retry",      // goose
+	"go.uber.org/multierr",               // goose
+	"golang.org/x/sync",                  // pgx, goose
+	"golang.org/x/text",                  // pgx
+	"pgregory.net/rapid",                 // property tests beside the code; it requires nothing
+}
+
+// TestModuleList holds the list of modules that an application gains.
+func TestModuleList(t *testing.T) {
+	t.Parallel()
+	var got []string
+	for _, r := range readModFile(t, "../../go.mod").Require {
+		got = append(got, r.Path)
+	}
+	for _, path := range got {
+		if !slices.Contains(required, path) {
+			t.Errorf("go.mod requires %s: every application that adds the library would have it in its list of modules. "+
+				"If only the command or tests need it, move what imports it to cmd/pglimit, integration or internal/throwaway, "+
+				"which are modules of their own. If the library needs it, add it to this test's list and to the docs of decisions.", path)
+		}
+	}
+	for _, path := range required {
+		if !slices.Contains(got, path) {
+			t.Errorf("go.mod does not require %s any more: remove it from this test's list", path)
+		}
+	}
+}
+
+// TestCompiledModules holds which modules an application compiles with each of the
+// library's packages.
+func TestCompiledModules(t *testing.T) {
+	t.Parallel()
+	pgx := []string{"github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile", "github.com/jackc/pgx/v5",
+		"github.com/jackc/puddle/v2", "golang.org/x/sync", "golang.org/x/text"}
+	for name, others := range map[string][]string{
+		"limiter":    {"github.com/hashicorp/golang-lru/v2"},
+		"janitor":    nil,
+		"httplimit":  {"github.com/dunglas/httpsfv", "github.com/felixge/httpsnoop", "github.com/hashicorp/golang-lru/v2"},
+		"migrations": {"github.com/mfridman/interpolate", "github.com/pressly/goose/v3", "github.com/sethvargo/go-retry", "go.uber.org/multierr"},
+	} {
+		want := slices.Sorted(slices.Values(append(others, pgx...)))
+		got := map[string]bool{}
+		for path := range strings.Lines(string(goTool(t, "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", library+"/"+name))) {
+			if path = strings.TrimSpace(path); path != "" && path != library {
+				got[path] = true
+			}
+		}
+		if got := slices.Sorted(maps.Keys(got)); !slices.Equal(got, want) {
+			t.Errorf("%s is compiled with the modules\n%q, want\n%q", name, got, want)
+		}
+	}
+}
+
+// TestCommandCanBeInstalled: go install refuses a module at a version whose go.mod
+// replaces or excludes others.
+func TestCommandCanBeInstalled(t *testing.T) {
+	t.Parallel()
+	command := readModFile(t, "../../cmd/pglimit/go.mod")
+	if len(command.Replace)+len(command.Exclude) > 0 {
+		t.Errorf("cmd/pglimit/go.mod has %d replace and %d exclude directives, want none: go install …@version refuses them", len(command.Replace), len(command.Exclude))
+	}
+	for _, r := range command.Require {
+		if inside := strings.HasPrefix(r.Path, library+"/"); inside {
+			t.Errorf("cmd/pglimit/go.mod requires %s, want no other module of this repository than the library: it would need a tag, too", r.Path)
+		}
+	}
+}
+
+// modFile is a part of what go mod edit -json prints.
+type modFile struct {
+	Require          []struct{ Path, Version string }
+	Replace, Exclude []json.RawMessage
+}
+
+func readModFile(t *testing.T, path string) (f modFile) {
+	t.Helper()
+	if _, err := os.Stat(path); err != nil { // so go test repeats the test when it changes
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(goTool(t, "mod", "edit", "-json", path), &f); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// goTool runs the Go tool as in an application, which knows nothing of go.work.
+func goTool(t *testing.T, args ...string) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, &stderr)
+	}
+	return out
+}
