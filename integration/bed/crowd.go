@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -153,40 +152,6 @@ func (c *Crowd) StallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []s
 
 // FourConnections is the least that a pool has by default.
 func FourConnections(cfg *pgxpool.Config) { cfg.MaxConns = 4 }
-
-// Ask sends a request from a new goroutine, with the gate open.
-func Request(ctx context.Context, l *limiter.Limiter, request limiter.Request) <-chan Answer {
-	answers := make(chan Answer, 1)
-	go func() {
-		r, err := l.Do(ctx, request)
-		answers <- Answer{r, err}
-	}()
-	return answers
-}
-
-// AwaitWaiting waits until n callers wait.
-func AwaitWaiting(t *testing.T, l *limiter.Limiter, n int) {
-	t.Helper()
-	Eventually(t, fmt.Sprintf("%d callers wait", n), func(context.Context) (bool, error) { return l.Waiting() == n, nil })
-}
-
-// ResultOf returns the result of a request that nothing delays. Its timeout only
-// prevents a hang, and is shorter than the limiter's own.
-func ResultOf(t *testing.T, what string, answers <-chan Answer) limiter.Result {
-	t.Helper()
-	late := time.NewTimer(30 * time.Second)
-	defer late.Stop()
-	select {
-	case got := <-answers:
-		if got.Err != nil {
-			t.Fatalf("%s: %v", what, got.Err)
-		}
-		return got.Result
-	case <-late.C:
-		t.Fatalf("%s: no answer", what)
-	}
-	return limiter.Result{}
-}
 
 // Sent is a tracer that keeps what was sent.
 type Sent struct {

@@ -3,6 +3,7 @@ package bed
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"runtime"
 	"testing"
 	"time"
@@ -94,6 +95,40 @@ func (g *Doorway) Queue(ctx context.Context, request limiter.Request) <-chan Ans
 type Answer struct {
 	limiter.Result
 	Err error
+}
+
+// Ask sends a request from a new goroutine, with the gate open.
+func Request(ctx context.Context, l *limiter.Limiter, request limiter.Request) <-chan Answer {
+	answers := make(chan Answer, 1)
+	go func() {
+		r, err := l.Do(ctx, request)
+		answers <- Answer{r, err}
+	}()
+	return answers
+}
+
+// AwaitWaiting waits until n callers wait.
+func AwaitWaiting(t *testing.T, l *limiter.Limiter, n int) {
+	t.Helper()
+	Eventually(t, fmt.Sprintf("%d callers wait", n), func(context.Context) (bool, error) { return l.Waiting() == n, nil })
+}
+
+// ResultOf returns the result of a request that nothing delays. Its timeout only
+// prevents a hang, and is shorter than the limiter's own.
+func ResultOf(t *testing.T, what string, answers <-chan Answer) limiter.Result {
+	t.Helper()
+	late := time.NewTimer(30 * time.Second)
+	defer late.Stop()
+	select {
+	case got := <-answers:
+		if got.Err != nil {
+			t.Fatalf("%s: %v", what, got.Err)
+		}
+		return got.Result
+	case <-late.C:
+		t.Fatalf("%s: no answer", what)
+	}
+	return limiter.Result{}
 }
 
 // SQLDoorway is a doorway over database/sql: its one connection is the gate,

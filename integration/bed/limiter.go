@@ -3,47 +3,16 @@ package bed
 import (
 	"database/sql"
 	"fmt"
+	"net/url"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/lib/pq" // the driver "postgres"
 
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// MustAll is must for AllowAll.
-func MustAll(t testing.TB) func(limiter.Results, error) limiter.Results {
-	return func(all limiter.Results, err error) limiter.Results {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return all
-	}
-}
-
-// Must fails the test on an error.
-func Must(t testing.TB) func(limiter.Result, error) limiter.Result {
-	t.Helper()
-	return func(r limiter.Result, err error) limiter.Result {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
-}
-
-// OK is must for any type.
-func OK[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
 
 // Variants is every algorithm in each of its forms, with limit units per
 // period and that burst.
@@ -108,5 +77,111 @@ func NewSQL(t testing.TB, db *sql.DB, config *limiter.Config) *limiter.Limiter {
 	return l
 }
 
+// Must fails the test on an error.
+func Must(t testing.TB) func(limiter.Result, error) limiter.Result {
+	t.Helper()
+	return func(r limiter.Result, err error) limiter.Result {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+}
+
+// MustAll is must for AllowAll.
+func MustAll(t testing.TB) func(limiter.Results, error) limiter.Results {
+	return func(all limiter.Results, err error) limiter.Results {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+}
+
+// OK is must for any type.
+func OK[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
 // Near reports whether two levels are equal but for what leaks during a test.
 func Near(a, b float64) bool { return a-b < 1e-3 && b-a < 1e-3 }
+
+// IdleSession opens so many connections and leaves them to the pool.
+func IdleSession(t *testing.T, db *sql.DB, n int) {
+	t.Helper()
+	var conns []*sql.Conn
+	for range n {
+		c, err := db.Conn(t.Context())
+		if err == nil {
+			err = c.PingContext(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	for _, c := range conns {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// SQLDrivers are the drivers of database/sql that are tested, as they register.
+var SQLDrivers = []string{"pgx", "postgres"} // the latter is lib/pq
+
+// ConnectSQL opens a *sql.DB that closes when the test ends.
+func ConnectSQL(t testing.TB, driver, address string) *sql.DB {
+	t.Helper()
+	if driver == "postgres" {
+		address = WithoutTLS(t, address)
+	}
+	db, err := sql.Open(driver, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxIdleConns(8) // else most of the time goes into connecting
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+// WithoutTLS says so where the address does not say how: lib/pq would want it,
+// the others take what there is.
+func WithoutTLS(t testing.TB, address string) string {
+	t.Helper()
+	if !strings.Contains(address, "://") {
+		return "sslmode=disable " + address // the last one holds
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q := u.Query(); !q.Has("sslmode") {
+		q.Set("sslmode", "disable")
+		u.RawQuery = q.Encode()
+	}
+	return u.String()
+}
+
+// OverDrivers runs a test for each driver.
+func OverDrivers(t *testing.T, f func(t *testing.T, driver string)) {
+	t.Parallel()
+	for _, driver := range SQLDrivers {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			f(t, driver)
+		})
+	}
+}

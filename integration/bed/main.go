@@ -50,7 +50,7 @@ func run(m *testing.M) (code int, err error) {
 }
 
 // The random histories of each property. rapid's own number is the full size.
-const usualChecks, fullChecks = 30, 100
+const usualChecks, fullChecks = 40, 100
 
 // setFlags sets those flags of go test that the command line does not set.
 func setFlags(parallel int) {

@@ -129,6 +129,11 @@ func CallStatements(ctx context.Context, conn db.DBTX, choose func(name string) 
 		for p := 2; p < method.Type().NumIn(); p++ {
 			arg := reflect.New(method.Type().In(p)).Elem()
 			charge(arg)
+			// The first reservation has the ID that other statements look for; a
+			// further one that is granted needs another.
+			if strings.HasSuffix(name, "Reserve") && slices.ContainsFunc(called, NamesEndingIn("Reserve")) && arg.Kind() == reflect.Struct {
+				arg.FieldByName("ID").SetString(name)
+			}
 			args = append(args, arg)
 		}
 		results := method.Call(args)

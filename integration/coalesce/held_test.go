@@ -180,7 +180,8 @@ func TestHeldRowsLeftByTheirCallers(t *testing.T) {
 	t.Run("they have waited too long", func(t *testing.T) {
 		t.Parallel()
 		address := bed.NewDatabase(t)
-		l := bed.NewLimiter(t, bed.Connect(t, address, bed.FourConnections), &limiter.Config{Timeout: 50 * time.Millisecond, DisableBreaker: true})
+		pool := bed.Connect(t, address, bed.FourConnections)
+		l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: 50 * time.Millisecond, DisableBreaker: true})
 		tx := bed.Begin(t, bed.Connect(t, address), pgx.TxOptions{})
 		bed.Must(t)(l.InTx(tx).Allow(t.Context(), p, "m"))
 		for range 2 {
@@ -190,6 +191,9 @@ func TestHeldRowsLeftByTheirCallers(t *testing.T) {
 		}
 		bed.Commit(t, tx)
 		bed.Eventually(t, "the key answers", func(ctx context.Context) (bool, error) {
+			if err := pool.Ping(ctx); err != nil { // a slow machine takes more than the Timeout to connect
+				return false, err
+			}
 			r, err := l.Allow(ctx, p, "m")
 			if errors.Is(err, limiter.ErrUnavailable) { // a slow machine
 				return false, nil

@@ -1,6 +1,6 @@
 // Command template writes the SQL files of queries/ from the .tmpl files
 // beside it, so that each formula is written once: plain SQL has no way to name
-// an expression that a statement needs five times. docs/decisions.md tells why
+// an expression that a statement needs five times. docs/adr/0001-decide-in-one-upsert.md says why
 // it is not done by helper functions or sub-selects.
 //
 // Run it from the module's root, as make generate does.
