@@ -259,16 +259,22 @@ BEGIN
                          LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                        ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                        - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
+                                    / EXCLUDED.cost))) END,
                 level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                                - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
+                                            / EXCLUDED.cost))) END,
                 leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
-                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                    ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
+                        + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
                 updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                        ELSE t.blocked_until_us END
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                        AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+                        < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
             RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
             INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
             EXIT WHEN ask.granted <> 0::float8 OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
@@ -419,15 +425,21 @@ BEGIN
                      LEAST(ask.count::float8, floor(ask.room::float8 / ask.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8
+                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
             level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
-                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-            ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8
+                                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
+                                        / EXCLUDED.cost))) END,
+            ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                    AND ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
                           THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                    ELSE t.blocked_until_us END
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                    AND ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
         INTO ask.granted, ask.level, ask.ticket, ask.updated_at_us, ask.blocked_until_us;
         ask.leaked_at_us := ask.updated_at_us;
@@ -571,13 +583,18 @@ BEGIN
                          LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                        ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                        - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
                 level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
-                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                                - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
+                                            / EXCLUDED.cost))) END,
                 updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                        ELSE t.blocked_until_us END
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                        AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
             RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
             INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
             EXIT WHEN ask.granted <> 0::float8 OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
@@ -727,13 +744,18 @@ BEGIN
                          LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                        ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                        - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
                 level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
-                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                                - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
+                                            / EXCLUDED.cost))) END,
                 updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                        ELSE t.blocked_until_us END
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                        AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
             RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
             INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
             EXIT WHEN ask.granted <> 0::float8 OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
@@ -901,15 +923,18 @@ BEGIN
             WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                        ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
                 level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
-                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                                            / EXCLUDED.cost))) END,
                 ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
                                   THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
                 updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                        ELSE t.blocked_until_us END
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                        AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
+                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
             RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
             INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
             EXIT WHEN ask.granted <> 0::float8 OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
@@ -1062,27 +1087,45 @@ BEGIN
                          LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END) / EXCLUDED.cost))) END,
-                current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                               THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END) / EXCLUDED.cost))) ELSE t.current END,
-                previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                                THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
-                                ELSE t.previous END,
-                period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                                 THEN EXCLUDED.period_us ELSE t.period_us END,
-                ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                                  THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                        ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                        - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                                    / EXCLUDED.cost))) END,
+                current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                        AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                        THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
+                            THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
+                        + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                        - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                                    / EXCLUDED.cost))) ELSE t.current END,
+                previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                        AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                        THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
+                        ELSE t.previous END,
+                period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                        AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                        THEN EXCLUDED.period_us ELSE t.period_us END,
+                ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                        AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                        THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
                 updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                        ELSE t.blocked_until_us END
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                        AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
+                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
             RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
             INTO ask.granted, ask.current, ask.previous, ask.window_us, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
             EXIT WHEN ask.granted <> 0::float8 OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
@@ -1208,12 +1251,22 @@ BEGIN
     IF floor(ask.capacity / ask.cost) < 1::float8 THEN
         -- What can never fit is not tried: reading tells how the key stands.
         SELECT c.us AS now_us,
-               coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total))), 0)::float8 AS level,
+               coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total))),
+                       0)::float8 AS level,
                coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-               coalesce(CASE WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals)]
-                             WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 2], t.total)) >= ask.unit::float8 THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 1]
-                             WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 3], t.total)) >= ask.unit::float8 THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 2]
-                             ELSE t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) + 1e-15::float8 * (t.total + ask.capacity::float8), t.totals)] END, 0)::bigint AS frees_at_us,
+               coalesce(CASE WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                           - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 1], t.total)) >= ask.unit::float8
+                           THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
+                                   t.totals)] WHEN ask.capacity::float8 - (t.total
+                               - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                           - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 2], t.total)) >= ask.unit::float8
+                           THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
+                                   t.totals) + 1] WHEN ask.capacity::float8 - (t.total
+                               - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                           - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 3], t.total)) >= ask.unit::float8
+                           THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
+                                   t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                   + 1e-15::float8 * (t.total + ask.capacity::float8), t.totals)] END, 0)::bigint AS frees_at_us,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
         LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
@@ -1238,24 +1291,66 @@ BEGIN
                          LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
-            entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
-                totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost
-                              THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))
-                                        ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total) END
-                              ELSE t.totals END,
-                base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)) END ELSE t.base END,
-                total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                        ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                        - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                            t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
+            entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                    AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                        t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
+                totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                        AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                            t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
+                            WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                            THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
+                                        + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                        - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
+                base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                        AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                            t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
+                            WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
+                            ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                    t.total)) END ELSE t.base END,
+                total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                        AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                            t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
+                            WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                            THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                        t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0,
+                            LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total
+                                            - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
+                                                        + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
                 period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
                 updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) < EXCLUDED.cost
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                        ELSE t.blocked_until_us END
-            RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-                   coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals)]
-                                 WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1]
-                                 WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2]
-                                 ELSE t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                        AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                            t.entries) + 1], t.total))) < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                        ELSE t.blocked_until_us END
+            RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
+                coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                   coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+                                               - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                               - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
+                               >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
+                                           - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                                       t.totals)] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+                                               - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                               - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total))
+                               >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
+                                           - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                                       t.totals) + 1] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+                                               - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                               - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total))
+                               >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
+                                           - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                                       t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total
+                                       - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                       + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
                    t.updated_at_us, t.blocked_until_us
             INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
             EXIT WHEN ask.granted <> 0::float8 OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
@@ -1463,16 +1558,22 @@ BEGIN
                              LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
                 ON CONFLICT (policy, key) DO UPDATE SET
                     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
+                                        / EXCLUDED.cost))) END,
                     level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
+                                                / EXCLUDED.cost))) END,
                     leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                        ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
+                            + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
                     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                            ELSE t.blocked_until_us END
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+                            < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
                 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
                 INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0::float8 OR NOT pglimit._reap('leaky_bucket', ask.policy, ask.key, ask.now_us);
@@ -1520,15 +1621,21 @@ BEGIN
                          LEAST(ask.count::float8, floor(ask.room::float8 / ask.cost::float8)) AS granted) AS a
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                        ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8
+                                        - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
                 level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
-                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-                ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+                        + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8
+                                                - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
+                                            / EXCLUDED.cost))) END,
+                ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                        AND ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
                               THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
                 updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                        ELSE t.blocked_until_us END
+                blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                        AND ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
             RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
             INTO ask.granted, ask.level, ask.ticket, ask.updated_at_us, ask.blocked_until_us;
             ask.leaked_at_us := ask.updated_at_us;
@@ -1565,13 +1672,18 @@ BEGIN
                              LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
                 ON CONFLICT (policy, key) DO UPDATE SET
                     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
                     level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
-                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
+                                                / EXCLUDED.cost))) END,
                     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                            ELSE t.blocked_until_us END
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
                 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
                 INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0::float8 OR NOT pglimit._reap('token_bucket', ask.policy, ask.key, ask.now_us);
@@ -1620,13 +1732,18 @@ BEGIN
                              LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
                 ON CONFLICT (policy, key) DO UPDATE SET
                     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
                     level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
-                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
+                                                / EXCLUDED.cost))) END,
                     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                            ELSE t.blocked_until_us END
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
                 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
                 INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0::float8 OR NOT pglimit._reap('gcra', ask.policy, ask.key, ask.now_us);
@@ -1684,15 +1801,18 @@ BEGIN
                 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
                 ON CONFLICT (policy, key) DO UPDATE SET
                     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
                     level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
-                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                                                / EXCLUDED.cost))) END,
                     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
                                       THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
                     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
-                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                            ELSE t.blocked_until_us END
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
                 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
                 INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0::float8 OR NOT pglimit._reap('fixed_window', ask.policy, ask.key, ask.now_us);
@@ -1747,27 +1867,45 @@ BEGIN
                              LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
                 ON CONFLICT (policy, key) DO UPDATE SET
                     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END) / EXCLUDED.cost))) END,
-                    current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                                   THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END) / EXCLUDED.cost))) ELSE t.current END,
-                    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                                    THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
-                                    ELSE t.previous END,
-                    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                                     THEN EXCLUDED.period_us ELSE t.period_us END,
-                    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                                      THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                            - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                                        / EXCLUDED.cost))) END,
+                    current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                            AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
+                                THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
+                            + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                            - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                                        / EXCLUDED.cost))) ELSE t.current END,
+                    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
+                            ELSE t.previous END,
+                    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                            THEN EXCLUDED.period_us ELSE t.period_us END,
+                    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                            THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
                     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
-                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                            ELSE t.blocked_until_us END
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
                 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
                 INTO ask.granted, ask.current, ask.previous, ask.window_us, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0::float8 OR NOT pglimit._reap('sliding_window_counter', ask.policy, ask.key, ask.now_us);
@@ -1799,12 +1937,22 @@ BEGIN
         IF floor(ask.capacity / ask.cost) < 1::float8 THEN
             -- What can never fit is not tried: reading tells how the key stands.
             SELECT c.us AS now_us,
-                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total))), 0)::float8 AS level,
+                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total))),
+                           0)::float8 AS level,
                    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals)]
-                                 WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 2], t.total)) >= ask.unit::float8 THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 1]
-                                 WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 3], t.total)) >= ask.unit::float8 THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 2]
-                                 ELSE t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) + 1e-15::float8 * (t.total + ask.capacity::float8), t.totals)] END, 0)::bigint AS frees_at_us,
+                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                               - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 1], t.total)) >= ask.unit::float8
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
+                                       t.totals)] WHEN ask.capacity::float8 - (t.total
+                                   - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                               - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 2], t.total)) >= ask.unit::float8
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
+                                       t.totals) + 1] WHEN ask.capacity::float8 - (t.total
+                                   - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                               - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 3], t.total)) >= ask.unit::float8
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
+                                       t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                       + 1e-15::float8 * (t.total + ask.capacity::float8), t.totals)] END, 0)::bigint AS frees_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
@@ -1829,24 +1977,66 @@ BEGIN
                              LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
                 ON CONFLICT (policy, key) DO UPDATE SET
                     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
-                entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
-                    totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost
-                                  THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))
-                                            ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total) END
-                                  ELSE t.totals END,
-                    base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)) END ELSE t.base END,
-                    total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                            - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                                t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
+                entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                        AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                            t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
+                    totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
+                                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                                THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
+                                            + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                    t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
+                    base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
+                                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
+                                ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                        t.total)) END ELSE t.base END,
+                    total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
+                                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                            t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0,
+                                LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total
+                                                - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
+                                                            + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
                     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
                     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) < EXCLUDED.cost
-                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                            ELSE t.blocked_until_us END
-                RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-                       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals)]
-                                     WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1]
-                                     WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2]
-                                     ELSE t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                t.entries) + 1], t.total))) < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                            ELSE t.blocked_until_us END
+                RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
+                    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+                                                   - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
+                                   >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)
+                                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
+                                               - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                                           t.totals)] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+                                                   - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total))
+                                   >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)
+                                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
+                                               - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                                           t.totals) + 1] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+                                                   - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total))
+                                   >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)
+                                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
+                                               - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                                           t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total
+                                           - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                           + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
                        t.updated_at_us, t.blocked_until_us
                 INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
                 EXIT WHEN ask.granted <> 0::float8 OR NOT pglimit._reap('sliding_window_log', ask.policy, ask.key, ask.now_us);
@@ -2145,12 +2335,22 @@ BEGIN
     ELSIF algorithm = 'sliding_window_log' THEN
         LOOP
             SELECT c.us AS now_us,
-                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total))), 0)::float8 AS level,
+                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total))),
+                           0)::float8 AS level,
                    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals)]
-                                 WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 2], t.total)) >= ask.unit::float8 THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 1]
-                                 WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 3], t.total)) >= ask.unit::float8 THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 2]
-                                 ELSE t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) + 1e-15::float8 * (t.total + ask.capacity::float8), t.totals)] END, 0)::bigint AS frees_at_us,
+                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                               - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 1], t.total)) >= ask.unit::float8
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
+                                       t.totals)] WHEN ask.capacity::float8 - (t.total
+                                   - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                               - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 2], t.total)) >= ask.unit::float8
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
+                                       t.totals) + 1] WHEN ask.capacity::float8 - (t.total
+                                   - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                               - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 3], t.total)) >= ask.unit::float8
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
+                                       t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                       + 1e-15::float8 * (t.total + ask.capacity::float8), t.totals)] END, 0)::bigint AS frees_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
@@ -2357,11 +2557,14 @@ BEGIN
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))),
-            level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak), LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                        - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))),
+            level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak),
+                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+                        + EXCLUDED.granted)),
             leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
-                                THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
+                    + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
         INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
@@ -2384,8 +2587,10 @@ BEGIN
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))),
-            level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak), LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                        - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))),
+            level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak),
+                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
             ticket = GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
@@ -2410,8 +2615,10 @@ BEGIN
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))),
-            level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak), LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                        - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))),
+            level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak),
+                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
@@ -2435,8 +2642,10 @@ BEGIN
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))),
-            level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak), LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                        - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))),
+            level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak),
+                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
@@ -2471,7 +2680,8 @@ BEGIN
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
-            level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END, LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END + EXCLUDED.granted)),
+            level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END,
+                    LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END + EXCLUDED.granted)),
             ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
@@ -2496,22 +2706,35 @@ BEGIN
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                             ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)),
-            current = CASE WHEN EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                             ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
-                           THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                             ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)) ELSE t.current END,
-            previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                             ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
-                            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
-                            ELSE t.previous END,
-            period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                             ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
-                             THEN EXCLUDED.period_us ELSE t.period_us END,
-            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                             ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
-                              THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                        - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)),
+            current = CASE WHEN EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+                    THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
+                        THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
+                    + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END))
+                    ELSE t.current END,
+            previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
+                    AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+                    THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
+                    ELSE t.previous END,
+            period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
+                    AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+                    THEN EXCLUDED.period_us ELSE t.period_us END,
+            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
+                    AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+                    THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
         INTO ask.granted, ask.current, ask.previous, ask.window_us, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
@@ -2544,17 +2767,55 @@ BEGIN
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))),
-        entries = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))) > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
-            totals = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))) > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END
-                          THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))
-                                    ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total) END
-                          ELSE t.totals END,
-            base = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))) > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)) END ELSE t.base END,
-            total = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))) > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))) ELSE t.total END,
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                        - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                    t.total))))),
+        entries = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                    THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
+                        EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                            t.entries) + 1], t.total))))) > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                    THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                t.total))) ELSE t.total END THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
+            totals = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                    t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
+                            EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                - EXCLUDED.period_us, t.entries) + 1], t.total)))))
+                    > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                    t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                        THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
+                                    + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                            t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                    - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
+            base = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                    t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
+                            EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                - EXCLUDED.period_us, t.entries) + 1], t.total)))))
+                    > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                    t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
+                        ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                t.total)) END ELSE t.base END,
+            total = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                    t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
+                            EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                - EXCLUDED.period_us, t.entries) + 1], t.total)))))
+                    > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                    t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                    t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
+                            EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                - EXCLUDED.period_us, t.entries) + 1], t.total))))) ELSE t.total END,
             period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-        RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+        RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
+            coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
         INTO ask.granted, ask.level, ask.newest_at_us, ask.updated_at_us, ask.blocked_until_us;
         ask.capacity := ask.burst + LEAST(1e-6::float8, 1e-9::float8 * ask.burst);
         IF now IS NULL THEN
@@ -2718,8 +2979,7 @@ BEGIN
             granted = LEAST(ask.units::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak)),
             level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) - ask.units::float8),
             leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) = 0::float8
-                                THEN GREATEST(t.updated_at_us, c.us)
-                                ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
+                    THEN GREATEST(t.updated_at_us, c.us) ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
         updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
         WHERE t.policy = ask.policy::text AND t.key = ask.key::text
@@ -2812,19 +3072,19 @@ BEGIN
         ), back AS (
         UPDATE pglimit_sliding_window_counter AS t SET
             cost = 1,
-            granted = LEAST(ask.units::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END + CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
-                            WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
+            granted = LEAST(ask.units::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END
+                    + CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
             current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - ask.units::float8),
-            previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
-                            WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END - GREATEST(0, ask.units::float8 - CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END)),
-            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us
-                              ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+            previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us
+                        THEN t.current ELSE 0 END - GREATEST(0, ask.units::float8 - CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END)),
+            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
         updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
         WHERE t.policy = ask.policy::text AND t.key = ask.key::text
         RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
         )
-        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous, coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+            coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM c LEFT JOIN back AS t ON true
         INTO ask.granted, ask.current, ask.previous, ask.window_us, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
@@ -2849,16 +3109,32 @@ BEGIN
         ), back AS (
         UPDATE pglimit_sliding_window_log AS t SET
             cost = 1,
-            granted = LEAST(ask.units::float8, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)))),
-            entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - ask.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total))
-                           THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - ask.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - ask.units::float8), t.totals))] ELSE '{}' END,
-            totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - ask.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total))
-                          THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - ask.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - ask.units::float8), t.totals))] ELSE '{}' END,
-            base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)), t.total - ask.units::float8),
+            granted = LEAST(ask.units::float8, (t.total - GREATEST(t.base,
+                            coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)))),
+            entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                        t.total - ask.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
+                            t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
+                        + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
+                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                                    t.total - ask.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
+                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                                    t.total - ask.units::float8), t.totals))] ELSE '{}' END,
+            totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                        t.total - ask.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
+                            t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
+                        + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
+                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                                    t.total - ask.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
+                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                                    t.total - ask.units::float8), t.totals))] ELSE '{}' END,
+            base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                    t.total - ask.units::float8),
         updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
         WHERE t.policy = ask.policy::text AND t.key = ask.key::text
-        RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+        RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
+            coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
         )
         SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
@@ -3067,16 +3343,22 @@ BEGIN
                                     AND h.algorithm = 'leaky_bucket' AND h.forget_at_us > a.now_us)
                 ON CONFLICT (policy, key) DO UPDATE SET
                     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
+                                        / EXCLUDED.cost))) END,
                     level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
+                                                / EXCLUDED.cost))) END,
                     leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
-                                        THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                        ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
+                            + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
                     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                            ELSE t.blocked_until_us END
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+                            < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
                 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
                 ), held AS (
                 INSERT INTO pglimit_hold
@@ -3140,13 +3422,18 @@ BEGIN
                                     AND h.algorithm = 'token_bucket' AND h.forget_at_us > a.now_us)
                 ON CONFLICT (policy, key) DO UPDATE SET
                     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
                     level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
-                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
+                                                / EXCLUDED.cost))) END,
                     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                            ELSE t.blocked_until_us END
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
                 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
                 ), held AS (
                 INSERT INTO pglimit_hold
@@ -3211,13 +3498,18 @@ BEGIN
                                     AND h.algorithm = 'gcra' AND h.forget_at_us > a.now_us)
                 ON CONFLICT (policy, key) DO UPDATE SET
                     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
                     level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
-                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
+                                                / EXCLUDED.cost))) END,
                     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                            ELSE t.blocked_until_us END
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
                 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
                 ), held AS (
                 INSERT INTO pglimit_hold
@@ -3291,15 +3583,18 @@ BEGIN
                                     AND h.algorithm = 'fixed_window' AND h.forget_at_us > a.now_us)
                 ON CONFLICT (policy, key) DO UPDATE SET
                     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
                     level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
-                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+                            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                                                / EXCLUDED.cost))) END,
                     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
                                       THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
                     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
-                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                            ELSE t.blocked_until_us END
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
                 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
                 ), held AS (
                 INSERT INTO pglimit_hold
@@ -3370,27 +3665,45 @@ BEGIN
                                     AND h.algorithm = 'sliding_window_counter' AND h.forget_at_us > a.now_us)
                 ON CONFLICT (policy, key) DO UPDATE SET
                     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END) / EXCLUDED.cost))) END,
-                    current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                                   THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END) / EXCLUDED.cost))) ELSE t.current END,
-                    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                                    THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
-                                    ELSE t.previous END,
-                    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                                     THEN EXCLUDED.period_us ELSE t.period_us END,
-                    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                                      THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                            - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                                        / EXCLUDED.cost))) END,
+                    current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                            AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
+                                THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
+                            + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                            - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                                        / EXCLUDED.cost))) ELSE t.current END,
+                    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
+                            ELSE t.previous END,
+                    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                            THEN EXCLUDED.period_us ELSE t.period_us END,
+                    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                            THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
                     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                     ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
-                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                            ELSE t.blocked_until_us END
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
+                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
                 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
                 ), held AS (
                 INSERT INTO pglimit_hold
@@ -3434,12 +3747,22 @@ BEGIN
         IF floor(ask.capacity / ask.cost) < 1::float8 THEN
             -- What can never fit is not tried: reading tells how the key stands.
             SELECT c.us AS now_us,
-                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total))), 0)::float8 AS level,
+                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total))),
+                           0)::float8 AS level,
                    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 1], t.total)) >= ask.unit::float8 THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals)]
-                                 WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 2], t.total)) >= ask.unit::float8 THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 1]
-                                 WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 3], t.total)) >= ask.unit::float8 THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 2]
-                                 ELSE t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) + 1e-15::float8 * (t.total + ask.capacity::float8), t.totals)] END, 0)::bigint AS frees_at_us,
+                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                               - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 1], t.total)) >= ask.unit::float8
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
+                                       t.totals)] WHEN ask.capacity::float8 - (t.total
+                                   - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                               - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 2], t.total)) >= ask.unit::float8
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
+                                       t.totals) + 1] WHEN ask.capacity::float8 - (t.total
+                                   - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                               - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 3], t.total)) >= ask.unit::float8
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
+                                       t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
+                                       + 1e-15::float8 * (t.total + ask.capacity::float8), t.totals)] END, 0)::bigint AS frees_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
             FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
             LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
@@ -3468,24 +3791,66 @@ BEGIN
                                     AND h.algorithm = 'sliding_window_log' AND h.forget_at_us > a.now_us)
                 ON CONFLICT (policy, key) DO UPDATE SET
                     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
-                entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
-                    totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost
-                                  THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))
-                                            ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], t.total) END
-                                  ELSE t.totals END,
-                    base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)) END ELSE t.base END,
-                    total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+                    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                            - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                                t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
+                entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                        AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                            t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
+                    totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
+                                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                                THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
+                                            + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                    t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
+                    base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
+                                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
+                                ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                        t.total)) END ELSE t.base END,
+                    total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
+                                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                                            t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0,
+                                LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total
+                                                - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
+                                                            + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
                     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
                     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))) < EXCLUDED.cost
-                                            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                                            ELSE t.blocked_until_us END
-                RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-                       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals)]
-                                     WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1]
-                                     WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total)) >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted) THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2]
-                                     ELSE t.entries[pg_catalog.width_bucket(t.total - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
+                    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                t.entries) + 1], t.total))) < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                            ELSE t.blocked_until_us END
+                RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
+                    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+                                                   - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
+                                   >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)
+                                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
+                                               - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                                           t.totals)] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+                                                   - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total))
+                                   >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)
+                                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
+                                               - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                                           t.totals) + 1] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+                                                   - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total))
+                                   >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)
+                                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
+                                               - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                                           t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total
+                                           - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                           + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
                        t.updated_at_us, t.blocked_until_us
                 ), held AS (
                 INSERT INTO pglimit_hold
@@ -3787,7 +4152,8 @@ BEGIN
                (policy, key, level, capacity, leak, tick_us, leaked_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
         SELECT ask.policy::text, ask.key::text, 0, 0, 1, 1, c.us, 1, 0, c.us,
                c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+                CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                           THEN set_config('synchronous_commit'::text, ''::text, true) END AS commits) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
@@ -3796,7 +4162,8 @@ BEGIN
                (policy, key, level, capacity, leak, ticket, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
         SELECT ask.policy::text, ask.key::text, 0, 0, 1, c.us, 1, 0, c.us,
                c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+                CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                           THEN set_config('synchronous_commit'::text, ''::text, true) END AS commits) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
@@ -3805,7 +4172,8 @@ BEGIN
                (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
         SELECT ask.policy::text, ask.key::text, 0, 0, 1, 1, 0, c.us,
                c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+                CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                           THEN set_config('synchronous_commit'::text, ''::text, true) END AS commits) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
@@ -3814,7 +4182,8 @@ BEGIN
                (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
         SELECT ask.policy::text, ask.key::text, 0, 0, 1, 1, 0, c.us,
                c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+                CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                           THEN set_config('synchronous_commit'::text, ''::text, true) END AS commits) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
@@ -3823,7 +4192,8 @@ BEGIN
                (policy, key, level, capacity, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
         SELECT ask.policy::text, ask.key::text, 0, 0, 0, 1, 0, c.us,
                c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+                CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                           THEN set_config('synchronous_commit'::text, ''::text, true) END AS commits) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
@@ -3832,7 +4202,8 @@ BEGIN
                (policy, key, current, previous, capacity, period_us, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
         SELECT ask.policy::text, ask.key::text, 0, 0, 0, 1, 0, 1, 0, c.us,
                c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+                CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                           THEN set_config('synchronous_commit'::text, ''::text, true) END AS commits) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
@@ -3841,7 +4212,8 @@ BEGIN
                (policy, key, entries, totals, base, total, capacity, period_us, keep_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
         SELECT ask.policy::text, ask.key::text, '{}', '{}', 0, 0, 0, 1, 1, 1, 0, c.us,
                c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us, CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+                CASE WHEN ''::text = 'off' OR ''::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                           THEN set_config('synchronous_commit'::text, ''::text, true) END AS commits) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
@@ -4079,12 +4451,28 @@ BEGIN
         FROM hold AS h
         WHERE h.changes AND h.actual <> h.units
         ON CONFLICT (policy, key) DO UPDATE SET
-            cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END, tick_us = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END,
-            granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END, ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)))),
-            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END, ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
-            leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END) = 0::float8
-                                THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END END,
+            cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
+                tick_us = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END,
+            granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us)
+                            / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END),
+                    GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                            - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us)
+                                    / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8
+                                * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
+                                ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)))),
+            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us)
+                            / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END)
+                    - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                            - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us)
+                                    / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8
+                                * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
+                                ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))))
+                + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+            leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us)
+                            / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END)::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END)
+                    = 0::float8 THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                    ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END
+                    * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE t.tick_us END END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
         ), ended AS (
@@ -4125,8 +4513,19 @@ BEGIN
         WHERE h.changes AND h.actual <> h.units
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
-            granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END, ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))),
-            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END, ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+            granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8
+                        * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END),
+                    GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                            - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
+                                * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
+                                ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))),
+            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8
+                        * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END)
+                    - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                            - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
+                                * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
+                                ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak))))
+                + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         ), ended AS (
@@ -4167,8 +4566,19 @@ BEGIN
         WHERE h.changes AND h.actual <> h.units
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
-            granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END, ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))),
-            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END, ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+            granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8
+                        * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END),
+                    GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                            - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
+                                * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
+                                ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))),
+            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8
+                        * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END)
+                    - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                            - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
+                                * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
+                                ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak))))
+                + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         ), ended AS (
@@ -4209,8 +4619,10 @@ BEGIN
         WHERE h.changes AND h.actual <> h.units AND h.ends_at_us > h.now_us
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
-            granted = LEAST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END, CASE WHEN t.ends_at_us = EXCLUDED.ends_at_us THEN GREATEST(0, EXCLUDED.cost - EXCLUDED.granted) ELSE 0 END),
-            level = GREATEST(0, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END - CASE WHEN t.ends_at_us = EXCLUDED.ends_at_us THEN GREATEST(0, EXCLUDED.cost - EXCLUDED.granted) ELSE 0 END) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+            granted = LEAST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END,
+                    CASE WHEN t.ends_at_us = EXCLUDED.ends_at_us THEN GREATEST(0, EXCLUDED.cost - EXCLUDED.granted) ELSE 0 END),
+            level = GREATEST(0, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
+                    - CASE WHEN t.ends_at_us = EXCLUDED.ends_at_us THEN GREATEST(0, EXCLUDED.cost - EXCLUDED.granted) ELSE 0 END) + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
             ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
@@ -4253,20 +4665,33 @@ BEGIN
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
             granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END, GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
-                           WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + t.period_us THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END, GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE 0 END,
+                        ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
+                        * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us
+                    THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END, GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
+                    WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
+                        ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
+                        * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + t.period_us
+                    THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END, GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
+                    ELSE 0 END,
             current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END END
+                        ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
+                        * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us
+                    THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
+                    ELSE CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END END
                       + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
             previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + t.period_us THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
-                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END END,
-            period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.period_us ELSE CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END,
+                        ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
+                        * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + t.period_us
+                    THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                            WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
+                    ELSE CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
+                        WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END END,
+            period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.period_us
+                    ELSE CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END,
             ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                              ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1) * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END,
+                    ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
+                    * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
         ), ended AS (
@@ -4281,7 +4706,8 @@ BEGIN
                h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
                (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
                coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
-               coalesce(t.current, r.current, 0)::float8 AS level, coalesce(t.previous, r.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us, coalesce(t.period_us, r.period_us, 1)::bigint AS window_us
+               coalesce(t.current, r.current, 0)::float8 AS level, coalesce(t.previous, r.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us,
+                   coalesce(t.period_us, r.period_us, 1)::bigint AS window_us
         FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = h.policy AND r.key = h.key
         INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us, ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
     ELSIF ask.algorithm = 'sliding_window_log' THEN
@@ -4308,21 +4734,96 @@ BEGIN
         FROM hold AS h
         WHERE h.changes AND h.actual <> h.units
         ON CONFLICT (policy, key) DO UPDATE SET
-            cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, period_us = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END, keep_us = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END,
-            granted = GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))),
-            entries = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN pg_catalog.array_append(t.entries, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))
-                           WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN pg_catalog.array_cat(t.entries[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)], t.entries[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :])
-                           ELSE t.entries END,
+            cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
+                period_us = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END,
+                keep_us = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END,
+            granted = GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
+                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))),
+            entries = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total
+                    THEN pg_catalog.array_append(t.entries, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))
+                    WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
+                                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8
+                        AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                        - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
+                        <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))
+                    THEN pg_catalog.array_cat(t.entries[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)],
+                        t.entries[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :]) ELSE t.entries END,
             totals = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN pg_catalog.array_append(t.totals, t.total)
-                          WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN pg_catalog.array_cat(t.totals[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)], pglimit_rebase(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :], coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
-                          WHEN GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8 THEN pglimit_lower(t.totals, pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))))
-                          ELSE t.totals END,
-            base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-            total = CASE WHEN NOT (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) THEN t.total - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
-                         WHEN pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) = pg_catalog.cardinality(t.entries) THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))
-                         ELSE t.total - (coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total) - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) END + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+                    WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
+                                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8
+                        AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                        - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
+                        <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))
+                    THEN pg_catalog.array_cat(t.totals[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)],
+                        pglimit_rebase(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :],
+                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                            - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
+                    WHEN GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                            - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8
+                    THEN pglimit_lower(t.totals, pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries),
+                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                        - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))),
+                        GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))) ELSE t.totals END,
+            base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+            total = CASE WHEN NOT (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
+                                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8
+                        AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                        - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
+                        <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))
+                    THEN t.total - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
+                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                            - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
+                    WHEN pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) = pg_catalog.cardinality(t.entries)
+                    THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                        - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))
+                    ELSE t.total - (coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) END + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-        RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+        RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
+            coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
         ), ended AS (
         UPDATE pglimit_hold AS h SET
             state = ask.state::text,
@@ -4335,7 +4836,8 @@ BEGIN
                h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
                (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
                coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
-               coalesce(t.level, r.total - GREATEST(r.base, coalesce(r.totals[pg_catalog.width_bucket(GREATEST(r.updated_at_us, h.now_us) - r.keep_us, r.entries) + 1], r.total)), 0)::float8 AS level, 0::float8 AS previous,
+               coalesce(t.level, r.total - GREATEST(r.base, coalesce(r.totals[pg_catalog.width_bucket(GREATEST(r.updated_at_us, h.now_us) - r.keep_us, r.entries) + 1], r.total)),
+                       0)::float8 AS level, 0::float8 AS previous,
                coalesce(t.newest_at_us, r.entries[pg_catalog.cardinality(r.entries)], 0)::bigint AS at_us, 0::bigint AS window_us
         FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = h.policy AND r.key = h.key
         INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us, ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
