@@ -16,7 +16,7 @@ var generated = regexp.MustCompile(`^(?:--|//) Code generated .* DO NOT EDIT\.$`
 func TestLines(t *testing.T) {
 	t.Parallel()
 	files := 0
-	for _, pattern := range []string{"queries/*.sql", "db/*.go", "migrations/*.sql"} {
+	for _, pattern := range []string{"queries/*.sql", "db/*.go", "migrations/*.sql", "migrations/functions/*.sql"} {
 		names, err := filepath.Glob(filepath.Join("..", "..", pattern))
 		if err != nil || len(names) == 0 {
 			t.Errorf("%s: %q, %v", pattern, names, err)
@@ -57,6 +57,7 @@ func TestGeneratedFilesSaySo(t *testing.T) {
 	for _, a := range algorithms {
 		names = append(names, "../../queries/"+a.Table+".sql")
 	}
+	names = append(names, "../../migrations/functions/00001_functions.sql")
 	for _, name := range names {
 		data, err := os.ReadFile(name)
 		if err != nil {
