@@ -232,6 +232,7 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._target(algorithm text, name text, key text, now timestamptz) RETURNS pglimit._ask
 LANGUAGE plpgsql STABLE AS $pglimit$
 DECLARE
+    ask pglimit._ask;
     now_us bigint;
 BEGIN
     IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
@@ -251,16 +252,11 @@ BEGIN
     IF now IS NOT NULL THEN
         now_us := pglimit._clock(now);
     END IF;
-    RETURN (
-        NULL, algorithm, NULL, NULL, NULL, -- verb, algorithm, statement, clocked, again
-        name, key, NULL, NULL, NULL, NULL, now_us, -- policy, key, units, cost, count, unit, now_us
-        NULL, NULL, NULL, NULL, NULL, NULL, -- limit_units, burst, capacity, room, leak, tick_us
-        NULL, NULL, NULL, NULL, -- period_us, aligned, block_for_us, hold_us
-        NULL, NULL, 0, NULL, -- from_us, turn_us, until_us, for_us
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reserved, units_before, expires_at_us, changes, freed, at_us
-        NULL, NULL, NULL, NULL, -- granted, level, updated_at_us, blocked_until_us
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL -- leaked_at_us, ticket, ends_at_us, window_us, current, previous, newest_at_us, frees_at_us
-    )::pglimit._ask;
+    ask.algorithm := algorithm;
+    ask.policy := name;
+    ask.key := key;
+    ask.now_us := now_us;
+    RETURN ask;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -584,7 +580,7 @@ BEGIN
         ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
                                  ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
     END IF;
-    RETURN CASE WHEN ask.again THEN ask ELSE pglimit._retry(ask) END;
+    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -658,7 +654,7 @@ BEGIN
         ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
                                  ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
     END IF;
-    RETURN CASE WHEN ask.again THEN ask ELSE pglimit._retry(ask) END;
+    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -798,7 +794,7 @@ BEGIN
         ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
                                  ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
     END IF;
-    RETURN CASE WHEN ask.again THEN ask ELSE pglimit._retry(ask) END;
+    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -938,7 +934,7 @@ BEGIN
         ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
                                  ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
     END IF;
-    RETURN CASE WHEN ask.again THEN ask ELSE pglimit._retry(ask) END;
+    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -1088,7 +1084,7 @@ BEGIN
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
         ask.level := CASE WHEN ask.now_us >= ask.ends_at_us THEN 0 ELSE ask.level END;
     END IF;
-    RETURN CASE WHEN ask.again THEN ask ELSE pglimit._retry(ask) END;
+    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -1311,7 +1307,7 @@ BEGIN
         ask.ends_at_us := (ask.updated_at_us / ask.window_us + 1) * ask.window_us;
     END IF;
     ask.level := ask.previous * LEAST(ask.window_us, ask.ends_at_us - ask.updated_at_us)::float8 / ask.window_us::float8 + ask.current;
-    RETURN CASE WHEN ask.again THEN ask ELSE pglimit._retry(ask) END;
+    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -1657,7 +1653,7 @@ BEGIN
         -- The row as it stands, brought to the moment.
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
     END IF;
-    RETURN CASE WHEN ask.again THEN ask ELSE pglimit._retry(ask) END;
+    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -1722,16 +1718,7 @@ CREATE OR REPLACE FUNCTION pglimit._reap(algorithm text, name text, key text, at
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 DECLARE
-    ask pglimit._ask := (
-        NULL, $1, NULL, NULL, NULL, -- verb, algorithm, statement, clocked, again
-        $2, $3, NULL, NULL, NULL, NULL, $4, -- policy, key, units, cost, count, unit, now_us
-        NULL, NULL, NULL, NULL, NULL, NULL, -- limit_units, burst, capacity, room, leak, tick_us
-        NULL, NULL, NULL, NULL, -- period_us, aligned, block_for_us, hold_us
-        NULL, NULL, NULL, NULL, -- from_us, turn_us, until_us, for_us
-        NULL, NULL, 100, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reserved, units_before, expires_at_us, changes, freed, at_us
-        NULL, NULL, NULL, NULL, -- granted, level, updated_at_us, blocked_until_us
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL -- leaked_at_us, ticket, ends_at_us, window_us, current, previous, newest_at_us, frees_at_us
-    )::pglimit._ask;
+    ask pglimit._ask;
     due pglimit._ask;
     ids text[];
     changes bool;
@@ -1740,6 +1727,11 @@ BEGIN
     IF current_setting('transaction_read_only'::text) = 'on' THEN
         RETURN false; -- a check may be asked there; it tells of them as held
     END IF;
+    ask.algorithm := $1;
+    ask.policy := $2;
+    ask.key := $3;
+    ask.now_us := $4;
+    ask.max_rows := 100;
     LOOP
         ids := ARRAY(
             SELECT h.id
@@ -1767,17 +1759,18 @@ END $pglimit$;
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._settle(hold text, to_state text, units float8, at_us bigint) RETURNS pglimit._ask
 LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    ask pglimit._ask;
 BEGIN
-    RETURN pglimit._run((
-        'settle', split_part(hold, ':'::text, 1), 'settle', true, NULL, -- verb, algorithm, statement, clocked, again
-        NULL, NULL, units, NULL, NULL, NULL, at_us, -- policy, key, units, cost, count, unit, now_us
-        NULL, NULL, NULL, NULL, NULL, NULL, -- limit_units, burst, capacity, room, leak, tick_us
-        NULL, NULL, NULL, NULL, -- period_us, aligned, block_for_us, hold_us
-        NULL, NULL, NULL, NULL, -- from_us, turn_us, until_us, for_us
-        hold, to_state, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reserved, units_before, expires_at_us, changes, freed, at_us
-        NULL, NULL, NULL, NULL, -- granted, level, updated_at_us, blocked_until_us
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL -- leaked_at_us, ticket, ends_at_us, window_us, current, previous, newest_at_us, frees_at_us
-    )::pglimit._ask);
+    ask.verb := 'settle';
+    ask.statement := 'settle';
+    ask.clocked := true;
+    ask.algorithm := split_part(hold, ':'::text, 1);
+    ask.id := hold;
+    ask.state := to_state;
+    ask.units := units;
+    ask.now_us := at_us;
+    RETURN pglimit._run(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -2150,6 +2143,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     ask pglimit._ask := pglimit._target(algorithm, name, key, NULL);
 BEGIN
+    ask.until_us := 0; -- any block
     IF algorithm = 'leaky_bucket' THEN
         UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
         WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
