@@ -352,9 +352,11 @@ BEGIN
         IF algorithm = 'leaky_bucket_queue' THEN
             RAISE feature_not_supported USING HINT = 'Take leaky_bucket, which decides alike and has no turns.',
                 MESSAGE = 'pglimit: ' || verb || ' is not for leaky_bucket_queue: what waits in a queue is not given back';
-        ELSIF verb = 'reserve' AND (pglimit._whole(ttl_s) AND ttl_s >= 1::float8) IS NOT TRUE THEN
-            PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'must be seconds, from 1 to a hundred years, in whole microseconds',
-                'It is for how long the units are set aside at most.');
+        ELSIF verb = 'reserve' THEN
+            IF (pglimit._whole(ttl_s) AND ttl_s >= 1::float8) IS NOT TRUE THEN
+                PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'must be seconds, from 1 to a hundred years, in whole microseconds',
+                    'It is for how long the units are set aside at most.');
+            END IF;
         END IF;
     END IF;
     IF (cost >= LEAST(1::float8, 1e-9::float8 * burst) AND cost <= 9007199254740992::float8) IS NOT TRUE THEN
