@@ -10,8 +10,9 @@ import (
 )
 
 const holdByIdempotency = `-- name: HoldByIdempotency :one
-SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'held' AND h.expires_at_us <= c.us)::bool AS overdue, h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us,
-       h.counted_at_us, h.created_at_us, h.expires_at_us
+SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'held' AND h.expires_at_us <= c.us)::bool AS overdue,
+       h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us,
+       h.created_at_us, h.expires_at_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c, pglimit_hold AS h
 WHERE h.policy = $2::text AND h.key = $3::text AND h.idempotency_key = $4::text
   AND h.algorithm = $5::text

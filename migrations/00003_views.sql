@@ -10,7 +10,8 @@ SELECT t.policy, t.key,
        to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
        CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
        to_timestamp((GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
-                                  ELSE t.leaked_at_us + LEAST(3155760000000000::float8, ceil(t.level / t.leak) * t.tick_us::float8)::bigint END, t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
+                                  ELSE t.leaked_at_us + LEAST(3155760000000000::float8, ceil(t.level / t.leak) * t.tick_us::float8)::bigint END,
+                              t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
 FROM pglimit_leaky_bucket AS t,
      (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
@@ -21,7 +22,8 @@ SELECT t.policy, t.key,
        to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
        CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
        to_timestamp((GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
-                                  ELSE t.updated_at_us + LEAST(3155760000000000::float8, ceil(t.level / t.leak))::bigint END, t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
+                                  ELSE t.updated_at_us + LEAST(3155760000000000::float8, ceil(t.level / t.leak))::bigint END,
+                              t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
 FROM pglimit_leaky_bucket_queue AS t,
      (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
@@ -31,7 +33,8 @@ SELECT t.policy, t.key,
        to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
        CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
        to_timestamp((GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
-                                  ELSE t.updated_at_us + LEAST(3155760000000000::float8, ceil(t.level / t.leak))::bigint END, t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
+                                  ELSE t.updated_at_us + LEAST(3155760000000000::float8, ceil(t.level / t.leak))::bigint END,
+                              t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
 FROM pglimit_token_bucket AS t,
      (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
@@ -42,7 +45,8 @@ SELECT t.policy, t.key,
        to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
        CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
        to_timestamp((GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
-                                  ELSE t.updated_at_us + LEAST(3155760000000000::float8, ceil(t.level / t.leak))::bigint END, t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
+                                  ELSE t.updated_at_us + LEAST(3155760000000000::float8, ceil(t.level / t.leak))::bigint END,
+                              t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
 FROM pglimit_gcra AS t,
      (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
@@ -64,7 +68,8 @@ SELECT t.policy, t.key,
        to_timestamp(t.ends_at_us::float8 / 1000000::float8) AS ends_at,
        to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
        CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
-       to_timestamp((GREATEST(CASE WHEN t.current > 0::float8 THEN t.ends_at_us + t.period_us WHEN t.previous > 0::float8 THEN t.ends_at_us ELSE 0 END, t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
+       to_timestamp((GREATEST(CASE WHEN t.current > 0::float8 THEN t.ends_at_us + t.period_us WHEN t.previous > 0::float8 THEN t.ends_at_us ELSE 0 END,
+                              t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
 FROM pglimit_sliding_window_counter AS t,
      (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 

@@ -4,8 +4,9 @@
 -- hold that has expired: to give it back frees the key.
 --
 -- Index: pglimit_hold_idempotency. Locks nothing.
-SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'held' AND h.expires_at_us <= c.us)::bool AS overdue, h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us,
-       h.counted_at_us, h.created_at_us, h.expires_at_us
+SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'held' AND h.expires_at_us <= c.us)::bool AS overdue,
+       h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us,
+       h.created_at_us, h.expires_at_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c, pglimit_hold AS h
 WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.idempotency_key = sqlc.arg(idempotency_key)::text
   AND h.algorithm = sqlc.arg(algorithm)::text;

@@ -44,7 +44,7 @@ func TestStrangersInPLpgSQL(t *testing.T) {
 			}
 		}
 	}
-	if len(functions) < 20 || len(seen) < 500 {
+	if len(functions) < 35 || len(seen) < 250 {
 		t.Errorf("only %d functions and %d expressions", len(functions), len(seen))
 	}
 	for _, used := range slices.Sorted(maps.Keys(found)) {
@@ -60,9 +60,9 @@ type plpgsql struct {
 
 var (
 	note        = regexp.MustCompile(`(?m)^\s*--.*$| -- .*$`)
-	declaration = regexp.MustCompile(`^(\w+) ([\w.\[\]]+)(?: := (.*))?;$`)
+	declaration = regexp.MustCompile(`(?s)^(\w+) ([\w.\[\]]+)(?: := (.*))?;$`)
 	option      = regexp.MustCompile(`\b(MESSAGE|HINT) = `)
-	field       = regexp.MustCompile(`\bask\.answer\.(\w+)`)
+	field       = regexp.MustCompile(`\b(ask|due|answer)\.(\w+)`)
 )
 
 // parts are what a line of PL/pgSQL begins with, and where expressions are in it.
@@ -75,7 +75,8 @@ var parts = []*regexp.Regexp{
 	regexp.MustCompile(`(?s)^RETURN (.*);$`),
 	regexp.MustCompile(`(?s)^RAISE \w+ USING (.*);$`),
 	regexp.MustCompile(`(?s)^[\w.]+ := (.*);$`),
-	regexp.MustCompile(`(?s)^(?:ELSE|LOOP|END IF;|END LOOP;)$`),
+	regexp.MustCompile(`(?s)^INSERT INTO \w+\s+\([^)]*\)\s+VALUES \((.*)\);$`),
+	regexp.MustCompile(`(?s)^(?:ELSE|LOOP|NULL;|END IF;|END LOOP;)$`),
 	regexp.MustCompile(`(?s)^(?:INSERT|UPDATE|DELETE|SELECT|WITH) .*;$`),
 }
 
@@ -133,7 +134,7 @@ func (f plpgsql) expressions(t *testing.T) (all []string) {
 }
 
 // query computes an expression from columns that are called like the function's
-// variables. They are NULL, but the planner does not know that.
+// variables and arguments. They are NULL, but the planner does not know that.
 func (f plpgsql) query(expression string) string {
 	declared, _ := f.split()
 	variables := []string{"NULL::integer AS i", "NULL::bool AS found"}
@@ -144,12 +145,10 @@ func (f plpgsql) query(expression string) string {
 			named = append(named, m[1])
 		}
 	}
-	arguments := []string{"NULL::text AS none"}
 	for i, name := range f.arguments {
 		if !slices.Contains(named, name) { // a variable hides an argument of its name
-			arguments = append(arguments, fmt.Sprintf("NULL::%s AS %s", f.types[i], name))
+			variables = append(variables, fmt.Sprintf("NULL::%s AS %s", f.types[i], name))
 		}
 	}
-	return fmt.Sprintf("SELECT %s FROM (SELECT %s OFFSET 0) AS ask, (SELECT %s OFFSET 0) AS arguments",
-		field.ReplaceAllString(expression, "(ask.answer).$1"), strings.Join(variables, ", "), strings.Join(arguments, ", "))
+	return fmt.Sprintf("SELECT %s FROM (SELECT %s OFFSET 0) AS variables", field.ReplaceAllString(expression, "($1).$2"), strings.Join(variables, ", "))
 }

@@ -1,14 +1,18 @@
 // Command functions writes the migration of the SQL functions, for users of
-// other languages: each wraps the text of statements of queries/*.sql, so that
-// there is one source of what a decision is. The .tmpl files beside it are what
-// limiter/ does around a statement: check the arguments, compile the policy,
-// tell what the answer means.
+// other languages. The functions run the very text of the statements of
+// queries/*.sql, so there is one source of what a decision is. The .tmpl files do
+// what limiter/ does around a statement, in the parts of a call:
+//
+//	arguments.tmpl   checks the arguments and compiles the policy
+//	statements.tmpl  has the statements of one algorithm
+//	decide.tmpl      runs one of them, and gives expired holds back
+//	answer.tmpl      works out the result
+//	public.tmpl      puts the parts together: the functions that programs call
+//
+// What is known of a call goes from part to part as a value of the type _ask, whose
+// fields are in ask.go.
 //
 // Run it from the module's root after queries/template, as make generate does.
-//
-// A function more over statements like Take (that return what Take returns) is
-// an entry in functions, with a verb that says which statement it takes; one
-// over other statements is a template, as command.tmpl is.
 package main
 
 import (
@@ -21,6 +25,7 @@ import (
 	"slices"
 	"strings"
 	"text/template"
+	"time"
 )
 
 // revision numbers the migration. A released one stays as it is: raise this
@@ -40,6 +45,8 @@ type algorithm struct {
 	Family string // bucket, fixed, counter or log: whose arithmetic tells of its state
 	Ticks  bool   // the bucket can leak in whole steps
 	Queue  bool   // the bucket is a queue
+
+	read *statements
 }
 
 // algorithms are in the order of limiter.Algorithms.
@@ -59,13 +66,13 @@ var unqueued = slices.DeleteFunc(slices.Clone(algorithms), func(a algorithm) boo
 // parameter is one of a function's, as it is declared.
 type parameter struct{ Name, Type, Default string }
 
-// function is one function of schema pglimit.
+// function is one that programs call.
 type function struct {
 	Name       string
-	Template   string      // which one writes its body
-	Verb       string      // what of the templates applies to it
-	Algorithms []algorithm // one, or all: then it has a parameter algorithm
-	About      string      // one sentence, the function's comment in the database
+	Template   string // which one writes its body
+	Algorithm  string // the one it is for, as a literal; or its parameter of that name
+	Returns    string
+	About      string // one sentence, the function's comment in the database
 	Parameters []parameter
 
 	read *statements
@@ -93,112 +100,81 @@ func functions(read *statements) (all []function) {
 		"sliding_window_log":     "Asks for cost units of the last period_s, exactly, all or nothing.",
 	}
 	for _, a := range algorithms {
-		f := function{Name: a.Table, Template: "decide", Verb: "take", Algorithms: []algorithm{a}, About: abouts[a.Table]}
-		f.Parameters = slices.Concat(asker, limit)
+		parameters := slices.Concat(asker, limit)
 		switch {
 		case a.Ticks:
-			f.Parameters = slices.Concat(f.Parameters, burst, tick)
+			parameters = slices.Concat(parameters, burst, tick)
 		case a.Family == "bucket":
-			f.Parameters = slices.Concat(f.Parameters, burst)
+			parameters = slices.Concat(parameters, burst)
 		case a.Family == "fixed":
-			f.Parameters = slices.Concat(f.Parameters, fixed)
+			parameters = slices.Concat(parameters, fixed)
 		}
-		f.Parameters = slices.Concat(f.Parameters, ends)
-		all = append(all, f)
+		all = append(all, function{Name: a.Table, Template: "decision", Algorithm: quote(a.Table), Returns: "pglimit.result", About: abouts[a.Table],
+			Parameters: slices.Concat(parameters, ends)})
 	}
-	verb := func(name, template, verb, about string, more ...[]parameter) {
-		of := algorithms
-		if verb == "refund" || verb == "reserve" { // what waits in a queue is not given back
-			of = unqueued
-		}
-		all = append(all, function{Name: name, Template: template, Verb: verb, Algorithms: of, About: about,
+	verb := func(name, template, returns, about string, more ...[]parameter) {
+		all = append(all, function{Name: name, Template: template, Algorithm: "algorithm", Returns: returns, About: about,
 			Parameters: slices.Concat(which, asker, slices.Concat(more...))})
 	}
-	verb("allow_up_to", "decide", "up_to", "Asks for up to cost units and is granted what fits.", limit, burst, tick, fixed, ends)
-	verb("check", "decide", "check", "Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", limit, burst, tick, fixed, ends)
-	verb("fill", "decide", "fill", "Records cost units that were spent whatever the limit says.", limit, burst, tick, fixed, ends)
-	verb("refund", "decide", "refund", "Gives cost units back, at most what is there.", limit, burst, tick, fixed, ends)
-	verb("reserve", "decide", "reserve", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the hold.", limit, burst, tick, fixed,
+	verb("allow_up_to", "decision", "pglimit.result", "Asks for up to cost units and is granted what fits.", limit, burst, tick, fixed, ends)
+	verb("check", "decision", "pglimit.result", "Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", limit, burst, tick, fixed, ends)
+	verb("fill", "decision", "pglimit.result", "Records cost units that were spent whatever the limit says.", limit, burst, tick, fixed, ends)
+	verb("refund", "decision", "pglimit.result", "Gives cost units back, at most what is there.", limit, burst, tick, fixed, ends)
+	verb("reserve", "reserve", "pglimit.hold", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the hold.", limit, burst, tick, fixed,
 		[]parameter{{"ttl_s", "float8", "NULL"}}, ends)
 	all = append(all,
-		function{Name: "settle", Template: "settle", Verb: "settle", Algorithms: unqueued,
+		function{Name: "settle", Template: "settle", Returns: "pglimit.settlement",
 			About:      "Ends a hold with what was really spent; what is left of it comes back.",
 			Parameters: []parameter{{"hold", "text", ""}, {"units", "float8", ""}, {"now", "timestamptz", "NULL"}}},
-		function{Name: "cancel", Template: "cancel", Verb: "cancel", Algorithms: unqueued,
+		function{Name: "cancel", Template: "cancel", Returns: "void",
 			About:      "Ends a hold of which nothing was spent.",
 			Parameters: []parameter{{"hold", "text", ""}, {"now", "timestamptz", "NULL"}}})
-	verb("block", "command", "Block", "Denies the key for for_s seconds whatever it has used.",
+	verb("block", "command", "void", "Denies the key for for_s seconds whatever it has used.",
 		[]parameter{{"for_s", "float8", ""}, {"now", "timestamptz", "NULL"}})
-	verb("unblock", "command", "Unblock", "Lifts the key's block and leaves what it has used.")
-	verb("reset", "command", "Reset", "Forgets the key: what it has used and its block.")
-	// What reserve, settle, cancel and every denial share.
-	all = append(all,
-		function{Name: "_settle", Template: "ending", Algorithms: unqueued, About: "Brings a hold to a state; nobody's API.",
-			Parameters: []parameter{{"hold", "text", ""}, {"to_state", "text", ""}, {"units", "float8", ""}, {"at_us", "bigint", ""}}},
-		function{Name: "_reap", Template: "reap", Algorithms: unqueued, About: "Gives back the key's expired holds and tells whether there was any; nobody's API.",
-			Parameters: []parameter{{"algorithm", "text", ""}, {"name", "text", ""}, {"key", "text", ""}, {"at_us", "bigint", ""}}})
+	verb("unblock", "command", "void", "Lifts the key's block and leaves what it has used.")
+	verb("reset", "command", "void", "Forgets the key: what it has used and its block.")
 	for i := range all {
 		all[i].read = read
 	}
 	return all
 }
 
-// Any tells whether the function can be asked for an algorithm of that family.
-func (f function) Any(family string) bool {
-	return slices.ContainsFunc(f.Algorithms, func(a algorithm) bool { return a.Family == family })
+// Run is which function runs its statement: that of its algorithm, or the one that looks
+// for it.
+func (f function) Run() string {
+	if f.Algorithm == "algorithm" {
+		return "run"
+	}
+	return strings.Trim(f.Algorithm, "'")
 }
 
-// Many tells whether the function has a parameter algorithm.
-func (f function) Many() bool { return len(f.Algorithms) > 1 }
+// Has reports whether the function has that parameter.
+func (f function) Has(parameter string) bool {
+	return slices.ContainsFunc(f.Parameters, named(parameter))
+}
 
-// Has tells whether the function has that parameter.
-func (f function) Has(parameter string) bool { return f.position(parameter) > 0 }
+func named(name string) func(parameter) bool { return func(p parameter) bool { return p.Name == name } }
 
-// Is tells whether the function's verb is one of these.
-func (f function) Is(verbs ...string) bool { return slices.Contains(verbs, f.Verb) }
-
-// Families are those of the function's algorithms, each once.
-func (f function) Families() (all []string) {
-	for _, a := range f.Algorithms {
-		if !slices.Contains(all, a.Family) {
-			all = append(all, a.Family)
+// Arguments is what the function passes to _arguments: its verb and algorithm, and of
+// the parameters there those that it has itself.
+func (f function) Arguments() string {
+	verb := f.Name
+	if f.Algorithm != "algorithm" {
+		verb = "take"
+	}
+	all := []string{quote(verb), f.Algorithm}
+	gap := false // from the first that is left out on
+	for _, p := range slices.Concat(asker, limit, burst, tick, fixed, ends, []parameter{{Name: "ttl_s"}}) {
+		switch {
+		case !f.Has(p.Name):
+			gap = true
+		case gap:
+			all = append(all, p.Name+" => "+p.Name)
+		default:
+			all = append(all, p.Name)
 		}
 	}
-	return all
-}
-
-// In is SQL for: the algorithm asked for is one of that family.
-func (f function) In(family string) string {
-	var names []string
-	for _, a := range f.Algorithms {
-		if a.Family == family {
-			names = append(names, quote(a.Table))
-		}
-	}
-	return "algorithm IN (" + strings.Join(names, ", ") + ")"
-}
-
-// Of is the function for one of its algorithms.
-func (f function) Of(a algorithm) function { f.Algorithms = []algorithm{a}; return f }
-
-// Queue tells whether the function can be asked for a queue.
-func (f function) Queue() bool {
-	return slices.ContainsFunc(f.Algorithms, func(a algorithm) bool { return a.Queue })
-}
-
-// Returns is what the function returns.
-func (f function) Returns() string {
-	returns := map[string]string{
-		"reserve": "pglimit.hold", "settle": "pglimit.settlement", "cancel": "void",
-		"_settle": "pglimit._settled", "_reap": "bool",
-	}[f.Name]
-	switch {
-	case returns != "":
-		return returns
-	case f.Template == "command":
-		return "void"
-	}
-	return "pglimit.result"
+	return strings.Join(all, ", ")
 }
 
 // Declared is the list of parameters as CREATE FUNCTION has it.
@@ -211,36 +187,46 @@ func (f function) Declared() string {
 		}
 		all = append(all, text)
 	}
-	return strings.Join(all, ", ")
+	return broken(strings.Join(all, ", "), 130, "    ")
 }
 
-// position is the number of a parameter, from 1 on; 0 if there is none.
-func (f function) position(parameter string) int {
-	for i, p := range f.Parameters {
-		if p.Name == parameter {
-			return i + 1
-		}
-	}
-	return 0
-}
-
-// Statement is the text of a query as plpgsql runs it: see statements.plpgsql.
-func (f function) Statement(query string) (string, error) { return f.read.plpgsql(query) }
-
-// Rows is the text of a query that returns many rows, for an expression.
+// Rows is the text of a query that returns nothing, or many rows for an expression.
 func (f function) Rows(query string) (string, error) { return f.read.rows(query) }
 
-// names are those of all algorithms, as a list in SQL.
-func names() string {
+// RememberUs is for how long what was admitted is remembered after it expires: as
+// limiter.DefaultIdempotencyTTL.
+func (function) RememberUs() int64 { return (24 * time.Hour).Microseconds() }
+
+// Algorithms are all there are.
+func (function) Algorithms() []algorithm { return algorithms }
+
+// Statement is the text of a query on the algorithm's table, as plpgsql runs it.
+func (a algorithm) Statement(kind string) (string, error) { return a.read.plpgsql(a.Name + kind) }
+
+// tables are the names of algorithms as a list in SQL.
+func tables(of []algorithm) string {
 	var all []string
-	for _, a := range algorithms {
+	for _, a := range of {
 		all = append(all, quote(a.Table))
 	}
 	return strings.Join(all, ", ")
 }
 
-// list is names without the quotes.
-func list() string { return strings.ReplaceAll(names(), "'", "") }
+// Verbs are the names of the functions that are not named after an algorithm.
+func (f file) Verbs() string {
+	var all []string
+	for _, f := range f.Functions {
+		if f.Algorithm == "algorithm" || f.Algorithm == "" {
+			all = append(all, quote(f.Name))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// in is SQL for: that algorithm is one of a family.
+func in(family, name string) string {
+	return name + " IN (" + tables(slices.DeleteFunc(slices.Clone(algorithms), func(a algorithm) bool { return a.Family != family })) + ")"
+}
 
 // quote makes a literal in SQL.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
@@ -252,32 +238,50 @@ func main() {
 	}
 }
 
+// file is what the migration is made from.
+type file struct {
+	Algorithms []algorithm
+	Functions  []function
+	Bodies     []string // of Functions
+	Fields     []group
+
+	read *statements
+}
+
+// Rows is the text of a query that returns nothing, or many rows for an expression.
+func (f file) Rows(query string) (string, error) { return f.read.rows(query) }
+
 func run(from, to string) error {
 	read, err := readStatements(from)
 	if err != nil {
 		return err
 	}
-	templates, err := template.New("").Funcs(template.FuncMap{"names": names, "list": list, "quote": quote}).ParseFS(sources, "*.tmpl")
+	for i := range algorithms {
+		algorithms[i].read = read
+	}
+	templates, err := template.New("").Funcs(template.FuncMap{
+		"quote": quote, "in": in, "row": row, "indent": indent,
+		"title":    func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
+		"names":    func() string { return tables(algorithms) },
+		"list":     func() string { return strings.ReplaceAll(tables(algorithms), "'", "") },
+		"unqueued": func() string { return tables(unqueued) },
+	}).ParseFS(sources, "*.tmpl")
 	if err != nil {
 		return err
 	}
-	file := struct {
-		Functions []function
-		Bodies    []string
-	}{Functions: functions(read)}
-	for _, f := range file.Functions {
+	all := file{Algorithms: algorithms, Functions: functions(read), Fields: fields, read: read}
+	for _, f := range all.Functions {
 		var body bytes.Buffer
 		if err := templates.ExecuteTemplate(&body, f.Template, f); err != nil {
-			return err
-		}
-		text, err := f.declare(tidy(body.String()))
-		if err != nil {
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}
-		file.Bodies = append(file.Bodies, text)
+		all.Bodies = append(all.Bodies, body.String())
 	}
 	var out bytes.Buffer
-	if err := templates.ExecuteTemplate(&out, "file", file); err != nil {
+	if err := templates.ExecuteTemplate(&out, "file", all); err != nil {
+		return err
+	}
+	if err := known(out.String()); err != nil {
 		return err
 	}
 	name := filepath.Join(to, fmt.Sprintf("%05d_functions.sql", revision))
@@ -285,35 +289,4 @@ func run(from, to string) error {
 		name = filepath.Join(to, fmt.Sprintf("%05d_functions_%d.sql", revision, revision))
 	}
 	return errors.Join(os.MkdirAll(to, 0o755), os.WriteFile(name, out.Bytes(), 0o644))
-}
-
-// tidy indents a function's body and takes out the empty lines that a template's
-// branches leave. Lines that go on with a statement keep their place in it.
-func tidy(text string) string {
-	var b strings.Builder
-	depth, goesOn, first := 1, false, 0
-	for line := range strings.Lines(text) {
-		words := strings.TrimSpace(line)
-		if words == "" {
-			continue
-		}
-		own := len(line) - len(strings.TrimLeft(line, " "))
-		starts := func(keyword string) bool { return !goesOn && strings.HasPrefix(words, keyword) }
-		if starts("END IF") || starts("END LOOP") || starts("ELS") {
-			depth--
-		}
-		in := 4 * depth
-		if goesOn {
-			in += max(0, own-first)
-		} else {
-			first = own
-		}
-		b.WriteString(strings.Repeat(" ", in) + words + "\n")
-		if starts("IF ") || starts("ELS") || words == "LOOP" || strings.HasSuffix(words, " LOOP") {
-			depth++
-		}
-		code, _, _ := strings.Cut(words, " -- ")
-		goesOn = !strings.HasPrefix(words, "--") && !strings.HasSuffix(code, ";") && !strings.HasSuffix(code, "THEN") && !strings.HasSuffix(code, "LOOP") && code != "ELSE"
-	}
-	return b.String()
 }

@@ -13,11 +13,13 @@ import (
 type statements struct{ text map[string]string }
 
 var (
-	queryName  = regexp.MustCompile(`(?m)^-- name: (\w+) :(\w+)$`)
-	argument   = regexp.MustCompile(`sqlc\.n?arg\((\w+)\)`)
-	lastName   = regexp.MustCompile(`(\w+)$`)
-	mentioned  = regexp.MustCompile(`\bask\.(\w+)`)
-	parameters = regexp.MustCompile(`\$(\w+)`)
+	queryName = regexp.MustCompile(`(?m)^-- name: (\w+) :(\w+)$`)
+	argument  = regexp.MustCompile(`sqlc\.n?arg\((\w+)\)`)
+	lastName  = regexp.MustCompile(`(\w+)$`)
+
+	// What a statement sets for its transaction, alone in FROM or among other columns.
+	setting = `CASE WHEN sqlc\.arg\((?:commit|lock_timeout)\)[^;]*?END AS (?:commits|waits)`
+	sets    = regexp.MustCompile(`\nFROM \(SELECT ` + setting + `\) AS c\b|,\s*` + setting + `|` + setting + `,\s*`)
 )
 
 func readStatements(dir string) (*statements, error) {
@@ -49,9 +51,8 @@ func readStatements(dir string) (*statements, error) {
 	return s, nil
 }
 
-// plpgsql is a query's text over the variables of the block "ask": parameters
-// are read from those of the same name, and what it returns goes into them. How
-// a transaction commits and how long it waits for locks stays the caller's.
+// plpgsql is a query's text over the fields of ask: parameters are read from those
+// of the same name, and what it returns goes into them.
 func (s *statements) plpgsql(query string) (string, error) {
 	text, err := s.rows(query)
 	if err != nil {
@@ -67,24 +68,47 @@ func (s *statements) plpgsql(query string) (string, error) {
 		}
 	}
 	if len(columns) > 0 {
-		text += "\nINTO ask." + strings.Join(columns, ", ask.")
+		text += "\n" + broken("INTO ask."+strings.Join(columns, ", ask."), 150, "     ")
 	}
 	return text + ";", nil
 }
 
-// rows is plpgsql without a place for what it returns.
+// broken breaks a list into lines of at most width, all but the first indented by margin.
+func broken(list string, width int, margin string) string {
+	var b strings.Builder
+	line := 0
+	for i, item := range strings.Split(list, ", ") {
+		switch {
+		case i > 0 && line+len(item) > width:
+			b.WriteString(",\n" + margin)
+			line = 0
+		case i > 0:
+			b.WriteString(", ")
+		}
+		b.WriteString(item)
+		line += len(item) + 2
+	}
+	return b.String()
+}
+
+// indent puts a margin before each line.
+func indent(margin int, text string) string {
+	spaces := strings.Repeat(" ", margin)
+	return spaces + strings.ReplaceAll(text, "\n", "\n"+spaces)
+}
+
+// rows is plpgsql without a place for what it returns. How a transaction commits and
+// how long it waits for locks stays the caller's: that part is left out.
 func (s *statements) rows(query string) (string, error) {
 	text, ok := s.text[query]
 	if !ok {
 		return "", fmt.Errorf("there is no query %s", query)
 	}
-	return argument.ReplaceAllStringFunc(text, func(arg string) string {
-		name := argument.FindStringSubmatch(arg)[1]
-		if name == "commit" || name == "lock_timeout" {
-			return "''"
-		}
-		return "ask." + name
-	}), nil
+	text = sets.ReplaceAllString(text, "")
+	if strings.Contains(text, "set_config") {
+		return "", fmt.Errorf("%s has settings in a place that is not known", query)
+	}
+	return argument.ReplaceAllString(text, "ask.$1"), nil
 }
 
 // returned names the columns that a statement returns, none for a command.
@@ -123,99 +147,4 @@ func returned(text string) ([]string, error) {
 		}
 	}
 	return columns, nil
-}
-
-// variables are what the templates and the statements may use, by the names
-// that the statements have for them, and how they begin: $name is a parameter
-// of the function, or NULL where it has none of that name.
-var variables = []struct{ name, declaration string }{
-	// What is asked, and the policy's numbers.
-	{"policy", "text := $name"},
-	{"key", "text := $key"},
-	{"units", "float8 := coalesce($cost, $units)"},
-	{"cost", "float8 := $cost"},
-	{"count", "float8 := 1"},
-	{"unit", "float8 := $cost"},
-	{"limit_units", "float8 := $limit_units"},
-	{"burst", "float8 := coalesce($burst, $limit_units)"},
-	{"capacity", "float8"},
-	{"room", "float8"},
-	{"tick_us", "bigint := 1"},
-	{"leak", "float8"},
-	{"period_us", "bigint"},
-	{"aligned", "bool := coalesce($aligned, false)"},
-	{"from_us", "bigint := 0"}, // of a calendar: none
-	{"turn_us", "bigint := 0"},
-	{"until_us", "bigint := 0"},
-	{"block_for_us", "bigint"},
-	{"for_us", "bigint"},
-	{"hold_us", "bigint"},
-	{"now_us", "bigint := $at_us"},
-	{"algorithm", "text := $algorithm"},
-	{"id", "text := $hold"},
-	{"state", "text := $to_state"},
-	{"idempotency_key", "text"}, // none: an INSERT of the caller's in the same transaction is as good
-	{"ttl_us", "bigint"},
-	{"remember_us", "bigint := 86400000000"}, // limiter.DefaultIdempotencyTTL
-	{"max_rows", "bigint := 100"},
-	// What a statement returns.
-	{"granted", "float8 := 0"},
-	{"level", "float8"},
-	{"leaked_at_us", "bigint"},
-	{"ticket", "bigint"},
-	{"ends_at_us", "bigint"},
-	{"current", "float8"},
-	{"previous", "float8"},
-	{"newest_at_us", "bigint"},
-	{"frees_at_us", "bigint"},
-	{"updated_at_us", "bigint"},
-	{"blocked_until_us", "bigint"},
-	{"window_us", "bigint"},
-	{"reserved", "float8"},
-	{"units_before", "float8"},
-	{"changes", "bool"},
-	{"expires_at_us", "bigint"},
-	{"freed", "bool"},
-	{"at_us", "bigint"},
-	// What that means.
-	{"settled", "pglimit._settled"},
-	{"ids", "text[]"},
-	{"again", "bool := false"},
-	{"steps", "bigint"},
-	{"rest", "float8"},
-	{"fits_at_us", "bigint"},
-	{"empty_at_us", "bigint"},
-	{"ahead_us", "float8"},
-	{"answer", ""}, // what the function returns
-}
-
-// declare puts the declarations of the variables that it mentions before a
-// function's body.
-func (f function) declare(body string) (string, error) {
-	var used []string
-	for _, m := range mentioned.FindAllStringSubmatch(body, -1) {
-		used = append(used, m[1])
-	}
-	var b strings.Builder
-	b.WriteString("<<ask>>\nDECLARE\n")
-	for _, v := range variables {
-		if !slices.Contains(used, v.name) {
-			continue
-		}
-		used = slices.DeleteFunc(used, func(name string) bool { return name == v.name })
-		if v.declaration == "" {
-			v.declaration = f.Returns()
-		}
-		declaration := parameters.ReplaceAllStringFunc(v.declaration, func(p string) string {
-			if at := f.position(p[1:]); at > 0 {
-				return fmt.Sprintf("$%d", at)
-			}
-			return "NULL"
-		})
-		fmt.Fprintf(&b, "    %s %s;\n", v.name, declaration)
-	}
-	if len(used) > 0 {
-		return "", fmt.Errorf("there is no variable for %s: add it to variables, and set it in a template", used[0])
-	}
-	return b.String() + "BEGIN\n" + body + "END", nil
 }

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// group is some fields of the type _ask, as CREATE TYPE declares them.
+type group struct {
+	About string
+	Names []string
+	Last  bool
+}
+
+// fields are those of the type _ask. The statements read their parameters from the
+// fields of the same name, and what they return goes there.
+var fields = []group{
+	{About: "the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, and whether it is asked again",
+		Names: []string{"verb text", "algorithm text", "statement text", "clocked bool", "again bool"}},
+	{About: "what is asked: units in all, count times cost; unit more have to fit for a next one",
+		Names: []string{"policy text", "key text", "units float8", "cost float8", "count float8", "unit float8", "now_us bigint"}},
+	{About: "the policy, compiled; the capacity is the burst with a slack for rounding",
+		Names: []string{"limit_units float8", "burst float8", "capacity float8", "room float8", "leak float8", "tick_us bigint"}},
+	{About: "for how long: a window, a block, and until the janitor looks at the row",
+		Names: []string{"period_us bigint", "aligned bool", "block_for_us bigint", "hold_us bigint"}},
+	{About: "a calendar's windows, which the functions have not, and until_us of the block to lift",
+		Names: []string{"from_us bigint", "turn_us bigint", "until_us bigint", "for_us bigint"}},
+	{About: "a hold: its id and state, what it was, what is counted of it, and what ending it changed",
+		Names: []string{"id text", "state text", "max_rows bigint", "reserved float8", "units_before float8", "expires_at_us bigint",
+			"changes bool", "freed bool", "at_us bigint"}},
+	{About: "how the key stands",
+		Names: []string{"granted float8", "level float8", "updated_at_us bigint", "blocked_until_us bigint"}},
+	{About: "of buckets, of windows, of logs",
+		Names: []string{"leaked_at_us bigint", "ticket bigint", "ends_at_us bigint", "window_us bigint", "current float8", "previous float8",
+			"newest_at_us bigint", "frees_at_us bigint"},
+		Last: true},
+}
+
+// row is a value of type _ask as SQL, from names of fields and their values; the other
+// fields are NULL. There is a line for each group of fields, indented by margin, that
+// ends with their names.
+func row(margin int, pairs ...string) (string, error) {
+	values := map[string]string{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		values[pairs[i]] = pairs[i+1]
+	}
+	var lines []string
+	for _, g := range fields {
+		var all, names []string
+		for _, f := range g.Names {
+			name, _, _ := strings.Cut(f, " ")
+			value, ok := values[name]
+			if !ok {
+				value = "NULL"
+			}
+			delete(values, name)
+			all, names = append(all, value), append(names, name)
+		}
+		line := strings.Join(all, ", ")
+		if !g.Last {
+			line += ","
+		}
+		lines = append(lines, line+" -- "+strings.Join(names, ", "))
+	}
+	for name := range values {
+		return "", fmt.Errorf("the type _ask has no field %s", name)
+	}
+	return "(\n" + indent(margin, strings.Join(lines, "\n")) + "\n" + strings.Repeat(" ", margin-4) + ")::pglimit._ask", nil
+}
+
+var mentioned = regexp.MustCompile(`\bask\.([a-z]\w*)`)
+
+// known returns an error if text mentions a field that _ask does not have.
+func known(text string) error {
+	var names []string
+	for _, g := range fields {
+		for _, f := range g.Names {
+			name, _, _ := strings.Cut(f, " ")
+			names = append(names, name)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "--") {
+			continue
+		}
+		for _, m := range mentioned.FindAllStringSubmatch(line, -1) {
+			if !slices.Contains(names, m[1]) {
+				return fmt.Errorf("the type _ask has no field %s: add it to fields, and set it in a template", m[1])
+			}
+		}
+	}
+	return nil
+}
