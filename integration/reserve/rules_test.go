@@ -198,7 +198,7 @@ func TestReserveFreeingWaitsForNobody(t *testing.T) {
 	if _, err := settling.Exec(ctx, "SELECT FROM pglimit_hold FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
-	err := db.New().HoldsFree(ctx, bed.Connect(t, url, bed.Setting("statement_timeout", "10s")), db.HoldsFreeParams{Policy: "p", Key: "k", Algorithm: "gcra"})
+	err := db.New().ReservationsFree(ctx, bed.Connect(t, url, bed.Setting("statement_timeout", "10s")), db.ReservationsFreeParams{Policy: "p", Key: "k", Algorithm: "gcra"})
 	if state := pgState(err); state != "55P03" {
 		t.Errorf("%v", err)
 	}

@@ -90,9 +90,9 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 			return errors.Join(failed, err)
 		}
 		rows := s.BatchSize + len(left)
-		var expired []db.HoldsExpiredRow
+		var expired []db.ReservationsExpiredRow
 		err := s.Lease.Statement(ctx, func(ctx context.Context) (err error) {
-			expired, err = db.New().HoldsExpired(ctx, s.Pool, db.HoldsExpiredParams{CutoffUs: cutoff, MaxRows: int64(rows)})
+			expired, err = db.New().ReservationsExpired(ctx, s.Pool, db.ReservationsExpiredParams{CutoffUs: cutoff, MaxRows: int64(rows)})
 			return err
 		})
 		if err != nil {
@@ -124,7 +124,7 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 
 // giveBackOne ends one hold as of cutoff. By the present of a clock that was set back
 // since, the hold would not have expired, and be found again and again.
-func (s *Sweep) giveBackOne(ctx context.Context, h db.HoldsExpiredRow, cutoff int64) error {
+func (s *Sweep) giveBackOne(ctx context.Context, h db.ReservationsExpiredRow, cutoff int64) error {
 	end := tables.Settle[h.Algorithm]
 	if end == nil {
 		return fmt.Errorf("pglimit: give back hold %s: no algorithm %q: %w", h.ID, h.Algorithm, errNewer)

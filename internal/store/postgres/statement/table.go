@@ -35,7 +35,7 @@ type Table struct {
 	Block                     func(context.Context, db.DBTX, db.TokenBucketBlockParams) error
 	Unblock                   func(context.Context, db.DBTX, db.TokenBucketUnblockParams) error
 	Reset                     func(context.Context, db.DBTX, db.TokenBucketResetParams) (int64, error)
-	Locked                    func(context.Context, db.DBTX, db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error)
+	Locked                    func(context.Context, db.DBTX, db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error)
 	takeMany                  func(context.Context, db.DBTX, *batch) error
 }
 
@@ -265,11 +265,11 @@ var shortWaitText = milliseconds(shortWait)
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
 
 // lockedRows returns the rows of any algorithm's Held as those of one.
-func lockedRows[T db.GCRAHeldRow | db.LeakyBucketHeldRow | db.LeakyBucketQueueHeldRow | db.FixedWindowHeldRow |
-	db.SlidingWindowCounterHeldRow | db.SlidingWindowLogHeldRow](rows []T, err error) ([]db.TokenBucketHeldRow, error) {
-	locked := make([]db.TokenBucketHeldRow, len(rows))
+func lockedRows[T db.GCRALockedRow | db.LeakyBucketLockedRow | db.LeakyBucketQueueLockedRow | db.FixedWindowLockedRow |
+	db.SlidingWindowCounterLockedRow | db.SlidingWindowLogLockedRow](rows []T, err error) ([]db.TokenBucketLockedRow, error) {
+	locked := make([]db.TokenBucketLockedRow, len(rows))
 	for i, r := range rows {
-		locked[i] = db.TokenBucketHeldRow(r)
+		locked[i] = db.TokenBucketLockedRow(r)
 	}
 	return locked, err
 }
