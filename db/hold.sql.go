@@ -45,9 +45,9 @@ type HoldByIdempotencyRow struct {
 	ExpiresAtUs int64
 }
 
-// HoldByIdempotency reads what was admitted under an idempotency key; forgotten
-// tells that it need not be remembered any longer, and overdue that it is an open
-// hold that has expired: to give it back frees the key.
+// HoldByIdempotency reads what was admitted under an idempotency key. forgotten
+// reports whether it need not be remembered any longer, and overdue whether it is an
+// open hold that has expired: giving it back frees the key.
 //
 // Index: pglimit_hold_idempotency. Locks nothing.
 func (q *Queries) HoldByIdempotency(ctx context.Context, db DBTX, arg HoldByIdempotencyParams) (HoldByIdempotencyRow, error) {
@@ -249,8 +249,8 @@ type HoldsFreeParams struct {
 
 // HoldsFree ends a Reset that has deleted the key's row, in the same transaction:
 // nothing is counted any more of holds that were made while it waited for that row.
-// Who is about to end one of them waits for the row in turn, so nobody is waited
-// for here: the statement fails with lock_not_available, and all is tried again.
+// A transaction that is ending one of them waits for that row, so this statement waits
+// for no hold: it fails with lock_not_available, and the caller tries all again.
 //
 // Index: pglimit_hold_open. Locks the holds until the transaction ends.
 func (q *Queries) HoldsFree(ctx context.Context, db DBTX, arg HoldsFreeParams) error {
@@ -269,7 +269,7 @@ type HoldsNextRow struct {
 	ExpiresAtUs int64
 }
 
-// HoldsNext tells when the next open hold of any key expires; the largest bigint
+// HoldsNext returns when the next open hold of any key expires; the largest bigint
 // if there is none.
 //
 // Index: pglimit_hold_expires. Locks nothing.
