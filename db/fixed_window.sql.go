@@ -189,11 +189,11 @@ type FixedWindowLockedRow struct {
 	Key    string
 }
 
-// FixedWindowLocked tells which of the keys have a row that another transaction
-// holds at this moment.
+// FixedWindowLocked lists the keys whose rows another transaction has locked at this
+// moment.
 //
-// Index: the primary key. Locks the rows that nobody holds, and waits for none,
-// nor for the disk: the locks are gone with the statement.
+// Index: the primary key. Locks the rows that are free, and waits for no lock and
+// no disk: its locks end with the statement.
 func (q *Queries) FixedWindowLocked(ctx context.Context, db DBTX, arg FixedWindowLockedParams) ([]FixedWindowLockedRow, error) {
 	rows, err := db.Query(ctx, fixedWindowLocked, arg.Policies, arg.Keys)
 	if err != nil {
@@ -370,9 +370,10 @@ type FixedWindowReserveRow struct {
 // to be remembered under its idempotency key (state 'spent').
 //
 // No row comes back where that key has been admitted before: nothing is decided
-// then. If what was admitted is a reservation that has expired, it is to be given back first. Two at once under one idempotency key: the second waits for the first's
-// commit and fails with unique_violation, all of it undone; asked again, it finds
-// the first's.
+// then. If what was admitted is a reservation that has expired, it has to be given back
+// first. Of two at once under one idempotency key, the second waits for the first to
+// commit and fails with unique_violation. All of it is undone; asked again, it finds
+// what the first admitted.
 //
 // Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
 // transaction ends.
@@ -529,11 +530,11 @@ type FixedWindowSettleRow struct {
 // it, or when it expired), state what it becomes. The reservation comes first and then the
 // key's row, so no two of these wait for each other. It changes something only
 // where the reservation is open (for 'expired' only once it has), or has expired and is
-// settled late; changes tells. units_before is what was counted until now. A reservation
+// settled late; changes reports whether it does. units_before is what was counted until now. A reservation
 // that is cancelled or expires gives its idempotency key up.
 //
 // How the key stands comes from its row after the change, or, where that was left
-// alone, as the statement finds it: updated_at_us tells as of when.
+// alone, as the statement finds it: updated_at_us is as of when.
 //
 // What goes back is taken from the window that the reservation was counted in, while it
 // lasts. Once that is over the reservation counts nowhere. What was spent beyond the reservation
@@ -823,7 +824,7 @@ type FixedWindowTakeManyRow struct {
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in FixedWindowTake. A row that stays locked for longer than
-// lock_timeout fails the statement: FixedWindowLocked tells which.
+// lock_timeout fails the statement: FixedWindowLocked lists such rows.
 func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWindowTakeManyParams) ([]FixedWindowTakeManyRow, error) {
 	rows, err := db.Query(ctx, fixedWindowTakeMany,
 		arg.Policies,
@@ -994,8 +995,8 @@ type FixedWindowUsageRow struct {
 }
 
 // FixedWindowUsage is FixedWindowGet, and adds up the key's open reservations at that same
-// moment: how many there are, and what is counted for them in the window that
-// the row tells of.
+// moment: how many there are, and what is counted for them in the row's
+// window.
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) FixedWindowUsage(ctx context.Context, db DBTX, arg FixedWindowUsageParams) (FixedWindowUsageRow, error) {

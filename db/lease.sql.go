@@ -31,8 +31,8 @@ type LeaseReleaseParams struct {
 	Holder string
 }
 
-// LeaseRelease gives the lease up, if holder still has it, so that the next in
-// line need not wait for its end.
+// LeaseRelease gives the lease up, if holder still has it, so that the next
+// holder need not wait for its end.
 //
 // Index: the primary key. Locks the lease's row.
 func (q *Queries) LeaseRelease(ctx context.Context, db DBTX, arg LeaseReleaseParams) error {
@@ -59,7 +59,7 @@ type LeaseTakeParams struct {
 
 // LeaseTake takes the lease of that name, or renews it for the same holder,
 // until the clock plus ttl_us. It returns the new end; no rows are returned
-// while somebody else holds the lease.
+// while another holder has the lease.
 //
 // Index: the primary key. Locks the lease's row for the statement.
 func (q *Queries) LeaseTake(ctx context.Context, db DBTX, arg LeaseTakeParams) (int64, error) {

@@ -45,9 +45,9 @@ type ReservationByIdempotencyRow struct {
 	ExpiresAtUs int64
 }
 
-// ReservationByIdempotency reads what was admitted under an idempotency key; forgotten
-// tells that it need not be remembered any longer, and overdue that it is an open
-// reservation that has expired: to give it back frees the key.
+// ReservationByIdempotency reads what was admitted under an idempotency key. forgotten
+// reports whether it need not be remembered any longer, and overdue whether it is an
+// open reservation that has expired: giving it back frees the key.
 //
 // Index: pglimit_reservation_idempotency. Locks nothing.
 func (q *Queries) ReservationByIdempotency(ctx context.Context, db DBTX, arg ReservationByIdempotencyParams) (ReservationByIdempotencyRow, error) {
@@ -249,8 +249,8 @@ type ReservationsFreeParams struct {
 
 // ReservationsFree ends a Reset that has deleted the key's row, in the same transaction:
 // nothing is counted any more of reservations that were made while it waited for that row.
-// Who is about to end one of them waits for the row in turn, so nobody is waited
-// for here: the statement fails with lock_not_available, and all is tried again.
+// A transaction that is ending one of them waits for that row, so this statement waits
+// for no reservation: it fails with lock_not_available, and the caller tries all again.
 //
 // Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
 func (q *Queries) ReservationsFree(ctx context.Context, db DBTX, arg ReservationsFreeParams) error {
@@ -269,7 +269,7 @@ type ReservationsNextRow struct {
 	ExpiresAtUs int64
 }
 
-// ReservationsNext tells when the next open reservation of any key expires; the largest bigint
+// ReservationsNext returns when the next open reservation of any key expires; the largest bigint
 // if there is none.
 //
 // Index: pglimit_reservation_expires. Locks nothing.

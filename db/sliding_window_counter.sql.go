@@ -206,11 +206,11 @@ type SlidingWindowCounterLockedRow struct {
 	Key    string
 }
 
-// SlidingWindowCounterLocked tells which of the keys have a row that another transaction
-// holds at this moment.
+// SlidingWindowCounterLocked lists the keys whose rows another transaction has locked at this
+// moment.
 //
-// Index: the primary key. Locks the rows that nobody holds, and waits for none,
-// nor for the disk: the locks are gone with the statement.
+// Index: the primary key. Locks the rows that are free, and waits for no lock and
+// no disk: its locks end with the statement.
 func (q *Queries) SlidingWindowCounterLocked(ctx context.Context, db DBTX, arg SlidingWindowCounterLockedParams) ([]SlidingWindowCounterLockedRow, error) {
 	rows, err := db.Query(ctx, slidingWindowCounterLocked, arg.Policies, arg.Keys)
 	if err != nil {
@@ -413,9 +413,10 @@ type SlidingWindowCounterReserveRow struct {
 // to be remembered under its idempotency key (state 'spent').
 //
 // No row comes back where that key has been admitted before: nothing is decided
-// then. If what was admitted is a reservation that has expired, it is to be given back first. Two at once under one idempotency key: the second waits for the first's
-// commit and fails with unique_violation, all of it undone; asked again, it finds
-// the first's.
+// then. If what was admitted is a reservation that has expired, it has to be given back
+// first. Of two at once under one idempotency key, the second waits for the first to
+// commit and fails with unique_violation. All of it is undone; asked again, it finds
+// what the first admitted.
 //
 // Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
 // transaction ends.
@@ -594,11 +595,11 @@ type SlidingWindowCounterSettleRow struct {
 // it, or when it expired), state what it becomes. The reservation comes first and then the
 // key's row, so no two of these wait for each other. It changes something only
 // where the reservation is open (for 'expired' only once it has), or has expired and is
-// settled late; changes tells. units_before is what was counted until now. A reservation
+// settled late; changes reports whether it does. units_before is what was counted until now. A reservation
 // that is cancelled or expires gives its idempotency key up.
 //
 // How the key stands comes from its row after the change, or, where that was left
-// alone, as the statement finds it: updated_at_us tells as of when.
+// alone, as the statement finds it: updated_at_us is as of when.
 //
 // What goes back is taken from the window that the reservation was counted in, if that is
 // the current one or, of the same period, the one before. What was spent beyond the reservation counts as of
@@ -917,7 +918,7 @@ type SlidingWindowCounterTakeManyRow struct {
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in SlidingWindowCounterTake. A row that stays locked for longer than
-// lock_timeout fails the statement: SlidingWindowCounterLocked tells which.
+// lock_timeout fails the statement: SlidingWindowCounterLocked lists such rows.
 func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg SlidingWindowCounterTakeManyParams) ([]SlidingWindowCounterTakeManyRow, error) {
 	rows, err := db.Query(ctx, slidingWindowCounterTakeMany,
 		arg.Policies,

@@ -67,7 +67,7 @@ RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in FixedWindowTake. A row that stays locked for longer than
--- lock_timeout fails the statement: FixedWindowLocked tells which.
+-- lock_timeout fails the statement: FixedWindowLocked lists such rows.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -117,9 +117,10 @@ RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.
 -- to be remembered under its idempotency key (state 'spent').
 --
 -- No row comes back where that key has been admitted before: nothing is decided
--- then. If what was admitted is a reservation that has expired, it is to be given back first. Two at once under one idempotency key: the second waits for the first's
--- commit and fails with unique_violation, all of it undone; asked again, it finds
--- the first's.
+-- then. If what was admitted is a reservation that has expired, it has to be given back
+-- first. Of two at once under one idempotency key, the second waits for the first to
+-- commit and fails with unique_violation. All of it is undone; asked again, it finds
+-- what the first admitted.
 --
 -- Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
 -- transaction ends.
@@ -183,11 +184,11 @@ SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FRO
 -- it, or when it expired), state what it becomes. The reservation comes first and then the
 -- key's row, so no two of these wait for each other. It changes something only
 -- where the reservation is open (for 'expired' only once it has), or has expired and is
--- settled late; changes tells. units_before is what was counted until now. A reservation
+-- settled late; changes reports whether it does. units_before is what was counted until now. A reservation
 -- that is cancelled or expires gives its idempotency key up.
 --
 -- How the key stands comes from its row after the change, or, where that was left
--- alone, as the statement finds it: updated_at_us tells as of when.
+-- alone, as the statement finds it: updated_at_us is as of when.
 --
 -- What goes back is taken from the window that the reservation was counted in, while it
 -- lasts. Once that is over the reservation counts nowhere. What was spent beyond the reservation
@@ -336,11 +337,11 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock
 LEFT JOIN pglimit_fixed_window AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
 -- name: FixedWindowLocked :many
--- FixedWindowLocked tells which of the keys have a row that another transaction
--- holds at this moment.
+-- FixedWindowLocked lists the keys whose rows another transaction has locked at this
+-- moment.
 --
--- Index: the primary key. Locks the rows that nobody holds, and waits for none,
--- nor for the disk: the locks are gone with the statement.
+-- Index: the primary key. Locks the rows that are free, and waits for no lock and
+-- no disk: its locks end with the statement.
 WITH asked AS MATERIALIZED (
     SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -430,8 +431,8 @@ SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM 
 
 -- name: FixedWindowUsage :one
 -- FixedWindowUsage is FixedWindowGet, and adds up the key's open reservations at that same
--- moment: how many there are, and what is counted for them in the window that
--- the row tells of.
+-- moment: how many there are, and what is counted for them in the row's
+-- window.
 --
 -- Index: the primary key, pglimit_reservation_open. Locks nothing.
 SELECT s.*, o.reservations, o.reserved

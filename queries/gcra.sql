@@ -57,7 +57,7 @@ RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us;
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in GCRATake. A row that stays locked for longer than
--- lock_timeout fails the statement: GCRALocked tells which.
+-- lock_timeout fails the statement: GCRALocked lists such rows.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -97,9 +97,10 @@ RETURNING t.policy, t.key, t.granted, t.level, t.updated_at_us, t.blocked_until_
 -- to be remembered under its idempotency key (state 'spent').
 --
 -- No row comes back where that key has been admitted before: nothing is decided
--- then. If what was admitted is a reservation that has expired, it is to be given back first. Two at once under one idempotency key: the second waits for the first's
--- commit and fails with unique_violation, all of it undone; asked again, it finds
--- the first's.
+-- then. If what was admitted is a reservation that has expired, it has to be given back
+-- first. Of two at once under one idempotency key, the second waits for the first to
+-- commit and fails with unique_violation. All of it is undone; asked again, it finds
+-- what the first admitted.
 --
 -- Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
 -- transaction ends.
@@ -153,11 +154,11 @@ SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t;
 -- it, or when it expired), state what it becomes. The reservation comes first and then the
 -- key's row, so no two of these wait for each other. It changes something only
 -- where the reservation is open (for 'expired' only once it has), or has expired and is
--- settled late; changes tells. units_before is what was counted until now. A reservation
+-- settled late; changes reports whether it does. units_before is what was counted until now. A reservation
 -- that is cancelled or expires gives its idempotency key up.
 --
 -- How the key stands comes from its row after the change, or, where that was left
--- alone, as the statement finds it: updated_at_us tells as of when.
+-- alone, as the statement finds it: updated_at_us is as of when.
 --
 -- What has leaked of a reservation since it was made is not there to be given back: with
 -- n units counted, at most n less the rate times its age. What was spent beyond the
@@ -309,11 +310,11 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock
 LEFT JOIN pglimit_gcra AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
 -- name: GCRALocked :many
--- GCRALocked tells which of the keys have a row that another transaction
--- holds at this moment.
+-- GCRALocked lists the keys whose rows another transaction has locked at this
+-- moment.
 --
--- Index: the primary key. Locks the rows that nobody holds, and waits for none,
--- nor for the disk: the locks are gone with the statement.
+-- Index: the primary key. Locks the rows that are free, and waits for no lock and
+-- no disk: its locks end with the statement.
 WITH asked AS MATERIALIZED (
     SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c

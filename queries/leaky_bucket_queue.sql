@@ -15,7 +15,7 @@
 --
 -- room is how full the queue may be after this ask: the capacity, or less when
 -- the caller can wait only so long for its turn. ticket names the place given,
--- so that LeakyBucketQueueLeave can tell whether anyone came after.
+-- so that LeakyBucketQueueLeave finds out whether another ask came after.
 --
 -- expires_at_us is indexed, and set for a new row only, to when the janitor is to look
 -- at it first: all updates stay HOT. The row to be inserted carries block_for_us,
@@ -63,7 +63,7 @@ RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us;
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in LeakyBucketQueueTake. A row that stays locked for longer than
--- lock_timeout fails the statement: LeakyBucketQueueLocked tells which.
+-- lock_timeout fails the statement: LeakyBucketQueueLocked lists such rows.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -106,9 +106,10 @@ RETURNING t.policy, t.key, t.granted, t.level, t.ticket, t.updated_at_us, t.bloc
 -- to be remembered under its idempotency key (state 'spent').
 --
 -- No row comes back where that key has been admitted before: nothing is decided
--- then. If what was admitted is a reservation that has expired, it is to be given back first. Two at once under one idempotency key: the second waits for the first's
--- commit and fails with unique_violation, all of it undone; asked again, it finds
--- the first's.
+-- then. If what was admitted is a reservation that has expired, it has to be given back
+-- first. Of two at once under one idempotency key, the second waits for the first to
+-- commit and fails with unique_violation. All of it is undone; asked again, it finds
+-- what the first admitted.
 --
 -- Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
 -- transaction ends.
@@ -188,7 +189,7 @@ RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us;
 
 -- name: LeakyBucketQueueLeave :execrows
 -- LeakyBucketQueueLeave gives a place back if it is still the last one given: once
--- somebody has queued behind it their turn is told, and the place stays taken.
+-- another ask has queued behind it, that one knows its turn, and the place stays taken.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 UPDATE pglimit_leaky_bucket_queue AS t SET
@@ -210,11 +211,11 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock
 LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
 -- name: LeakyBucketQueueLocked :many
--- LeakyBucketQueueLocked tells which of the keys have a row that another transaction
--- holds at this moment.
+-- LeakyBucketQueueLocked lists the keys whose rows another transaction has locked at this
+-- moment.
 --
--- Index: the primary key. Locks the rows that nobody holds, and waits for none,
--- nor for the disk: the locks are gone with the statement.
+-- Index: the primary key. Locks the rows that are free, and waits for no lock and
+-- no disk: its locks end with the statement.
 WITH asked AS MATERIALIZED (
     SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c

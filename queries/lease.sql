@@ -1,7 +1,7 @@
 -- name: LeaseTake :one
 -- LeaseTake takes the lease of that name, or renews it for the same holder,
 -- until the clock plus ttl_us. It returns the new end; no rows are returned
--- while somebody else holds the lease.
+-- while another holder has the lease.
 --
 -- Index: the primary key. Locks the lease's row for the statement.
 INSERT INTO pglimit_lease AS t (name, holder, expires_at_us)
@@ -13,8 +13,8 @@ WHERE t.holder = EXCLUDED.holder OR t.expires_at_us <= EXCLUDED.expires_at_us - 
 RETURNING t.expires_at_us;
 
 -- name: LeaseRelease :exec
--- LeaseRelease gives the lease up, if holder still has it, so that the next in
--- line need not wait for its end.
+-- LeaseRelease gives the lease up, if holder still has it, so that the next
+-- holder need not wait for its end.
 --
 -- Index: the primary key. Locks the lease's row.
 DELETE FROM pglimit_lease

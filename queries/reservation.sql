@@ -1,7 +1,7 @@
 -- name: ReservationByIdempotency :one
--- ReservationByIdempotency reads what was admitted under an idempotency key; forgotten
--- tells that it need not be remembered any longer, and overdue that it is an open
--- reservation that has expired: to give it back frees the key.
+-- ReservationByIdempotency reads what was admitted under an idempotency key. forgotten
+-- reports whether it need not be remembered any longer, and overdue whether it is an
+-- open reservation that has expired: giving it back frees the key.
 --
 -- Index: pglimit_reservation_idempotency. Locks nothing.
 SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'open' AND h.expires_at_us <= c.us)::bool AS overdue,
@@ -38,8 +38,8 @@ FOR UPDATE OF h SKIP LOCKED;
 -- name: ReservationsFree :exec
 -- ReservationsFree ends a Reset that has deleted the key's row, in the same transaction:
 -- nothing is counted any more of reservations that were made while it waited for that row.
--- Who is about to end one of them waits for the row in turn, so nobody is waited
--- for here: the statement fails with lock_not_available, and all is tried again.
+-- A transaction that is ending one of them waits for that row, so this statement waits
+-- for no reservation: it fails with lock_not_available, and the caller tries all again.
 --
 -- Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
 WITH made AS MATERIALIZED (
@@ -50,7 +50,7 @@ WITH made AS MATERIALIZED (
 UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m WHERE h.id = m.id;
 
 -- name: ReservationsNext :one
--- ReservationsNext tells when the next open reservation of any key expires; the largest bigint
+-- ReservationsNext returns when the next open reservation of any key expires; the largest bigint
 -- if there is none.
 --
 -- Index: pglimit_reservation_expires. Locks nothing.
