@@ -41,7 +41,7 @@ import (
 // New panics if l or asks is nil. What it returns is safe for concurrent use.
 func New(l *limiter.Limiter, requests func(*http.Request) ([]limiter.Request, error), opts ...Option) func(http.Handler) http.Handler {
 	require(l != nil, "New: the limiter is nil")
-	require(requests != nil, "New: asks is nil")
+	require(requests != nil, "New: requests is nil")
 	m := &middleware{limiter: l, requests: requests}
 	for _, opt := range opts {
 		opt(m)
@@ -123,7 +123,7 @@ func WithOnError(answer func(w http.ResponseWriter, r *http.Request, err error))
 // It is limiter.Undo that gives back, so nothing passes twice: what has leaked while
 // the handler ran is not given back, nor is anything of a window that has ended. What
 // waits in a LeakyBucketQueue is not given back, nor what was answered by an earlier
-// answer to the same limiter.Ask.IdempotencyKey.
+// answer to the same limiter.Request.IdempotencyKey.
 func WithRefundIf(is func(status int) bool) Option {
 	require(is != nil, "RefundIf: the function is nil")
 	return func(m *middleware) { m.refundIf = is }

@@ -190,7 +190,7 @@ func TestNewNoDecision(t *testing.T) {
 		{"asks fails as a limiter does", memory, failing(limiter.ErrUnavailable), nil, 500, "ERROR pglimit: database unavailable"},
 		{"no cost", memory, fixed(p.Request("k", 0)), nil, 500, "ERROR pglimit: invalid: cost 0: must be positive; Check at cost 0 reads without consuming"},
 		{"invalid, failing open", down, fixed(open.Request("", 1)), nil, 500, `ERROR pglimit: invalid: key "": is empty; use a constant such as "all" for a limit that everybody shares`},
-		{"not supported", memory, fixed(again, p.Request("l", 1)), nil, 500, "ERROR pglimit: unsupported: asks[0] has an IdempotencyKey, which is for Do and Reserve"},
+		{"not supported", memory, fixed(again, p.Request("l", 1)), nil, 500, "ERROR pglimit: unsupported: requests[0] has an IdempotencyKey, which is for Do and Reserve"},
 		{"a queue remembers nothing", memory, fixed(queue), nil, 500, "ERROR pglimit: unsupported: DoWait with an IdempotencyKey, which is for Do and Reserve"},
 		{"the deadline is over", memory, fixed(p.Request("k", 1)), over, 503, "WARN pglimit: context deadline exceeded"},
 		{"no database", down, fixed(p.Request("k", 1)), nil, 503, "WARN "},

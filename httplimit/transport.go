@@ -22,7 +22,7 @@ import (
 // asks is nil. What it returns is safe for concurrent use.
 func Transport(l *limiter.Limiter, requests func(*http.Request) ([]limiter.Request, error), base http.RoundTripper) http.RoundTripper {
 	require(l != nil, "Transport: the limiter is nil")
-	require(requests != nil, "Transport: asks is nil")
+	require(requests != nil, "Transport: requests is nil")
 	if base == nil {
 		base = http.DefaultTransport
 	}

@@ -101,9 +101,9 @@ func (e *engine) all(ctx context.Context, requests []Request, w *places) (all Re
 func (e *engine) joints(requests []Request) ([]*joint, error) {
 	switch {
 	case len(requests) == 0:
-		return nil, store.Invalid("asks", "none", "ask for one at least")
+		return nil, store.Invalid("requests", "none", "pass at least one")
 	case len(requests) > maxRequests:
-		return nil, store.Invalid("asks", strconv.Itoa(len(requests)), fmt.Sprintf("must be at most %d", maxRequests))
+		return nil, store.Invalid("requests", strconv.Itoa(len(requests)), fmt.Sprintf("must be at most %d", maxRequests))
 	}
 	type row struct {
 		algorithm   algorithm.Name
@@ -114,10 +114,10 @@ func (e *engine) joints(requests []Request) ([]*joint, error) {
 	for i, in := range requests {
 		c := call{verb: verbTake, request: in}
 		if err := e.compile(&c); err != nil {
-			return nil, fmt.Errorf("asks[%d]: %w", i, err)
+			return nil, fmt.Errorf("requests[%d]: %w", i, err)
 		}
 		if in.IdempotencyKey != "" {
-			return nil, fmt.Errorf("%w: asks[%d] has an IdempotencyKey, which is for Do and Reserve", store.ErrUnsupported, i)
+			return nil, fmt.Errorf("%w: requests[%d] has an IdempotencyKey, which is for Do and Reserve", store.ErrUnsupported, i)
 		}
 		k := row{c.query.Algorithm, c.query.Policy, c.query.Key}
 		j := known[k]
@@ -128,7 +128,7 @@ func (e *engine) joints(requests []Request) ([]*joint, error) {
 			known[k] = j
 			joints = append(joints, j)
 		case j.source != in.Policy:
-			return nil, fmt.Errorf("%w: asks[%d] and asks[%d] are for the same key under two policies %s that are not equal",
+			return nil, fmt.Errorf("%w: requests[%d] and requests[%d] are for the same key under two policies %s that are not equal",
 				store.ErrInvalid, j.Index, i, store.Quote(in.Policy.Name))
 		default:
 			sum := j.Units + in.Cost

@@ -91,8 +91,8 @@ func TestResultsJSON(t *testing.T) {
 		all  Results
 		want string
 	}{
-		{Results{Allowed: true, DeniedBy: -1}, `{"allowed":true,"binding":null,"each":[]}`},
-		{Results{DeniedBy: 0, PerRequest: []Result{{Limit: 5}}}, `{"allowed":false,"binding":0,"each":[{"allowed":false,"granted":0,"limit":5,`},
+		{Results{Allowed: true, DeniedBy: -1}, `{"allowed":true,"denied_by":null,"per_request":[]}`},
+		{Results{DeniedBy: 0, PerRequest: []Result{{Limit: 5}}}, `{"allowed":false,"denied_by":0,"per_request":[{"allowed":false,"granted":0,"limit":5,`},
 	} {
 		if got, err := json.Marshal(c.all); err != nil || !strings.HasPrefix(string(got), c.want) {
 			t.Errorf("got %s, %v, want %s", got, err, c.want)

@@ -20,10 +20,10 @@ var (
 	// ErrOverloaded: too many callers wait for the database already
 	// (Config.BatchWaiting). Nothing was consumed.
 	ErrOverloaded = store.ErrOverloaded
-	// ErrNoHold: there is no hold with that ID, or its ttl was over longer than
+	// ErrNoReservation: there is no hold with that ID, or its ttl was over longer than
 	// Config.IdempotencyTTL ago. Nothing was changed.
 	ErrNoReservation = store.ErrNoReservation
-	// ErrHoldEnded: the hold was settled, with other units, or cancelled before.
+	// ErrReservationEnded: the hold was settled, with other units, or cancelled before.
 	// Nothing was changed.
 	ErrReservationEnded = store.ErrReservationEnded
 	// ErrClosed: the limiter was closed. It never passes through FailOpen.

@@ -94,5 +94,5 @@ func ExampleResults_MarshalJSON() {
 	all, _ := l.AllowAll(ctx, p.Request("k", 2))
 	text, _ := json.Marshal(all)
 	fmt.Println(string(text))
-	// Output: {"allowed":false,"binding":0,"each":[{"allowed":false,"granted":0,"limit":1,"burst":1,"level":0,"remaining":1,"retry_after_s":null,"reset_after_s":0,"delay_s":0,"full":false,"reason":"limit","source":"memory"}]}
+	// Output: {"allowed":false,"denied_by":0,"per_request":[{"allowed":false,"granted":0,"limit":1,"burst":1,"level":0,"remaining":1,"retry_after_s":null,"reset_after_s":0,"delay_s":0,"full":false,"reason":"limit","source":"memory"}]}
 }

@@ -59,7 +59,7 @@ func ExampleLimiter_Settle() {
 	// Output:
 	// 12000 12000 0 true
 	// 12000 true
-	// true pglimit: the hold has ended: it was settled, with 12000 of its 9000 units
+	// true pglimit: the reservation has ended: it was settled, with 12000 of its 9000 units
 }
 
 func ExampleLimiter_Cancel() {

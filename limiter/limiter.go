@@ -181,7 +181,7 @@ func (l *Limiter) newTx(tx db.DBTX) *Tx {
 // What is left of the transaction:
 //
 //   - After a denial, all of it, with the key's row locked: go on, or roll back.
-//   - After an ErrInvalid, ErrUnsupported, ErrClosed, ErrNoHold or ErrHoldEnded,
+//   - After an ErrInvalid, ErrUnsupported, ErrClosed, ErrNoReservation or ErrReservationEnded,
 //     all of it: nothing was changed. The exception is a key that the database's
 //     encoding cannot hold, of which the database says so.
 //   - After any other error, nothing but the duty to roll back: PostgreSQL

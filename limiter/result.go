@@ -159,8 +159,8 @@ type Results struct {
 // resultsJSON is Results in JSON.
 type resultsJSON struct {
 	Allowed    bool     `json:"allowed"`
-	DeniedBy   *int     `json:"binding"`
-	PerRequest []Result `json:"each"`
+	DeniedBy   *int     `json:"denied_by"`
+	PerRequest []Result `json:"per_request"`
 }
 
 // MarshalJSON writes binding as null where it is -1, and each as Result does.
@@ -227,12 +227,12 @@ type Usage struct {
 // statementJSON is a Statement in JSON.
 type usageJSON struct {
 	Spent        float64    `json:"spent"`
-	Reserved     float64    `json:"held"`
-	Reservations int        `json:"holds"`
-	Remaining    float64    `json:"left"`
+	Reserved     float64    `json:"reserved"`
+	Reservations int        `json:"reservations"`
+	Remaining    float64    `json:"remaining"`
 	Limit        float64    `json:"limit"`
 	Burst        float64    `json:"burst"`
-	WindowEnds   *time.Time `json:"ends"`
+	WindowEnds   *time.Time `json:"window_ends"`
 }
 
 // MarshalJSON writes the names that the command shows too; ends is null where

@@ -187,8 +187,8 @@ func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration
 // After the hold has expired Settle records what was spent all the same, and says
 // so in Result.Expired. Settled once more with the same units it changes nothing
 // and answers with Result.Replayed, so it can be retried; with others, or after a
-// Cancel, it is an ErrHoldEnded. A hold that never was, or whose ttl was over longer
-// than Config.IdempotencyTTL ago, is an ErrNoHold.
+// Cancel, it is an ErrReservationEnded. A hold that never was, or whose ttl was over longer
+// than Config.IdempotencyTTL ago, is an ErrNoReservation.
 //
 // Settle and Cancel are Durable whatever the policy was. Where Config.KeySecret is
 // set, the denials that this process remembers of the key are kept until
@@ -213,7 +213,7 @@ func (e *engine) Settle(ctx context.Context, id string, units float64) (Result, 
 
 // Cancel ends a hold of which nothing was spent, and gives back what Settle at 0
 // would. It may be repeated, and is no error after the hold has expired. A hold
-// that was settled is an ErrHoldEnded; one that is not known an ErrNoHold.
+// that was settled is an ErrReservationEnded; one that is not known an ErrNoReservation.
 func (e *engine) Cancel(ctx context.Context, id string) error {
 	s, err := e.end(ctx, id, store.Cancelled, 0)
 	if err == nil && s.State == store.Settled {
@@ -230,7 +230,7 @@ func (e *engine) end(ctx context.Context, id string, state store.State, units fl
 	name, random, _ := strings.Cut(id, ":")
 	a := algorithm.Name(name)
 	if a.Index() < 0 || a == algorithm.LeakyBucketQueue || len(random) < 16 || len(id) > 128 || strings.IndexByte(id, 0) >= 0 || !utf8.ValidString(id) {
-		return s, store.Invalid("hold", store.Quote(id), "is not the ID of a Hold")
+		return s, store.Invalid("reservation", store.Quote(id), "is not the ID of a Reservation")
 	}
 	change := store.Ending{ID: id, Algorithm: a, State: state, Units: units, Now: e.now()}
 	if !e.tx {

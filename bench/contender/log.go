@@ -32,17 +32,17 @@ type LogDecider interface {
 // Logs is every contender of the sliding log. Their Deciders are LogDeciders.
 func Logs() []Contender {
 	return []Contender{
-		ourLog("log-single", "pglimit, sliding log, one statement per decision, Relaxed", -1),
-		ourLog("log-batch", "pglimit, sliding log, batching, Relaxed", 0),
+		ourLog("log-single", "pglimit, sliding log, one statement per decision, Relaxed", false),
+		ourLog("log-batch", "pglimit, sliding log, batching, Relaxed", true),
 		sortedSet,
 	}
 }
 
-func ourLog(id, what string, batchRows int) Contender {
+func ourLog(id, what string, batches bool) Contender {
 	return Contender{
 		ID: id, What: what, Server: onPostgres, Keeps: soon, Commit: "on", State: "log",
 		Open: func(e *Env, r Rule) (Decider, error) {
-			d, err := newLimiter(e, batchRows, limiter.Policy{
+			d, err := newLimiter(e, batches, limiter.Policy{
 				Name: r.Name, Algorithm: limiter.SlidingWindowLog,
 				Limit: float64(r.Limit), Period: r.Period, Durability: limiter.Relaxed,
 			})

@@ -58,7 +58,7 @@ func TestAllowAllDeniedConsumesNothing(t *testing.T) {
 					}
 					for i, r := range all.PerRequest {
 						if r.Granted != 0 || r.Allowed != (r.RetryAfter == 0) || r.Allowed != (r.Reason == "") {
-							t.Errorf("asks[%d]: %+v", i, r)
+							t.Errorf("requests[%d]: %+v", i, r)
 						}
 					}
 					if r := bed.Must(t)(l.Check(ctx, p, free, 10)); !r.Allowed || r.Level != 0 {
@@ -100,7 +100,7 @@ func TestAllowAllRollsBackWithTheCaller(t *testing.T) {
 		}
 		for i, want := range []float64{7, 2, 8} { // as of each ask, the ones before it included
 			if r := all.PerRequest[i]; !bed.Near(r.Level, want) || r.Granted != requests[i].Cost {
-				t.Errorf("asks[%d]: %+v, want level %v", i, r, want)
+				t.Errorf("requests[%d]: %+v, want level %v", i, r, want)
 			}
 		}
 		want := slices.Clone(before)
@@ -135,10 +135,10 @@ func TestAllowAllBadInput(t *testing.T) {
 	}{
 		{nil, "asks none"},
 		{many, "asks 1001"},
-		{[]limiter.Request{p.Request("k", 1), p.Request("l", 0)}, "asks[1]: pglimit: invalid: cost 0"},
-		{[]limiter.Request{p.Request("k", 1), p.Request("l", 1), p.Request("", 1)}, `asks[2]: pglimit: invalid: key ""`},
-		{[]limiter.Request{{Key: "k", Cost: 1}}, "asks[0]: pglimit: invalid policy: Name"},
-		{[]limiter.Request{p.Request("k", 1), q.Request("l", 1), q.Request("k", 1)}, `asks[0] and asks[2] are for the same key under two policies "p"`},
+		{[]limiter.Request{p.Request("k", 1), p.Request("l", 0)}, "requests[1]: pglimit: invalid: cost 0"},
+		{[]limiter.Request{p.Request("k", 1), p.Request("l", 1), p.Request("", 1)}, `requests[2]: pglimit: invalid: key ""`},
+		{[]limiter.Request{{Key: "k", Cost: 1}}, "requests[0]: pglimit: invalid policy: Name"},
+		{[]limiter.Request{p.Request("k", 1), q.Request("l", 1), q.Request("k", 1)}, `requests[0] and requests[2] are for the same key under two policies "p"`},
 	} {
 		tx := bed.Begin(t, pool, pgx.TxOptions{})
 		_, outside := l.AllowAll(ctx, c.asks...)
@@ -205,7 +205,7 @@ func TestAllowAllNamesTheKeyThatTheDatabaseRefuses(t *testing.T) {
 	l := bed.NewLimiter(t, bed.Latin1(t), nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour, OnError: limiter.FailOpen}
 	_, err := l.AllowAll(t.Context(), p.Request("a", 1), p.Request("漢字", 1))
-	if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "asks[1]") {
+	if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "requests[1]") {
 		t.Errorf("got %v", err)
 	}
 	if all := bed.MustAll(t)(l.AllowAll(t.Context(), p.Request("a", 10), p.Request("é", 1))); !all.Allowed {

@@ -153,7 +153,7 @@ func (h *allHistory) inside(rt *rapid.T, requests []limiter.Request, end func(pg
 // single does something else in between, to both.
 func (h *allHistory) single(rt *rapid.T) {
 	request := h.ask(rt)
-	op := rapid.SampledFrom([]string{"allow", "fill", "block", "unblock", "reset"}).Draw(rt, "op")
+	op := rapid.SampledFrom([]string{"allow", "charge", "block", "unblock", "reset"}).Draw(rt, "op")
 	want, wantErr := conformance.Do(context.Background(), h.inMemory, request.Policy, op, request.Key, request.Cost)
 	got, gotErr := conformance.Do(context.Background(), h.inSQL, request.Policy, op, request.Key, request.Cost)
 	want.Source = got.Source

@@ -19,15 +19,15 @@ func TestCommandsMeanOneRow(t *testing.T) {
 		}
 		request(new(any), "allow")
 		request(new(any), "reserve")
-		request(new(any), "fill")
+		request(new(any), "charge")
 		var checked any
 		request(&checked, "check")
 		var s any
-		request(&s, "statement")
+		request(&s, "usage")
 		// A bucket has leaked a little meanwhile.
 		got := s.(map[string]any)
-		spent, left := got["spent"].(float64), got["left"].(float64)
-		if spent < 1.5 || spent > 2 || left < 7 || left > 7.5 || got["held"].(float64) != 1 {
+		spent, left := got["spent"].(float64), got["remaining"].(float64)
+		if spent < 1.5 || spent > 2 || left < 7 || left > 7.5 || got["reserved"].(float64) != 1 {
 			t.Errorf("%s: allowed 1, filled 1 and reserved 1; the statement says %v", policy, got)
 		}
 	}

@@ -106,7 +106,7 @@ func everyAlgorithm(key string, times string) string {
 	for _, a := range limiter.Algorithms() {
 		requests = append(requests, `{"policy":{"algorithm":"`+string(a)+`","limit":3,"period":"1000h"},"cost":1}`)
 	}
-	return `{"key":"` + key + `","times":` + times + `,"asks":[` + strings.Join(requests, ",") + `]}`
+	return `{"key":"` + key + `","times":` + times + `,"requests":[` + strings.Join(requests, ",") + `]}`
 }
 
 // TestPlayground runs the command: limits hold, streams and curl see the same, and
@@ -261,7 +261,7 @@ func TestPlaygroundPatient(t *testing.T) {
 	go func() {
 		defer close(answered)
 		_, text := page(site.URL).do(t, http.MethodPost, "/api/send",
-			`{"key":"alice","times":1,"asks":[{"policy":{"algorithm":"gcra","limit":3,"period":"1h"}}]}`)
+			`{"key":"alice","times":1,"requests":[{"policy":{"algorithm":"gcra","limit":3,"period":"1h"}}]}`)
 		answered <- text
 	}()
 	bed.Eventually(t, "the ask has waited for longer", func(ctx context.Context) (long bool, err error) {

@@ -31,7 +31,7 @@ func TestCommandVerbsGolden(t *testing.T) {
 	for _, line := range []string{
 		"check --algorithm fixed_window --limit 5 --period 1000h alice",
 		"allow --algorithm fixed_window --limit 5 --period 1000h --cost 2 alice",
-		"fill --algorithm fixed_window --limit 5 --period 1000h --cost 9 alice",
+		"charge --algorithm fixed_window --limit 5 --period 1000h --cost 9 alice",
 		"check --algorithm fixed_window --limit 5 --period 1000h alice",
 		"check --algorithm fixed_window --limit 5 --period 1000h --cost 0 alice",
 		"allow --algorithm fixed_window --limit 5 --period 1000h alice",
@@ -125,8 +125,8 @@ func TestCommandVerbsExitCodes(t *testing.T) {
 		{address, "check --limit 1 k", 0, ""},
 		{address, "check --limit 1 --cost 2 k", 1, ""},
 		{address, "check --limit 1 --cost -1 k", 2, "cost -1: must be positive"},
-		{address, "fill --limit 1 --cost 0 k", 2, "Check at cost 0 reads"},
-		{address, "fill --limit 1 k", 0, ""},
+		{address, "charge --limit 1 --cost 0 k", 2, "Check at cost 0 reads"},
+		{address, "charge --limit 1 k", 0, ""},
 		{address, "refund --limit 1 --algorithm leaky_bucket_queue k", 2, "Refund on leaky_bucket_queue"},
 		{address, "wait --limit 1 --algorithm gcra k", 2, "Wait on gcra"},
 		{address, "block k -- -5m", 2, "duration -5m0s: must be positive"},
@@ -235,7 +235,7 @@ func TestCommandJanitor(t *testing.T) {
 		Removed             int64
 		ByTable             map[string]int64 `json:"by_table"`
 		Kept                int64
-		ReservationsExpired int64 `json:"holds_expired"`
+		ReservationsExpired int64 `json:"reservations_expired"`
 		HeldElsewhere       bool  `json:"held_elsewhere"`
 	}
 	bed.PglimitJSON(t, &once, address, "janitor", "--once", "--batch-size", "2")

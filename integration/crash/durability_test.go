@@ -44,7 +44,7 @@ func everyVerb(t *testing.T, v verbs, p limiter.Policy, after func()) (changes m
 	answered := func(_ limiter.Result, err error) error { return err }
 	change("allow", answered(v.AllowN(ctx, p, "allow", 2)))
 	change("upto", answered(v.AllowUpTo(ctx, p, "upto", 2)))
-	change("fill", answered(v.Charge(ctx, p, "fill", 2)))
+	change("charge", answered(v.Charge(ctx, p, "charge", 2)))
 	change("deny", answered(v.Charge(ctx, p, "deny", p.Limit)))
 	change("deny", answered(v.AllowN(ctx, p, "deny", p.Limit)))
 	if p.Algorithm != limiter.LeakyBucketQueue {

@@ -153,7 +153,7 @@ func TestFunctionsDecideAsGo(t *testing.T) {
 					}
 				}
 				sameRows(rt, pool, "pglimit_"+string(base.Algorithm), plans[0].Name, all)
-				sameRows(rt, pool, "pglimit_hold", plans[0].Name, all)
+				sameRows(rt, pool, "pglimit_reservation", plans[0].Name, all)
 			})
 		})
 	}

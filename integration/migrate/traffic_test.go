@@ -197,7 +197,7 @@ func TestMigrateDownUnderTraffic(t *testing.T) {
 		}
 		bed.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
 			var n int
-			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_hold`).Scan(&n)
+			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_reservation`).Scan(&n)
 			return n > 20, err
 		})
 	}
@@ -233,10 +233,10 @@ func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
 		if err := migrations.UpFunctions(t.Context(), other); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		before := bed.Value[int](t, other, `SELECT count(*) FROM pglimit_hold`)
+		before := bed.Value[int](t, other, `SELECT count(*) FROM pglimit_reservation`)
 		bed.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
 			var n int
-			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_hold`).Scan(&n)
+			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_reservation`).Scan(&n)
 			return n > before+20, err
 		})
 		if err := migrations.DownFunctions(t.Context(), other); err != nil {

@@ -39,7 +39,7 @@ func TestReserveDenialOutlastsFailedReaping(t *testing.T) {
 	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
 	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
-	bed.Exec(t, pool, "ALTER TABLE pglimit_hold RENAME TO elsewhere")
+	bed.Exec(t, pool, "ALTER TABLE pglimit_reservation RENAME TO elsewhere")
 	for what, request := range map[string]func() (limiter.Result, error){
 		"allow": func() (limiter.Result, error) { return l.Allow(ctx, p, "k") },
 		"up to": func() (limiter.Result, error) { return l.AllowUpTo(ctx, p, "k", 2) },
@@ -86,7 +86,7 @@ func TestReserveCheckWritesNothingWhereItMustNot(t *testing.T) {
 			if r, err := l.InTx(tx).Check(ctx, p, "k", 1); err != nil || r.Allowed {
 				t.Errorf("%s: in a transaction, %s: %+v, %v", bed.Variant(p), mode, r, err)
 			}
-			bed.Exec(t, pool, "SELECT FROM pglimit_hold WHERE policy = $1 FOR UPDATE NOWAIT", p.Name)
+			bed.Exec(t, pool, "SELECT FROM pglimit_reservation WHERE policy = $1 FOR UPDATE NOWAIT", p.Name)
 			if err := tx.Rollback(ctx); err != nil {
 				t.Fatal(err)
 			}

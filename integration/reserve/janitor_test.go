@@ -30,7 +30,7 @@ func TestReserveJanitorPassesOverWhatItCannotGiveBack(t *testing.T) {
 	for range 7 {
 		bed.Reserve(t, l, p.Request("k", 5), time.Minute)
 	}
-	bed.Exec(t, pool, "UPDATE pglimit_hold SET algorithm = 'of_the_future' WHERE id = $1", newer.ID)
+	bed.Exec(t, pool, "UPDATE pglimit_reservation SET algorithm = 'of_the_future' WHERE id = $1", newer.ID)
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
 	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "busy"))
 

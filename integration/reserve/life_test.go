@@ -79,7 +79,7 @@ func TestReserveJanitorGivesBackExpired(t *testing.T) {
 
 	at = at.Add(time.Minute)
 	removed, err := j.Sweep(ctx)
-	if err != nil || int(removed.ReservationsExpired) != 2*len(kept) || removed.ByTable["pglimit_hold"] != 0 {
+	if err != nil || int(removed.ReservationsExpired) != 2*len(kept) || removed.ByTable["pglimit_reservation"] != 0 {
 		t.Errorf("the first sweep: %+v, %v", removed, err)
 	}
 	for _, p := range bed.Holdable() {
@@ -97,7 +97,7 @@ func TestReserveJanitorGivesBackExpired(t *testing.T) {
 	}
 	at = at.Add(time.Hour)
 	removed, err = j.Sweep(ctx)
-	if err != nil || removed.ReservationsExpired != 0 || int(removed.ByTable["pglimit_hold"]) != 2*len(kept)+1 {
+	if err != nil || removed.ReservationsExpired != 0 || int(removed.ByTable["pglimit_reservation"]) != 2*len(kept)+1 {
 		t.Errorf("an hour later: %+v, %v", removed, err)
 	}
 	for _, h := range kept { // open holds stay
@@ -143,7 +143,7 @@ func TestReserveLivesInTheTransaction(t *testing.T) {
 				bed.Eventually(t, "the transaction is over", func(context.Context) (bool, error) {
 					return bed.Near(bed.Level(t, l, p, "k"), 6), nil
 				})
-				if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_hold WHERE policy = $1", p.Name); n != 1 {
+				if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_reservation WHERE policy = $1", p.Name); n != 1 {
 					t.Errorf("%s: %d holds after %d steps and a %s", bed.Variant(p), n, last, end)
 				}
 			}
@@ -236,7 +236,7 @@ func TestReserveArguments(t *testing.T) {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	}
-	if got := bed.Value[int](t, pool, "SELECT (SELECT count(*) FROM pglimit_hold) + (SELECT count(*) FROM pglimit_gcra)"); got != 0 {
+	if got := bed.Value[int](t, pool, "SELECT (SELECT count(*) FROM pglimit_reservation) + (SELECT count(*) FROM pglimit_gcra)"); got != 0 {
 		t.Errorf("%d rows were written", got)
 	}
 }

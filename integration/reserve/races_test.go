@@ -221,7 +221,7 @@ func (s *reserveStorm) run(t *testing.T) {
 	wg.Wait()
 	close(stop)
 	<-swept
-	if n := bed.Value[int](t, s.pool, "SELECT count(*) FROM pglimit_hold WHERE state = 'expired' AND policy LIKE $1", "%"+s.policies[0].Name[len("variant-0"):]); n == 0 || s.denied == 0 {
+	if n := bed.Value[int](t, s.pool, "SELECT count(*) FROM pglimit_reservation WHERE state = 'expired' AND policy LIKE $1", "%"+s.policies[0].Name[len("variant-0"):]); n == 0 || s.denied == 0 {
 		t.Errorf("%d holds expired, %d asks were denied: the storm proves little", n, s.denied)
 	}
 	for _, h := range s.reservations { // what was left open
@@ -276,7 +276,7 @@ func (s *reserveStorm) step(ctx context.Context, what int, request limiter.Reque
 			return err
 		}
 		if int(request.Cost)%4 > 0 { // the hour has passed
-			_, err = s.pool.Exec(ctx, "UPDATE pglimit_hold SET expires_at_us = created_at_us WHERE id = $1", h.ID)
+			_, err = s.pool.Exec(ctx, "UPDATE pglimit_reservation SET expires_at_us = created_at_us WHERE id = $1", h.ID)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -95,7 +95,7 @@ func TestReserveKeepsKeysSecret(t *testing.T) {
 		if again := bed.Reserve(t, other, request, time.Hour); again.ID != h.ID || !again.Result.Replayed {
 			t.Errorf("%s: %+v", bed.Variant(p), again)
 		}
-		stored := bed.Value[string](t, pool, "SELECT string_agg(h::text, ' ') FROM pglimit_hold AS h WHERE policy = $1", p.Name) +
+		stored := bed.Value[string](t, pool, "SELECT string_agg(h::text, ' ') FROM pglimit_reservation AS h WHERE policy = $1", p.Name) +
 			bed.Value[string](t, pool, "SELECT string_agg(r::text, ' ') FROM pglimit_"+string(p.Algorithm)+" AS r WHERE policy = $1", p.Name)
 		if strings.Contains(stored, "alice") {
 			t.Errorf("%s: %s", bed.Variant(p), stored)
@@ -195,7 +195,7 @@ func TestReserveFreeingWaitsForNobody(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
 	bed.Reserve(t, l, p.Request("k", 5), time.Hour)
 	settling := bed.Begin(t, pool, pgx.TxOptions{})
-	if _, err := settling.Exec(ctx, "SELECT FROM pglimit_hold FOR UPDATE"); err != nil {
+	if _, err := settling.Exec(ctx, "SELECT FROM pglimit_reservation FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
 	err := db.New().ReservationsFree(ctx, bed.Connect(t, url, bed.Setting("statement_timeout", "10s")), db.ReservationsFreeParams{Policy: "p", Key: "k", Algorithm: "gcra"})

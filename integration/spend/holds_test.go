@@ -106,7 +106,7 @@ func (w *spendWorker) job() {
 	p, account, n, id := w.policy(), w.account(), units(), w.newID("job")
 	request := p.Request(account, n)
 	request.IdempotencyKey = id
-	state, denied := "held", false
+	state, denied := "open", false
 	end := w.transact(anyFate(), func(ctx context.Context, tx *spendTx) (bool, error) {
 		h, err := tx.Reserve(ctx, request, briefly())
 		if err != nil {
@@ -132,7 +132,7 @@ func (w *spendWorker) job() {
 	case end == spendCommitted:
 		w.ordered(id)
 		w.count("holds in transactions")
-		if state == "held" && chance(65) {
+		if state == "open" && chance(65) {
 			rest(rand.N(2 * spendRest))
 			w.endJob("id = $1", id)
 		}
@@ -141,7 +141,7 @@ func (w *spendWorker) job() {
 
 // adopt ends what somebody else has left open, after it has expired for the most
 // part.
-func (w *spendWorker) adopt() { w.endJob("state = $1", "held") }
+func (w *spendWorker) adopt() { w.endJob("state = $1", "open") }
 
 func (w *spendWorker) endJob(which string, arg string) {
 	how := ""
@@ -149,7 +149,7 @@ func (w *spendWorker) endJob(which string, arg string) {
 		var id, hold string
 		var n float64
 		err := tx.read(ctx, []any{&id, &hold, &n},
-			"SELECT id, hold, units FROM orders WHERE "+which+" AND state = 'held' LIMIT 1 FOR UPDATE SKIP LOCKED", arg)
+			"SELECT id, hold, units FROM orders WHERE "+which+" AND state = 'open' LIMIT 1 FOR UPDATE SKIP LOCKED", arg)
 		if errors.Is(err, sql.ErrNoRows) {
 			return false, nil
 		}

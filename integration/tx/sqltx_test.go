@@ -28,7 +28,7 @@ func effects(ctx context.Context, p limiter.Policy) []effect {
 		{"allow", func(tx *limiter.Tx) error { return noResult(tx.Allow(ctx, p, "k")) }},
 		{"allow n", func(tx *limiter.Tx) error { return noResult(tx.AllowN(ctx, p, "k", 3)) }},
 		{"allow up to", func(tx *limiter.Tx) error { return noResult(tx.AllowUpTo(ctx, p, "k", 9)) }},
-		{"fill", func(tx *limiter.Tx) error { return noResult(tx.Charge(ctx, p, "k", 3)) }},
+		{"charge", func(tx *limiter.Tx) error { return noResult(tx.Charge(ctx, p, "k", 3)) }},
 		{"deny", func(tx *limiter.Tx) error { return noResult(tx.AllowN(ctx, p, "k", 9)) }}, // starts a block
 		{"reset", func(tx *limiter.Tx) error { return tx.Reset(ctx, p, "k") }},
 		{"block", func(tx *limiter.Tx) error { return tx.Block(ctx, p, "k", time.Hour) }},

@@ -92,7 +92,7 @@ type requests struct {
 	Requests []struct {
 		Policy json.RawMessage `json:"policy"`
 		Cost   *float64        `json:"cost"` // nil is 1
-	} `json:"asks"`
+	} `json:"requests"`
 }
 
 func (in *requests) read() ([]limiter.Request, error) {
@@ -103,7 +103,7 @@ func (in *requests) read() ([]limiter.Request, error) {
 		return nil, api.BadField("times", "is %d: must be from 1 to %d", in.Times, maxTimes)
 	}
 	if most := len(limiter.Algorithms()); len(in.Requests) < 1 || len(in.Requests) > most {
-		return nil, api.BadField("asks", "are %d: must be from 1 to %d", len(in.Requests), most)
+		return nil, api.BadField("requests", "are %d: must be from 1 to %d", len(in.Requests), most)
 	}
 	list := make([]limiter.Request, len(in.Requests))
 	for i, a := range in.Requests {

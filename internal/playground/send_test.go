@@ -35,7 +35,7 @@ func TestSend(t *testing.T) {
 	for range 4 {
 		senders.Go(func() {
 			var got sitetest.Counts
-			s.Post(t, "/api/send", `{"key":"alice","times":5,"asks":[`+strings.Join(requests, ",")+`]}`, &got)
+			s.Post(t, "/api/send", `{"key":"alice","times":5,"requests":[`+strings.Join(requests, ",")+`]}`, &got)
 			mu.Lock()
 			defer mu.Unlock()
 			sum.Allowed, sum.Delayed, sum.Denied = sum.Allowed+got.Allowed, sum.Delayed+got.Delayed, sum.Denied+got.Denied
@@ -66,7 +66,7 @@ func TestSend(t *testing.T) {
 		}
 	}
 	var got sitetest.Counts
-	s.Post(t, "/api/send", `{"key":"bob","times":1,"asks":[`+requests[2]+`]}`, &got)
+	s.Post(t, "/api/send", `{"key":"bob","times":1,"requests":[`+requests[2]+`]}`, &got)
 	if name, data := other.Next(t); name != "decision" || got != (sitetest.Counts{Allowed: 1}) {
 		t.Errorf("bob's first event: %s %s, %+v", name, data, got)
 	}
@@ -75,7 +75,7 @@ func TestSend(t *testing.T) {
 func TestSendErrors(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	request := func(policy string) string { return `{"key":"k","times":1,"asks":[{"policy":` + policy + `}]}` }
+	request := func(policy string) string { return `{"key":"k","times":1,"requests":[{"policy":` + policy + `}]}` }
 	const good = `{"algorithm":"gcra","limit":1,"period":"1s"}`
 	for _, c := range []struct {
 		body             string
@@ -86,7 +86,7 @@ func TestSendErrors(t *testing.T) {
 		{``, 400, "", "", "the body is empty"},
 		{`[]`, 400, "body", "", "body is a JSON array: must be an object"},
 		{`{"key":`, 400, "", "", "the body cannot be read: unexpected EOF"},
-		{`{"key":"k","times":1,"asks":[{"policy":` + good + `}]} {}`, 400, "", "", "more than one JSON value"},
+		{`{"key":"k","times":1,"requests":[{"policy":` + good + `}]} {}`, 400, "", "", "more than one JSON value"},
 		{`{"keys":"k"}`, 400, "", "", `unknown field "keys"`},
 		{`{"key":7}`, 400, "key", "", "key is a JSON number: must be a string"},
 		{`{"times":1}`, 400, "key", "", "key is empty: name somebody"},
@@ -95,12 +95,12 @@ func TestSendErrors(t *testing.T) {
 		{`{"key":"k","times":0}`, 400, "times", "", "times is 0: must be from 1 to 100"},
 		{`{"key":"k","times":101}`, 400, "times", "", "times is 101: must be from 1 to 100"},
 		{`{"key":"k","times":1.5}`, 400, "times", "", "times is a JSON number 1.5: must be a whole number"},
-		{`{"key":"k","times":1}`, 400, "asks", "", "asks are 0: must be from 1 to 7"},
-		{`{"key":"k","times":1,"asks":[` + strings.Repeat(`{"policy":`+good+`},`, 7) + `{"policy":` + good + `}]}`, 400, "asks", "", "asks are 8"},
-		{`{"key":"k","times":1,"asks":[{"polciy":1}]}`, 400, "", "", `unknown field "polciy"`},
-		{`{"key":"k","times":1,"asks":[{"policy":` + good + `,"cost":0}]}`, 400, "cost", "gcra", "cost 0: must be positive"},
-		{`{"key":"k","times":1,"asks":[{"policy":` + good + `,"cost":-1}]}`, 400, "cost", "gcra", "cost -1: must be positive"},
-		{`{"key":"k","times":1,"asks":[{"cost":1}]}`, 400, "policy", "", "policy is missing"},
+		{`{"key":"k","times":1}`, 400, "requests", "", "requests are 0: must be from 1 to 7"},
+		{`{"key":"k","times":1,"requests":[` + strings.Repeat(`{"policy":`+good+`},`, 7) + `{"policy":` + good + `}]}`, 400, "requests", "", "requests are 8"},
+		{`{"key":"k","times":1,"requests":[{"polciy":1}]}`, 400, "", "", `unknown field "polciy"`},
+		{`{"key":"k","times":1,"requests":[{"policy":` + good + `,"cost":0}]}`, 400, "cost", "gcra", "cost 0: must be positive"},
+		{`{"key":"k","times":1,"requests":[{"policy":` + good + `,"cost":-1}]}`, 400, "cost", "gcra", "cost -1: must be positive"},
+		{`{"key":"k","times":1,"requests":[{"cost":1}]}`, 400, "policy", "", "policy is missing"},
 		{request(`7`), 400, "policy", "", "policy is a JSON number: must be an object"},
 		{request(`{}`), 400, "algorithm", "", `Algorithm "": must be one of`},
 		{request(`{"algorithm":"bucket","limit":1,"period":"1s"}`), 400, "algorithm", "bucket", `Algorithm "bucket": must be one of`},
@@ -145,7 +145,7 @@ func TestReset(t *testing.T) {
 	for range 2 {
 		for _, a := range limiter.Algorithms() {
 			var got sitetest.Counts
-			s.Post(t, "/api/send", `{"key":"k","times":4,"asks":[{"policy":`+three(a)+`}]}`, &got)
+			s.Post(t, "/api/send", `{"key":"k","times":4,"requests":[{"policy":`+three(a)+`}]}`, &got)
 			if got.Allowed+got.Delayed != 3 || got.Denied != 1 {
 				t.Errorf("%s: %+v", a, got)
 			}
@@ -164,7 +164,7 @@ func TestSendManyKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	body := `{"key":"k","times":1,"asks":[{"policy":` + three(limiter.GCRA) + `}]}`
+	body := `{"key":"k","times":1,"requests":[{"policy":` + three(limiter.GCRA) + `}]}`
 	s.ExpectProblem(t, http.MethodPost, "/api/send", body, 503, "", "", "1000 keys are in use already: reset one")
 	s.ExpectProblem(t, http.MethodGet, "/limited/gcra?limit=1&period=1h&key=k", "", 503, "", "", "1000 keys are in use already: reset one")
 	var got sitetest.Counts

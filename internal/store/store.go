@@ -46,7 +46,7 @@ type Store interface {
 	// Reserve is Take for one step that is noted once it is granted. If a was
 	// admitted before, Reserve decides nothing and returns that in Outcome.Before.
 	Reserve(ctx context.Context, q *Query, a *Admission) (Outcome, error)
-	// Settle ends a reservation; ErrNoHold if there is none.
+	// Settle ends a reservation; ErrNoReservation if there is none.
 	Settle(ctx context.Context, e *Ending) (Ended, error)
 	// Due lists open reservations of the key that have expired, MaxDue at most.
 	Due(ctx context.Context, q *Query) (ids []string, err error)
@@ -198,7 +198,7 @@ type State string
 // The states. Spent is an admission that is remembered under an idempotency key and
 // was no reservation.
 const (
-	Open      State = "held"
+	Open      State = "open"
 	Settled   State = "settled"
 	Cancelled State = "cancelled"
 	Expired   State = "expired"

@@ -104,7 +104,7 @@ func (p printer) Allow(ctx context.Context, policy limiter.Policy, key string) (
 }
 
 func (printer) AllowN(_ context.Context, policy limiter.Policy, key string, n float64) (limiter.Result, error) {
-	return limiter.Result{}, json.NewEncoder(os.Stdout).Encode(policy.Ask(key, n))
+	return limiter.Result{}, json.NewEncoder(os.Stdout).Encode(policy.Request(key, n))
 }
 
 var ctx, l = context.Background(), printer{}

@@ -96,7 +96,7 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 			return err
 		})
 		if err != nil {
-			return errors.Join(failed, fmt.Errorf("pglimit: list expired holds: %w", err))
+			return errors.Join(failed, fmt.Errorf("pglimit: list expired reservations: %w", err))
 		}
 		for _, h := range expired {
 			if left[h.ID] {
@@ -127,11 +127,11 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 func (s *Sweep) giveBackOne(ctx context.Context, h db.ReservationsExpiredRow, cutoff int64) error {
 	end := tables.Settle[h.Algorithm]
 	if end == nil {
-		return fmt.Errorf("pglimit: give back hold %s: no algorithm %q: %w", h.ID, h.Algorithm, errNewer)
+		return fmt.Errorf("pglimit: give back reservation %s: no algorithm %q: %w", h.ID, h.Algorithm, errNewer)
 	}
 	p := db.TokenBucketSettleParams{ID: h.ID, State: "expired", NowUs: &cutoff, LockTimeout: reservationWait}
 	if err := s.Lease.Statement(ctx, func(ctx context.Context) error { return end(ctx, s.Pool, p) }); err != nil {
-		return fmt.Errorf("pglimit: give back hold %s: %w", h.ID, err)
+		return fmt.Errorf("pglimit: give back reservation %s: %w", h.ID, err)
 	}
 	return nil
 }

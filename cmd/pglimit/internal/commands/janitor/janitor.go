@@ -66,7 +66,7 @@ type swept struct {
 	Removed             int64            `json:"removed"`
 	ByTable             map[string]int64 `json:"by_table"`
 	Kept                int64            `json:"kept"`
-	ReservationsExpired int64            `json:"holds_expired"`
+	ReservationsExpired int64            `json:"reservations_expired"`
 	HeldElsewhere       bool             `json:"held_elsewhere"`
 }
 
@@ -108,7 +108,7 @@ func (s swept) text() string {
 		fmt.Fprintf(&text, "%d in use were looked at and kept\n", s.Kept)
 	}
 	if s.ReservationsExpired > 0 {
-		fmt.Fprintf(&text, "%d expired holds given back\n", s.ReservationsExpired)
+		fmt.Fprintf(&text, "%d expired reservations given back\n", s.ReservationsExpired)
 	}
 	return text.String()
 }

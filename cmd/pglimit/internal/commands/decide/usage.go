@@ -15,17 +15,17 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// NewStatement returns the command statement.
+// NewUsage returns the command usage.
 func NewUsage(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	cmd := &cobra.Command{
-		Use:   "statement KEY",
-		Short: "Show what was spent, is held and is left",
-		Long: `Show what KEY has spent in the present period, what open holds have set aside,
-and what is left. It counts nothing. Of a bucket, spent is what has not leaked
+		Use:   "usage KEY",
+		Short: "Show what was spent, is reserved and remains",
+		Long: `Show what KEY has spent in the present period, what open reservations have
+set aside, and what remains. It counts nothing. Of a bucket, spent is what has not leaked
 yet.`,
-		Example: `  pglimit statement --limit 100000 --calendar month --time-zone Europe/Vienna alice
-  pglimit statement --limit 100000 --calendar month alice --json | jq .left`,
+		Example: `  pglimit usage --limit 100000 --calendar month --time-zone Europe/Vienna alice
+  pglimit usage --limit 100000 --calendar month alice --json | jq .remaining`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -50,8 +50,8 @@ func usageText(s limiter.Usage) string {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "spent\t%s\n", human.Units(s.Spent))
-	fmt.Fprintf(table, "held\t%s in %d open %s\n", human.Units(s.Reserved), s.Reservations, human.Plural(s.Reservations, "hold"))
-	fmt.Fprintf(table, "left\t%s of %s\n", human.Units(s.Remaining), human.Units(s.Result.Burst))
+	fmt.Fprintf(table, "reserved\t%s in %d open %s\n", human.Units(s.Reserved), s.Reservations, human.Plural(s.Reservations, "reservation"))
+	fmt.Fprintf(table, "remaining\t%s of %s\n", human.Units(s.Remaining), human.Units(s.Result.Burst))
 	if !s.WindowEnds.IsZero() {
 		fmt.Fprintf(table, "until\t%s\n", s.WindowEnds.Format(time.RFC3339))
 	}
