@@ -96,7 +96,7 @@ func (b *bench) runLogs(ctx context.Context, limit int) error {
 				if err != nil {
 					return err
 				}
-				if err := d.(contender.LogDecider).Fill(ctx, keys, limit-room); err != nil {
+				if err := d.(contender.LogDecider).Charge(ctx, keys, limit-room); err != nil {
 					return fmt.Errorf("%s: %w", c.ID, err)
 				}
 				s, err := b.measure(ctx, c, d, rule, limit-room, fmt.Sprintf("round %d, logs of %d, %d callers", round+1, limit, callers), measure.Load{

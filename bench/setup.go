@@ -137,8 +137,8 @@ func processor() string {
 // checkExact asks every contender 20 times at a limit of 10, from four callers
 // at once, and wants 10 allowed.
 func (b *bench) checkExact(ctx context.Context) error {
-	const limit, asks, callers = 10, 20, 4
-	progress("checking that each allows %d of %d at a limit of %d", limit, asks, limit)
+	const limit, requests, callers = 10, 20, 4
+	progress("checking that each allows %d of %d at a limit of %d", limit, requests, limit)
 	rule := contender.Rule{Name: "exact", Limit: limit, Period: 24 * time.Hour, Burst: limit}
 	for _, c := range slices.Concat(b.main, b.logs) {
 		d, err := b.open(ctx, c, rule)
@@ -147,7 +147,7 @@ func (b *bench) checkExact(ctx context.Context) error {
 		}
 		var allowed atomic.Int64
 		err = inParallel(callers, func(int) error {
-			for range asks / callers {
+			for range requests / callers {
 				ok, err := d.Decide(ctx, "exact:"+c.ID)
 				if err != nil {
 					return err
@@ -162,7 +162,7 @@ func (b *bench) checkExact(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", c.ID, err)
 		}
 		if n := allowed.Load(); n != limit {
-			return fmt.Errorf("%s allowed %d of %d at a limit of %d", c.ID, n, asks, limit)
+			return fmt.Errorf("%s allowed %d of %d at a limit of %d", c.ID, n, requests, limit)
 		}
 	}
 	return nil

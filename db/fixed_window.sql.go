@@ -44,7 +44,7 @@ func (q *Queries) FixedWindowBlock(ctx context.Context, db DBTX, arg FixedWindow
 	return err
 }
 
-const fixedWindowFill = `-- name: FixedWindowFill :one
+const fixedWindowCharge = `-- name: FixedWindowCharge :one
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity,
@@ -52,7 +52,7 @@ SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity,
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
-       a.now_us, 0, a.now_us + a.hold_us
+       a.now_us, 0, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
@@ -62,7 +62,7 @@ FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) *
              $8::bigint AS from_us,
              $9::bigint AS turn_us,
              $10::bigint AS until_us,
-             $11::bigint AS hold_us,
+             $11::bigint AS lifetime_us,
              LEAST($12::float8, $5::float8) AS granted) AS a
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -75,22 +75,22 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
-type FixedWindowFillParams struct {
-	Policy   string
-	Key      string
-	NowUs    *int64
-	Commit   string
-	Capacity float64
-	PeriodUs int64
-	Aligned  bool
-	FromUs   int64
-	TurnUs   int64
-	UntilUs  int64
-	HoldUs   int64
-	Units    float64
+type FixedWindowChargeParams struct {
+	Policy     string
+	Key        string
+	NowUs      *int64
+	Commit     string
+	Capacity   float64
+	PeriodUs   int64
+	Aligned    bool
+	FromUs     int64
+	TurnUs     int64
+	UntilUs    int64
+	LifetimeUs int64
+	Units      float64
 }
 
-type FixedWindowFillRow struct {
+type FixedWindowChargeRow struct {
 	Granted        float64
 	Level          float64
 	EndsAtUs       int64
@@ -98,13 +98,13 @@ type FixedWindowFillRow struct {
 	BlockedUntilUs int64
 }
 
-// FixedWindowFill records units that were spent whatever the limit says. What is
-// there is drained and clamped at zero first, then filled up to the capacity at
+// FixedWindowCharge records units that were spent whatever the limit says. What is
+// there is drained and clamped at zero first, then charged up to the capacity at
 // most; granted is what went in. Blocks neither stop it nor start.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-func (q *Queries) FixedWindowFill(ctx context.Context, db DBTX, arg FixedWindowFillParams) (FixedWindowFillRow, error) {
-	row := db.QueryRow(ctx, fixedWindowFill,
+func (q *Queries) FixedWindowCharge(ctx context.Context, db DBTX, arg FixedWindowChargeParams) (FixedWindowChargeRow, error) {
+	row := db.QueryRow(ctx, fixedWindowCharge,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
@@ -115,10 +115,10 @@ func (q *Queries) FixedWindowFill(ctx context.Context, db DBTX, arg FixedWindowF
 		arg.FromUs,
 		arg.TurnUs,
 		arg.UntilUs,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.Units,
 	)
-	var i FixedWindowFillRow
+	var i FixedWindowChargeRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,
@@ -167,7 +167,7 @@ func (q *Queries) FixedWindowGet(ctx context.Context, db DBTX, arg FixedWindowGe
 	return i, err
 }
 
-const fixedWindowHeld = `-- name: FixedWindowHeld :many
+const fixedWindowLocked = `-- name: FixedWindowLocked :many
 WITH asked AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -179,30 +179,30 @@ SELECT t.policy, t.key FROM asked AS a JOIN pglimit_fixed_window AS t ON t.polic
 WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
 `
 
-type FixedWindowHeldParams struct {
+type FixedWindowLockedParams struct {
 	Policies []string
 	Keys     []string
 }
 
-type FixedWindowHeldRow struct {
+type FixedWindowLockedRow struct {
 	Policy string
 	Key    string
 }
 
-// FixedWindowHeld lists the keys whose rows another transaction has locked at this
+// FixedWindowLocked lists the keys whose rows another transaction has locked at this
 // moment.
 //
 // Index: the primary key. Locks the rows that are free, and waits for no lock and
 // no disk: its locks end with the statement.
-func (q *Queries) FixedWindowHeld(ctx context.Context, db DBTX, arg FixedWindowHeldParams) ([]FixedWindowHeldRow, error) {
-	rows, err := db.Query(ctx, fixedWindowHeld, arg.Policies, arg.Keys)
+func (q *Queries) FixedWindowLocked(ctx context.Context, db DBTX, arg FixedWindowLockedParams) ([]FixedWindowLockedRow, error) {
+	rows, err := db.Query(ctx, fixedWindowLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []FixedWindowHeldRow
+	var items []FixedWindowLockedRow
 	for rows.Next() {
-		var i FixedWindowHeldRow
+		var i FixedWindowLockedRow
 		if err := rows.Scan(&i.Policy, &i.Key); err != nil {
 			return nil, err
 		}
@@ -285,7 +285,7 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
-       a.now_us, -a.block_for_us, a.now_us + a.hold_us
+       a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
@@ -297,10 +297,10 @@ FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) *
              $10::bigint AS from_us,
              $11::bigint AS turn_us,
              $12::bigint AS until_us,
-             $13::bigint AS hold_us, $14::bigint AS block_for_us,
+             $13::bigint AS lifetime_us, $14::bigint AS block_for_us,
              LEAST($15::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
-  AND NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+  AND NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $16::text
                     AND h.algorithm = 'fixed_window' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -318,8 +318,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
             AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
-), held AS (
-INSERT INTO pglimit_hold
+), reservation AS (
+INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT $17::text, $18::text, 'fixed_window', $4::text, $5::text, $16::text,
@@ -345,7 +345,7 @@ type FixedWindowReserveParams struct {
 	FromUs         int64
 	TurnUs         int64
 	UntilUs        int64
-	HoldUs         int64
+	LifetimeUs     int64
 	BlockForUs     int64
 	Count          float64
 	IdempotencyKey *string
@@ -366,18 +366,18 @@ type FixedWindowReserveRow struct {
 }
 
 // FixedWindowReserve is FixedWindowTake for one ask that, if it is granted, is noted in
-// pglimit_hold as well: as a hold, to be settled by its id (state 'held'), or only
+// pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
 // to be remembered under its idempotency key (state 'spent').
 //
 // No row comes back where that key has been admitted before: nothing is decided
-// then. If what was admitted is a hold that has expired, it has to be given back
+// then. If what was admitted is a reservation that has expired, it has to be given back
 // first. Of two at once under one idempotency key, the second waits for the first to
 // commit and fails with unique_violation. All of it is undone; asked again, it finds
 // what the first admitted.
 //
-// Index: the primary key; pglimit_hold_idempotency. Locks the key's row until the
+// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
 // transaction ends.
-// Denied: as in FixedWindowTake; no hold is made.
+// Denied: as in FixedWindowTake; no reservation is made.
 func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWindowReserveParams) (FixedWindowReserveRow, error) {
 	row := db.QueryRow(ctx, fixedWindowReserve,
 		arg.NowUs,
@@ -392,7 +392,7 @@ func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWind
 		arg.FromUs,
 		arg.TurnUs,
 		arg.UntilUs,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.BlockForUs,
 		arg.Count,
 		arg.IdempotencyKey,
@@ -416,14 +416,14 @@ func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWind
 
 const fixedWindowReset = `-- name: FixedWindowReset :execrows
 WITH freed AS (
-    UPDATE pglimit_hold AS h SET units = 0
-    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'fixed_window' AND h.state = 'held'
+    UPDATE pglimit_reservation AS h SET units = 0
+    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'fixed_window' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_fixed_window AS t
 USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
-WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS reservations) AS c
+WHERE c.reservations >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
 type FixedWindowResetParams struct {
@@ -432,12 +432,12 @@ type FixedWindowResetParams struct {
 	Key    string
 }
 
-// FixedWindowReset forgets the key: what it holds and its block. Open holds stay,
+// FixedWindowReset forgets the key: what it holds and its block. Open reservations stay,
 // but nothing of them is counted any more that they could give back. Those that it
 // cannot see, because they were made while it waited for the key's row, are for
-// HoldsFree.
+// ReservationsFree.
 //
-// Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
+// Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if there is one, until the transaction ends.
 func (q *Queries) FixedWindowReset(ctx context.Context, db DBTX, arg FixedWindowResetParams) (int64, error) {
 	result, err := db.Exec(ctx, fixedWindowReset, arg.Commit, arg.Policy, arg.Key)
@@ -453,12 +453,12 @@ WITH c AS MATERIALIZED (
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
              CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), hold AS MATERIALIZED (
+), reservation AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
            h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
-           (h.state = 'held' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
+           (h.state = 'open' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
-    FROM c JOIN pglimit_hold AS h ON h.id = $6::text AND h.state <> 'spent'
+    FROM c JOIN pglimit_reservation AS h ON h.id = $6::text AND h.state <> 'spent'
                 AND (h.forget_at_us > c.now_us OR $5::text = 'expired')
     FOR UPDATE OF h
 ), counted AS (
@@ -466,7 +466,7 @@ INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.ends_at_us,
        h.now_us, 0, h.now_us
-FROM hold AS h
+FROM reservation AS h
 WHERE h.changes AND h.actual <> h.units AND h.ends_at_us > h.now_us
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
@@ -478,11 +478,11 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
-UPDATE pglimit_hold AS h SET
+UPDATE pglimit_reservation AS h SET
     state = $5::text,
     idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
-FROM hold AS b LEFT JOIN counted AS t ON true
+FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
@@ -490,7 +490,7 @@ SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
        coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
        coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us, 0::bigint AS window_us
-FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_fixed_window AS r ON r.policy = h.policy AND r.key = h.key
+FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_fixed_window AS r ON r.policy = h.policy AND r.key = h.key
 `
 
 type FixedWindowSettleParams struct {
@@ -526,23 +526,23 @@ type FixedWindowSettleRow struct {
 	WindowUs       int64
 }
 
-// FixedWindowSettle ends a hold: units is what is to stay counted of it (0 to cancel
-// it, or when it expired), state what it becomes. The hold comes first and then the
+// FixedWindowSettle ends a reservation: units is what is to stay counted of it (0 to cancel
+// it, or when it expired), state what it becomes. The reservation comes first and then the
 // key's row, so no two of these wait for each other. It changes something only
-// where the hold is open (for 'expired' only once it has), or has expired and is
-// settled late; changes reports whether it does. units_before is what was counted until now. A hold
+// where the reservation is open (for 'expired' only once it has), or has expired and is
+// settled late; changes reports whether it does. units_before is what was counted until now. A reservation
 // that is cancelled or expires gives its idempotency key up.
 //
 // How the key stands comes from its row after the change, or, where that was left
 // alone, as the statement finds it: updated_at_us is as of when.
 //
-// What goes back is taken from the window that the hold was counted in, while it
-// lasts. Once that is over the hold counts nowhere. What was spent beyond the hold
+// What goes back is taken from the window that the reservation was counted in, while it
+// lasts. Once that is over the reservation counts nowhere. What was spent beyond the reservation
 // counts in the row's window, even where there is no room; that is another one after
-// a Reset. Where the row's is over, it is the hold's again.
+// a Reset. Where the row's is over, it is the reservation's again.
 //
-// Index: the primary keys. Locks the hold and the key's row until the transaction
-// ends. No row comes back for a hold that is not known.
+// Index: the primary keys. Locks the reservation and the key's row until the transaction
+// ends. No row comes back for a reservation that is not known.
 func (q *Queries) FixedWindowSettle(ctx context.Context, db DBTX, arg FixedWindowSettleParams) (FixedWindowSettleRow, error) {
 	row := db.QueryRow(ctx, fixedWindowSettle,
 		arg.NowUs,
@@ -579,59 +579,10 @@ func (q *Queries) FixedWindowSettle(ctx context.Context, db DBTX, arg FixedWindo
 	return i, err
 }
 
-const fixedWindowStatement = `-- name: FixedWindowStatement :one
-SELECT s.now_us, s.level, s.ends_at_us, s.updated_at_us, s.blocked_until_us, o.holds, o.held
-FROM (
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_fixed_window AS t ON t.policy = $2::text AND t.key = $3::text
-) AS s,
-LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
-         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'held' AND h.algorithm = 'fixed_window'
-           AND h.ends_at_us = s.ends_at_us AND h.ends_at_us > s.now_us) AS o
-`
-
-type FixedWindowStatementParams struct {
-	NowUs  *int64
-	Policy string
-	Key    string
-}
-
-type FixedWindowStatementRow struct {
-	NowUs          int64
-	Level          float64
-	EndsAtUs       int64
-	UpdatedAtUs    int64
-	BlockedUntilUs int64
-	Holds          int64
-	Held           float64
-}
-
-// FixedWindowStatement is FixedWindowGet, and adds up the key's open holds at that same
-// moment: how many there are, and what is counted for them in the row's
-// window.
-//
-// Index: the primary key, pglimit_hold_open. Locks nothing.
-func (q *Queries) FixedWindowStatement(ctx context.Context, db DBTX, arg FixedWindowStatementParams) (FixedWindowStatementRow, error) {
-	row := db.QueryRow(ctx, fixedWindowStatement, arg.NowUs, arg.Policy, arg.Key)
-	var i FixedWindowStatementRow
-	err := row.Scan(
-		&i.NowUs,
-		&i.Level,
-		&i.EndsAtUs,
-		&i.UpdatedAtUs,
-		&i.BlockedUntilUs,
-		&i.Holds,
-		&i.Held,
-	)
-	return i, err
-}
-
 const fixedWindowSweep = `-- name: FixedWindowSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(t.ends_at_us, t.updated_at_us, t.blocked_until_us) AS empty_at_us,
-           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'fixed_window') AS held
+           EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'fixed_window') AS reserved
     FROM pglimit_fixed_window AS t
     WHERE t.expires_at_us <= $1::bigint
     ORDER BY t.expires_at_us
@@ -639,12 +590,12 @@ WITH due AS MATERIALIZED (
     FOR UPDATE OF t SKIP LOCKED
 ), deleted AS (
     DELETE FROM pglimit_fixed_window AS t USING due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.held
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.reserved
     RETURNING 1
 ), kept AS (
     UPDATE pglimit_fixed_window AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
     FROM due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.held)
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.reserved)
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept
@@ -662,7 +613,7 @@ type FixedWindowSweepRow struct {
 
 // FixedWindowSweep looks at up to max_rows rows that are due at cutoff_us, the
 // longest due first. It deletes those that hold nothing, by their own columns, and
-// have no open hold; deleted counts them. The others are due again when they are
+// have no open reservation; deleted counts them. The others are due again when they are
 // empty, and in an hour at the soonest; kept counts them.
 //
 // A row that another transaction holds is passed over. What a row holds is read as it
@@ -670,7 +621,7 @@ type FixedWindowSweepRow struct {
 // UPDATE finds would be to ask the one from before the lock.
 //
 // Index: expires_at_us, then the primary key; for what is deleted
-// pglimit_hold_open. Locks the rows that it changes.
+// pglimit_reservation_open. Locks the rows that it changes.
 func (q *Queries) FixedWindowSweep(ctx context.Context, db DBTX, arg FixedWindowSweepParams) (FixedWindowSweepRow, error) {
 	row := db.QueryRow(ctx, fixedWindowSweep, arg.CutoffUs, arg.MaxRows)
 	var i FixedWindowSweepRow
@@ -686,7 +637,7 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
-       a.now_us, -a.block_for_us, a.now_us + a.hold_us
+       a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
@@ -698,7 +649,7 @@ FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) *
              $10::bigint AS from_us,
              $11::bigint AS turn_us,
              $12::bigint AS until_us,
-             $13::bigint AS hold_us, $14::bigint AS block_for_us,
+             $13::bigint AS lifetime_us, $14::bigint AS block_for_us,
              LEAST($15::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -731,7 +682,7 @@ type FixedWindowTakeParams struct {
 	FromUs      int64
 	TurnUs      int64
 	UntilUs     int64
-	HoldUs      int64
+	LifetimeUs  int64
 	BlockForUs  int64
 	Count       float64
 }
@@ -777,7 +728,7 @@ func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowT
 		arg.FromUs,
 		arg.TurnUs,
 		arg.UntilUs,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.BlockForUs,
 		arg.Count,
 	)
@@ -806,8 +757,8 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
-       a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.aligned, r.from_us, r.turn_us, r.until_us, r.hold_us, r.block_for_us,
+       a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.aligned, r.from_us, r.turn_us, r.until_us, r.lifetime_us, r.block_for_us,
              LEAST(r.count, floor(r.capacity / r.cost)) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
                       pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
@@ -817,7 +768,7 @@ FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us
                       pg_catalog.unnest($8::bigint[]) AS from_us,
                       pg_catalog.unnest($9::bigint[]) AS turn_us,
                       pg_catalog.unnest($10::bigint[]) AS until_us,
-                      pg_catalog.unnest($11::bigint[]) AS hold_us, pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($11::bigint[]) AS lifetime_us, pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -848,7 +799,7 @@ type FixedWindowTakeManyParams struct {
 	FromsUs     []int64
 	TurnsUs     []int64
 	UntilsUs    []int64
-	HoldsUs     []int64
+	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
 	Commit      string
@@ -873,7 +824,7 @@ type FixedWindowTakeManyRow struct {
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in FixedWindowTake. A row that stays locked for longer than
-// lock_timeout fails the statement: FixedWindowHeld lists such rows.
+// lock_timeout fails the statement: FixedWindowLocked lists such rows.
 func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWindowTakeManyParams) ([]FixedWindowTakeManyRow, error) {
 	rows, err := db.Query(ctx, fixedWindowTakeMany,
 		arg.Policies,
@@ -886,7 +837,7 @@ func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWin
 		arg.FromsUs,
 		arg.TurnsUs,
 		arg.UntilsUs,
-		arg.HoldsUs,
+		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,
 		arg.Commit,
@@ -1010,6 +961,55 @@ func (q *Queries) FixedWindowUndo(ctx context.Context, db DBTX, arg FixedWindowU
 		&i.EndsAtUs,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const fixedWindowUsage = `-- name: FixedWindowUsage :one
+SELECT s.now_us, s.level, s.ends_at_us, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
+FROM (
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_fixed_window AS t ON t.policy = $2::text AND t.key = $3::text
+) AS s,
+LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'open' AND h.algorithm = 'fixed_window'
+           AND h.ends_at_us = s.ends_at_us AND h.ends_at_us > s.now_us) AS o
+`
+
+type FixedWindowUsageParams struct {
+	NowUs  *int64
+	Policy string
+	Key    string
+}
+
+type FixedWindowUsageRow struct {
+	NowUs          int64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Reservations   int64
+	Reserved       float64
+}
+
+// FixedWindowUsage is FixedWindowGet, and adds up the key's open reservations at that same
+// moment: how many there are, and what is counted for them in the row's
+// window.
+//
+// Index: the primary key, pglimit_reservation_open. Locks nothing.
+func (q *Queries) FixedWindowUsage(ctx context.Context, db DBTX, arg FixedWindowUsageParams) (FixedWindowUsageRow, error) {
+	row := db.QueryRow(ctx, fixedWindowUsage, arg.NowUs, arg.Policy, arg.Key)
+	var i FixedWindowUsageRow
+	err := row.Scan(
+		&i.NowUs,
+		&i.Level,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Reservations,
+		&i.Reserved,
 	)
 	return i, err
 }

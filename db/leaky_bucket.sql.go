@@ -44,17 +44,17 @@ func (q *Queries) LeakyBucketBlock(ctx context.Context, db DBTX, arg LeakyBucket
 	return err
 }
 
-const leakyBucketFill = `-- name: LeakyBucketFill :one
+const leakyBucketCharge = `-- name: LeakyBucketCharge :one
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.hold_us
+SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
              $5::float8 AS capacity,
              $6::float8 AS leak,
              $7::bigint AS tick_us,
-             $8::bigint AS hold_us,
+             $8::bigint AS lifetime_us,
              LEAST($9::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
@@ -70,19 +70,19 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 `
 
-type LeakyBucketFillParams struct {
-	Policy   string
-	Key      string
-	NowUs    *int64
-	Commit   string
-	Capacity float64
-	Leak     float64
-	TickUs   int64
-	HoldUs   int64
-	Units    float64
+type LeakyBucketChargeParams struct {
+	Policy     string
+	Key        string
+	NowUs      *int64
+	Commit     string
+	Capacity   float64
+	Leak       float64
+	TickUs     int64
+	LifetimeUs int64
+	Units      float64
 }
 
-type LeakyBucketFillRow struct {
+type LeakyBucketChargeRow struct {
 	Granted        float64
 	Level          float64
 	LeakedAtUs     int64
@@ -90,13 +90,13 @@ type LeakyBucketFillRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketFill records units that were spent whatever the limit says. What is
-// there is drained and clamped at zero first, then filled up to the capacity at
+// LeakyBucketCharge records units that were spent whatever the limit says. What is
+// there is drained and clamped at zero first, then charged up to the capacity at
 // most; granted is what went in. Blocks neither stop it nor start.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-func (q *Queries) LeakyBucketFill(ctx context.Context, db DBTX, arg LeakyBucketFillParams) (LeakyBucketFillRow, error) {
-	row := db.QueryRow(ctx, leakyBucketFill,
+func (q *Queries) LeakyBucketCharge(ctx context.Context, db DBTX, arg LeakyBucketChargeParams) (LeakyBucketChargeRow, error) {
+	row := db.QueryRow(ctx, leakyBucketCharge,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
@@ -104,10 +104,10 @@ func (q *Queries) LeakyBucketFill(ctx context.Context, db DBTX, arg LeakyBucketF
 		arg.Capacity,
 		arg.Leak,
 		arg.TickUs,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.Units,
 	)
-	var i LeakyBucketFillRow
+	var i LeakyBucketChargeRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,
@@ -156,7 +156,7 @@ func (q *Queries) LeakyBucketGet(ctx context.Context, db DBTX, arg LeakyBucketGe
 	return i, err
 }
 
-const leakyBucketHeld = `-- name: LeakyBucketHeld :many
+const leakyBucketLocked = `-- name: LeakyBucketLocked :many
 WITH asked AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -168,30 +168,30 @@ SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket AS t ON t.polic
 WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
 `
 
-type LeakyBucketHeldParams struct {
+type LeakyBucketLockedParams struct {
 	Policies []string
 	Keys     []string
 }
 
-type LeakyBucketHeldRow struct {
+type LeakyBucketLockedRow struct {
 	Policy string
 	Key    string
 }
 
-// LeakyBucketHeld lists the keys whose rows another transaction has locked at this
+// LeakyBucketLocked lists the keys whose rows another transaction has locked at this
 // moment.
 //
 // Index: the primary key. Locks the rows that are free, and waits for no lock and
 // no disk: its locks end with the statement.
-func (q *Queries) LeakyBucketHeld(ctx context.Context, db DBTX, arg LeakyBucketHeldParams) ([]LeakyBucketHeldRow, error) {
-	rows, err := db.Query(ctx, leakyBucketHeld, arg.Policies, arg.Keys)
+func (q *Queries) LeakyBucketLocked(ctx context.Context, db DBTX, arg LeakyBucketLockedParams) ([]LeakyBucketLockedRow, error) {
+	rows, err := db.Query(ctx, leakyBucketLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []LeakyBucketHeldRow
+	var items []LeakyBucketLockedRow
 	for rows.Next() {
-		var i LeakyBucketHeldRow
+		var i LeakyBucketLockedRow
 		if err := rows.Scan(&i.Policy, &i.Key); err != nil {
 			return nil, err
 		}
@@ -271,7 +271,7 @@ const leakyBucketReserve = `-- name: LeakyBucketReserve :one
 WITH taken AS (
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
@@ -280,9 +280,9 @@ FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) *
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::float8 AS leak,
              $9::bigint AS tick_us,
-             $10::bigint AS hold_us, $11::bigint AS block_for_us,
+             $10::bigint AS lifetime_us, $11::bigint AS block_for_us,
              LEAST($12::float8, floor($7::float8 / $6::float8)) AS granted) AS a
-WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $13::text
                     AND h.algorithm = 'leaky_bucket' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -304,8 +304,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
             AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
             < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
-), held AS (
-INSERT INTO pglimit_hold
+), reservation AS (
+INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT $14::text, $15::text, 'leaky_bucket', $4::text, $5::text, $13::text,
@@ -328,7 +328,7 @@ type LeakyBucketReserveParams struct {
 	Capacity       float64
 	Leak           float64
 	TickUs         int64
-	HoldUs         int64
+	LifetimeUs     int64
 	BlockForUs     int64
 	Count          float64
 	IdempotencyKey *string
@@ -349,18 +349,18 @@ type LeakyBucketReserveRow struct {
 }
 
 // LeakyBucketReserve is LeakyBucketTake for one ask that, if it is granted, is noted in
-// pglimit_hold as well: as a hold, to be settled by its id (state 'held'), or only
+// pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
 // to be remembered under its idempotency key (state 'spent').
 //
 // No row comes back where that key has been admitted before: nothing is decided
-// then. If what was admitted is a hold that has expired, it has to be given back
+// then. If what was admitted is a reservation that has expired, it has to be given back
 // first. Of two at once under one idempotency key, the second waits for the first to
 // commit and fails with unique_violation. All of it is undone; asked again, it finds
 // what the first admitted.
 //
-// Index: the primary key; pglimit_hold_idempotency. Locks the key's row until the
+// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
 // transaction ends.
-// Denied: as in LeakyBucketTake; no hold is made.
+// Denied: as in LeakyBucketTake; no reservation is made.
 func (q *Queries) LeakyBucketReserve(ctx context.Context, db DBTX, arg LeakyBucketReserveParams) (LeakyBucketReserveRow, error) {
 	row := db.QueryRow(ctx, leakyBucketReserve,
 		arg.NowUs,
@@ -372,7 +372,7 @@ func (q *Queries) LeakyBucketReserve(ctx context.Context, db DBTX, arg LeakyBuck
 		arg.Capacity,
 		arg.Leak,
 		arg.TickUs,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.BlockForUs,
 		arg.Count,
 		arg.IdempotencyKey,
@@ -396,14 +396,14 @@ func (q *Queries) LeakyBucketReserve(ctx context.Context, db DBTX, arg LeakyBuck
 
 const leakyBucketReset = `-- name: LeakyBucketReset :execrows
 WITH freed AS (
-    UPDATE pglimit_hold AS h SET units = 0
-    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'leaky_bucket' AND h.state = 'held'
+    UPDATE pglimit_reservation AS h SET units = 0
+    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'leaky_bucket' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_leaky_bucket AS t
 USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
-WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS reservations) AS c
+WHERE c.reservations >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
 type LeakyBucketResetParams struct {
@@ -412,12 +412,12 @@ type LeakyBucketResetParams struct {
 	Key    string
 }
 
-// LeakyBucketReset forgets the key: what it holds and its block. Open holds stay,
+// LeakyBucketReset forgets the key: what it holds and its block. Open reservations stay,
 // but nothing of them is counted any more that they could give back. Those that it
 // cannot see, because they were made while it waited for the key's row, are for
-// HoldsFree.
+// ReservationsFree.
 //
-// Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
+// Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if there is one, until the transaction ends.
 func (q *Queries) LeakyBucketReset(ctx context.Context, db DBTX, arg LeakyBucketResetParams) (int64, error) {
 	result, err := db.Exec(ctx, leakyBucketReset, arg.Commit, arg.Policy, arg.Key)
@@ -433,12 +433,12 @@ WITH c AS MATERIALIZED (
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
              CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), hold AS MATERIALIZED (
+), reservation AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
            h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
-           (h.state = 'held' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
+           (h.state = 'open' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
-    FROM c JOIN pglimit_hold AS h ON h.id = $6::text AND h.state <> 'spent'
+    FROM c JOIN pglimit_reservation AS h ON h.id = $6::text AND h.state <> 'spent'
                 AND (h.forget_at_us > c.now_us OR $5::text = 'expired')
     FOR UPDATE OF h
 ), counted AS (
@@ -446,7 +446,7 @@ INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak, h.tick_us, h.now_us,
        h.now_us, -h.counted_at_us, h.now_us
-FROM hold AS h
+FROM reservation AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
@@ -474,11 +474,11 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
-UPDATE pglimit_hold AS h SET
+UPDATE pglimit_reservation AS h SET
     state = $5::text,
     idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
-FROM hold AS b LEFT JOIN counted AS t ON true
+FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
@@ -486,7 +486,7 @@ SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
        coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
        coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.leaked_at_us, r.leaked_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
-FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_bucket AS r ON r.policy = h.policy AND r.key = h.key
+FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_bucket AS r ON r.policy = h.policy AND r.key = h.key
 `
 
 type LeakyBucketSettleParams struct {
@@ -522,22 +522,22 @@ type LeakyBucketSettleRow struct {
 	WindowUs       int64
 }
 
-// LeakyBucketSettle ends a hold: units is what is to stay counted of it (0 to cancel
-// it, or when it expired), state what it becomes. The hold comes first and then the
+// LeakyBucketSettle ends a reservation: units is what is to stay counted of it (0 to cancel
+// it, or when it expired), state what it becomes. The reservation comes first and then the
 // key's row, so no two of these wait for each other. It changes something only
-// where the hold is open (for 'expired' only once it has), or has expired and is
-// settled late; changes reports whether it does. units_before is what was counted until now. A hold
+// where the reservation is open (for 'expired' only once it has), or has expired and is
+// settled late; changes reports whether it does. units_before is what was counted until now. A reservation
 // that is cancelled or expires gives its idempotency key up.
 //
 // How the key stands comes from its row after the change, or, where that was left
 // alone, as the statement finds it: updated_at_us is as of when.
 //
-// What has leaked of a hold since it was made is not there to be given back: with
+// What has leaked of a reservation since it was made is not there to be given back: with
 // n units counted, at most n less the rate times its age. What was spent beyond the
-// hold is added, even where there is no room.
+// reservation is added, even where there is no room.
 //
-// Index: the primary keys. Locks the hold and the key's row until the transaction
-// ends. No row comes back for a hold that is not known.
+// Index: the primary keys. Locks the reservation and the key's row until the transaction
+// ends. No row comes back for a reservation that is not known.
 func (q *Queries) LeakyBucketSettle(ctx context.Context, db DBTX, arg LeakyBucketSettleParams) (LeakyBucketSettleRow, error) {
 	row := db.QueryRow(ctx, leakyBucketSettle,
 		arg.NowUs,
@@ -574,59 +574,12 @@ func (q *Queries) LeakyBucketSettle(ctx context.Context, db DBTX, arg LeakyBucke
 	return i, err
 }
 
-const leakyBucketStatement = `-- name: LeakyBucketStatement :one
-SELECT s.now_us, s.level, s.leaked_at_us, s.updated_at_us, s.blocked_until_us, o.holds, o.held
-FROM (
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = $2::text AND t.key = $3::text
-) AS s,
-LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
-         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'held' AND h.algorithm = 'leaky_bucket') AS o
-`
-
-type LeakyBucketStatementParams struct {
-	NowUs  *int64
-	Policy string
-	Key    string
-}
-
-type LeakyBucketStatementRow struct {
-	NowUs          int64
-	Level          float64
-	LeakedAtUs     int64
-	UpdatedAtUs    int64
-	BlockedUntilUs int64
-	Holds          int64
-	Held           float64
-}
-
-// LeakyBucketStatement is LeakyBucketGet, and adds up the key's open holds at that same
-// moment: how many there are, and what is counted for them.
-//
-// Index: the primary key, pglimit_hold_open. Locks nothing.
-func (q *Queries) LeakyBucketStatement(ctx context.Context, db DBTX, arg LeakyBucketStatementParams) (LeakyBucketStatementRow, error) {
-	row := db.QueryRow(ctx, leakyBucketStatement, arg.NowUs, arg.Policy, arg.Key)
-	var i LeakyBucketStatementRow
-	err := row.Scan(
-		&i.NowUs,
-		&i.Level,
-		&i.LeakedAtUs,
-		&i.UpdatedAtUs,
-		&i.BlockedUntilUs,
-		&i.Holds,
-		&i.Held,
-	)
-	return i, err
-}
-
 const leakyBucketSweep = `-- name: LeakyBucketSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
                 ELSE t.leaked_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak) + CASE WHEN t.level > ceil(t.level / t.leak) * t.leak THEN 1 ELSE 0 END::float8)
                     * t.tick_us::float8)::bigint END, t.updated_at_us, t.blocked_until_us) AS empty_at_us,
-           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'leaky_bucket') AS held
+           EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'leaky_bucket') AS reserved
     FROM pglimit_leaky_bucket AS t
     WHERE t.expires_at_us <= $1::bigint
     ORDER BY t.expires_at_us
@@ -634,12 +587,12 @@ WITH due AS MATERIALIZED (
     FOR UPDATE OF t SKIP LOCKED
 ), deleted AS (
     DELETE FROM pglimit_leaky_bucket AS t USING due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.held
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.reserved
     RETURNING 1
 ), kept AS (
     UPDATE pglimit_leaky_bucket AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
     FROM due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.held)
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.reserved)
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept
@@ -657,7 +610,7 @@ type LeakyBucketSweepRow struct {
 
 // LeakyBucketSweep looks at up to max_rows rows that are due at cutoff_us, the
 // longest due first. It deletes those that hold nothing, by their own columns, and
-// have no open hold; deleted counts them. The others are due again when they are
+// have no open reservation; deleted counts them. The others are due again when they are
 // empty, and in an hour at the soonest; kept counts them.
 //
 // A row that another transaction holds is passed over. What a row holds is read as it
@@ -665,7 +618,7 @@ type LeakyBucketSweepRow struct {
 // UPDATE finds would be to ask the one from before the lock.
 //
 // Index: expires_at_us, then the primary key; for what is deleted
-// pglimit_hold_open. Locks the rows that it changes.
+// pglimit_reservation_open. Locks the rows that it changes.
 func (q *Queries) LeakyBucketSweep(ctx context.Context, db DBTX, arg LeakyBucketSweepParams) (LeakyBucketSweepRow, error) {
 	row := db.QueryRow(ctx, leakyBucketSweep, arg.CutoffUs, arg.MaxRows)
 	var i LeakyBucketSweepRow
@@ -676,7 +629,7 @@ func (q *Queries) LeakyBucketSweep(ctx context.Context, db DBTX, arg LeakyBucket
 const leakyBucketTake = `-- name: LeakyBucketTake :one
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
@@ -685,7 +638,7 @@ FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) *
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::float8 AS leak,
              $9::bigint AS tick_us,
-             $10::bigint AS hold_us, $11::bigint AS block_for_us,
+             $10::bigint AS lifetime_us, $11::bigint AS block_for_us,
              LEAST($12::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
@@ -718,7 +671,7 @@ type LeakyBucketTakeParams struct {
 	Capacity    float64
 	Leak        float64
 	TickUs      int64
-	HoldUs      int64
+	LifetimeUs  int64
 	BlockForUs  int64
 	Count       float64
 }
@@ -762,7 +715,7 @@ func (q *Queries) LeakyBucketTake(ctx context.Context, db DBTX, arg LeakyBucketT
 		arg.Capacity,
 		arg.Leak,
 		arg.TickUs,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.BlockForUs,
 		arg.Count,
 	)
@@ -786,15 +739,15 @@ WITH c AS MATERIALIZED (
 )
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.tick_us, r.hold_us, r.block_for_us,
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.tick_us, r.lifetime_us, r.block_for_us,
              LEAST(r.count, floor(r.capacity / r.cost)) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
                       pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::float8[]) AS leak,
                       pg_catalog.unnest($7::bigint[]) AS tick_us,
-                      pg_catalog.unnest($8::bigint[]) AS hold_us, pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($8::bigint[]) AS lifetime_us, pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
@@ -826,7 +779,7 @@ type LeakyBucketTakeManyParams struct {
 	Capacities  []float64
 	Leaks       []float64
 	TicksUs     []int64
-	HoldsUs     []int64
+	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
 	Commit      string
@@ -851,7 +804,7 @@ type LeakyBucketTakeManyRow struct {
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in LeakyBucketTake. A row that stays locked for longer than
-// lock_timeout fails the statement: LeakyBucketHeld lists such rows.
+// lock_timeout fails the statement: LeakyBucketLocked lists such rows.
 func (q *Queries) LeakyBucketTakeMany(ctx context.Context, db DBTX, arg LeakyBucketTakeManyParams) ([]LeakyBucketTakeManyRow, error) {
 	rows, err := db.Query(ctx, leakyBucketTakeMany,
 		arg.Policies,
@@ -861,7 +814,7 @@ func (q *Queries) LeakyBucketTakeMany(ctx context.Context, db DBTX, arg LeakyBuc
 		arg.Capacities,
 		arg.Leaks,
 		arg.TicksUs,
-		arg.HoldsUs,
+		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,
 		arg.Commit,
@@ -997,6 +950,53 @@ func (q *Queries) LeakyBucketUndo(ctx context.Context, db DBTX, arg LeakyBucketU
 		&i.LeakedAtUs,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const leakyBucketUsage = `-- name: LeakyBucketUsage :one
+SELECT s.now_us, s.level, s.leaked_at_us, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
+FROM (
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = $2::text AND t.key = $3::text
+) AS s,
+LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'open' AND h.algorithm = 'leaky_bucket') AS o
+`
+
+type LeakyBucketUsageParams struct {
+	NowUs  *int64
+	Policy string
+	Key    string
+}
+
+type LeakyBucketUsageRow struct {
+	NowUs          int64
+	Level          float64
+	LeakedAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Reservations   int64
+	Reserved       float64
+}
+
+// LeakyBucketUsage is LeakyBucketGet, and adds up the key's open reservations at that same
+// moment: how many there are, and what is counted for them.
+//
+// Index: the primary key, pglimit_reservation_open. Locks nothing.
+func (q *Queries) LeakyBucketUsage(ctx context.Context, db DBTX, arg LeakyBucketUsageParams) (LeakyBucketUsageRow, error) {
+	row := db.QueryRow(ctx, leakyBucketUsage, arg.NowUs, arg.Policy, arg.Key)
+	var i LeakyBucketUsageRow
+	err := row.Scan(
+		&i.NowUs,
+		&i.Level,
+		&i.LeakedAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Reservations,
+		&i.Reserved,
 	)
 	return i, err
 }

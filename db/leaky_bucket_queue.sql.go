@@ -44,16 +44,16 @@ func (q *Queries) LeakyBucketQueueBlock(ctx context.Context, db DBTX, arg LeakyB
 	return err
 }
 
-const leakyBucketQueueFill = `-- name: LeakyBucketQueueFill :one
+const leakyBucketQueueCharge = `-- name: LeakyBucketQueueCharge :one
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, a.now_us, 0, a.now_us + a.hold_us
+SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
              $5::float8 AS capacity,
              $6::float8 AS leak,
-             $7::bigint AS hold_us,
+             $7::bigint AS lifetime_us,
              LEAST($8::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
@@ -66,18 +66,18 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 `
 
-type LeakyBucketQueueFillParams struct {
-	Policy   string
-	Key      string
-	NowUs    *int64
-	Commit   string
-	Capacity float64
-	Leak     float64
-	HoldUs   int64
-	Units    float64
+type LeakyBucketQueueChargeParams struct {
+	Policy     string
+	Key        string
+	NowUs      *int64
+	Commit     string
+	Capacity   float64
+	Leak       float64
+	LifetimeUs int64
+	Units      float64
 }
 
-type LeakyBucketQueueFillRow struct {
+type LeakyBucketQueueChargeRow struct {
 	Granted        float64
 	Level          float64
 	Ticket         int64
@@ -85,23 +85,23 @@ type LeakyBucketQueueFillRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketQueueFill records units that were spent whatever the limit says. What is
-// there is drained and clamped at zero first, then filled up to the capacity at
+// LeakyBucketQueueCharge records units that were spent whatever the limit says. What is
+// there is drained and clamped at zero first, then charged up to the capacity at
 // most; granted is what went in. Blocks neither stop it nor start.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-func (q *Queries) LeakyBucketQueueFill(ctx context.Context, db DBTX, arg LeakyBucketQueueFillParams) (LeakyBucketQueueFillRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueFill,
+func (q *Queries) LeakyBucketQueueCharge(ctx context.Context, db DBTX, arg LeakyBucketQueueChargeParams) (LeakyBucketQueueChargeRow, error) {
+	row := db.QueryRow(ctx, leakyBucketQueueCharge,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
 		arg.Commit,
 		arg.Capacity,
 		arg.Leak,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.Units,
 	)
-	var i LeakyBucketQueueFillRow
+	var i LeakyBucketQueueChargeRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,
@@ -148,53 +148,6 @@ func (q *Queries) LeakyBucketQueueGet(ctx context.Context, db DBTX, arg LeakyBuc
 	return i, err
 }
 
-const leakyBucketQueueHeld = `-- name: LeakyBucketQueueHeld :many
-WITH asked AS MATERIALIZED (
-    SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
-    FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
-), free AS MATERIALIZED (
-    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket_queue AS t ON t.policy = a.policy AND t.key = a.key
-    FOR UPDATE OF t SKIP LOCKED
-)
-SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket_queue AS t ON t.policy = a.policy AND t.key = a.key
-WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
-`
-
-type LeakyBucketQueueHeldParams struct {
-	Policies []string
-	Keys     []string
-}
-
-type LeakyBucketQueueHeldRow struct {
-	Policy string
-	Key    string
-}
-
-// LeakyBucketQueueHeld lists the keys whose rows another transaction has locked at this
-// moment.
-//
-// Index: the primary key. Locks the rows that are free, and waits for no lock and
-// no disk: its locks end with the statement.
-func (q *Queries) LeakyBucketQueueHeld(ctx context.Context, db DBTX, arg LeakyBucketQueueHeldParams) ([]LeakyBucketQueueHeldRow, error) {
-	rows, err := db.Query(ctx, leakyBucketQueueHeld, arg.Policies, arg.Keys)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []LeakyBucketQueueHeldRow
-	for rows.Next() {
-		var i LeakyBucketQueueHeldRow
-		if err := rows.Scan(&i.Policy, &i.Key); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const leakyBucketQueueLeave = `-- name: LeakyBucketQueueLeave :execrows
 UPDATE pglimit_leaky_bucket_queue AS t SET
     level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - $1::float8),
@@ -233,11 +186,58 @@ func (q *Queries) LeakyBucketQueueLeave(ctx context.Context, db DBTX, arg LeakyB
 	return result.RowsAffected(), nil
 }
 
+const leakyBucketQueueLocked = `-- name: LeakyBucketQueueLocked :many
+WITH asked AS MATERIALIZED (
+    SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
+    FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
+), free AS MATERIALIZED (
+    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket_queue AS t ON t.policy = a.policy AND t.key = a.key
+    FOR UPDATE OF t SKIP LOCKED
+)
+SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket_queue AS t ON t.policy = a.policy AND t.key = a.key
+WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
+`
+
+type LeakyBucketQueueLockedParams struct {
+	Policies []string
+	Keys     []string
+}
+
+type LeakyBucketQueueLockedRow struct {
+	Policy string
+	Key    string
+}
+
+// LeakyBucketQueueLocked lists the keys whose rows another transaction has locked at this
+// moment.
+//
+// Index: the primary key. Locks the rows that are free, and waits for no lock and
+// no disk: its locks end with the statement.
+func (q *Queries) LeakyBucketQueueLocked(ctx context.Context, db DBTX, arg LeakyBucketQueueLockedParams) ([]LeakyBucketQueueLockedRow, error) {
+	rows, err := db.Query(ctx, leakyBucketQueueLocked, arg.Policies, arg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LeakyBucketQueueLockedRow
+	for rows.Next() {
+		var i LeakyBucketQueueLockedRow
+		if err := rows.Scan(&i.Policy, &i.Key); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const leakyBucketQueueReserve = `-- name: LeakyBucketQueueReserve :one
 WITH taken AS (
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
@@ -245,9 +245,9 @@ FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) *
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::float8 AS leak,
-             $9::bigint AS hold_us, $10::bigint AS block_for_us,
+             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
              LEAST($11::float8, floor($12::float8 / $6::float8)) AS granted) AS a
-WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $13::text
                     AND h.algorithm = 'leaky_bucket_queue' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -268,8 +268,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
             AND $12::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
-), held AS (
-INSERT INTO pglimit_hold
+), reservation AS (
+INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT $14::text, $15::text, 'leaky_bucket_queue', $4::text, $5::text, $13::text,
@@ -291,7 +291,7 @@ type LeakyBucketQueueReserveParams struct {
 	Cost           float64
 	Capacity       float64
 	Leak           float64
-	HoldUs         int64
+	LifetimeUs     int64
 	BlockForUs     int64
 	Count          float64
 	Room           float64
@@ -313,18 +313,18 @@ type LeakyBucketQueueReserveRow struct {
 }
 
 // LeakyBucketQueueReserve is LeakyBucketQueueTake for one ask that, if it is granted, is noted in
-// pglimit_hold as well: as a hold, to be settled by its id (state 'held'), or only
+// pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
 // to be remembered under its idempotency key (state 'spent').
 //
 // No row comes back where that key has been admitted before: nothing is decided
-// then. If what was admitted is a hold that has expired, it has to be given back
+// then. If what was admitted is a reservation that has expired, it has to be given back
 // first. Of two at once under one idempotency key, the second waits for the first to
 // commit and fails with unique_violation. All of it is undone; asked again, it finds
 // what the first admitted.
 //
-// Index: the primary key; pglimit_hold_idempotency. Locks the key's row until the
+// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
 // transaction ends.
-// Denied: as in LeakyBucketQueueTake; no hold is made.
+// Denied: as in LeakyBucketQueueTake; no reservation is made.
 func (q *Queries) LeakyBucketQueueReserve(ctx context.Context, db DBTX, arg LeakyBucketQueueReserveParams) (LeakyBucketQueueReserveRow, error) {
 	row := db.QueryRow(ctx, leakyBucketQueueReserve,
 		arg.NowUs,
@@ -335,7 +335,7 @@ func (q *Queries) LeakyBucketQueueReserve(ctx context.Context, db DBTX, arg Leak
 		arg.Cost,
 		arg.Capacity,
 		arg.Leak,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.BlockForUs,
 		arg.Count,
 		arg.Room,
@@ -360,14 +360,14 @@ func (q *Queries) LeakyBucketQueueReserve(ctx context.Context, db DBTX, arg Leak
 
 const leakyBucketQueueReset = `-- name: LeakyBucketQueueReset :execrows
 WITH freed AS (
-    UPDATE pglimit_hold AS h SET units = 0
-    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'held'
+    UPDATE pglimit_reservation AS h SET units = 0
+    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_leaky_bucket_queue AS t
 USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
-WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS reservations) AS c
+WHERE c.reservations >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
 type LeakyBucketQueueResetParams struct {
@@ -376,12 +376,12 @@ type LeakyBucketQueueResetParams struct {
 	Key    string
 }
 
-// LeakyBucketQueueReset forgets the key: what it holds and its block. Open holds stay,
+// LeakyBucketQueueReset forgets the key: what it holds and its block. Open reservations stay,
 // but nothing of them is counted any more that they could give back. Those that it
 // cannot see, because they were made while it waited for the key's row, are for
-// HoldsFree.
+// ReservationsFree.
 //
-// Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
+// Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if there is one, until the transaction ends.
 func (q *Queries) LeakyBucketQueueReset(ctx context.Context, db DBTX, arg LeakyBucketQueueResetParams) (int64, error) {
 	result, err := db.Exec(ctx, leakyBucketQueueReset, arg.Commit, arg.Policy, arg.Key)
@@ -391,57 +391,12 @@ func (q *Queries) LeakyBucketQueueReset(ctx context.Context, db DBTX, arg LeakyB
 	return result.RowsAffected(), nil
 }
 
-const leakyBucketQueueStatement = `-- name: LeakyBucketQueueStatement :one
-SELECT s.now_us, s.level, s.updated_at_us, s.blocked_until_us, o.holds, o.held
-FROM (
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = $2::text AND t.key = $3::text
-) AS s,
-LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
-         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'held' AND h.algorithm = 'leaky_bucket_queue') AS o
-`
-
-type LeakyBucketQueueStatementParams struct {
-	NowUs  *int64
-	Policy string
-	Key    string
-}
-
-type LeakyBucketQueueStatementRow struct {
-	NowUs          int64
-	Level          float64
-	UpdatedAtUs    int64
-	BlockedUntilUs int64
-	Holds          int64
-	Held           float64
-}
-
-// LeakyBucketQueueStatement is LeakyBucketQueueGet, and adds up the key's open holds at that same
-// moment: how many there are, and what is counted for them.
-//
-// Index: the primary key, pglimit_hold_open. Locks nothing.
-func (q *Queries) LeakyBucketQueueStatement(ctx context.Context, db DBTX, arg LeakyBucketQueueStatementParams) (LeakyBucketQueueStatementRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueStatement, arg.NowUs, arg.Policy, arg.Key)
-	var i LeakyBucketQueueStatementRow
-	err := row.Scan(
-		&i.NowUs,
-		&i.Level,
-		&i.UpdatedAtUs,
-		&i.BlockedUntilUs,
-		&i.Holds,
-		&i.Held,
-	)
-	return i, err
-}
-
 const leakyBucketQueueSweep = `-- name: LeakyBucketQueueSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
                 ELSE t.updated_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak)
                         + CASE WHEN t.level > ceil(t.level / t.leak) * t.leak THEN 1 ELSE 0 END::float8))::bigint END, t.updated_at_us, t.blocked_until_us) AS empty_at_us,
-           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'leaky_bucket_queue') AS held
+           EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'leaky_bucket_queue') AS reserved
     FROM pglimit_leaky_bucket_queue AS t
     WHERE t.expires_at_us <= $1::bigint
     ORDER BY t.expires_at_us
@@ -449,12 +404,12 @@ WITH due AS MATERIALIZED (
     FOR UPDATE OF t SKIP LOCKED
 ), deleted AS (
     DELETE FROM pglimit_leaky_bucket_queue AS t USING due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.held
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.reserved
     RETURNING 1
 ), kept AS (
     UPDATE pglimit_leaky_bucket_queue AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
     FROM due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.held)
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.reserved)
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept
@@ -472,7 +427,7 @@ type LeakyBucketQueueSweepRow struct {
 
 // LeakyBucketQueueSweep looks at up to max_rows rows that are due at cutoff_us, the
 // longest due first. It deletes those that hold nothing, by their own columns, and
-// have no open hold; deleted counts them. The others are due again when they are
+// have no open reservation; deleted counts them. The others are due again when they are
 // empty, and in an hour at the soonest; kept counts them.
 //
 // A row that another transaction holds is passed over. What a row holds is read as it
@@ -480,7 +435,7 @@ type LeakyBucketQueueSweepRow struct {
 // UPDATE finds would be to ask the one from before the lock.
 //
 // Index: expires_at_us, then the primary key; for what is deleted
-// pglimit_hold_open. Locks the rows that it changes.
+// pglimit_reservation_open. Locks the rows that it changes.
 func (q *Queries) LeakyBucketQueueSweep(ctx context.Context, db DBTX, arg LeakyBucketQueueSweepParams) (LeakyBucketQueueSweepRow, error) {
 	row := db.QueryRow(ctx, leakyBucketQueueSweep, arg.CutoffUs, arg.MaxRows)
 	var i LeakyBucketQueueSweepRow
@@ -491,7 +446,7 @@ func (q *Queries) LeakyBucketQueueSweep(ctx context.Context, db DBTX, arg LeakyB
 const leakyBucketQueueTake = `-- name: LeakyBucketQueueTake :one
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
@@ -499,7 +454,7 @@ FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) *
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::float8 AS leak,
-             $9::bigint AS hold_us, $10::bigint AS block_for_us,
+             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
              LEAST($11::float8, floor($12::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
@@ -530,7 +485,7 @@ type LeakyBucketQueueTakeParams struct {
 	Cost        float64
 	Capacity    float64
 	Leak        float64
-	HoldUs      int64
+	LifetimeUs  int64
 	BlockForUs  int64
 	Count       float64
 	Room        float64
@@ -576,7 +531,7 @@ func (q *Queries) LeakyBucketQueueTake(ctx context.Context, db DBTX, arg LeakyBu
 		arg.Cost,
 		arg.Capacity,
 		arg.Leak,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.BlockForUs,
 		arg.Count,
 		arg.Room,
@@ -601,14 +556,14 @@ WITH c AS MATERIALIZED (
 )
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.hold_us, r.block_for_us,
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.lifetime_us, r.block_for_us,
              LEAST(r.count, floor(r.capacity / r.cost)) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
                       pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::float8[]) AS leak,
-                      pg_catalog.unnest($7::bigint[]) AS hold_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($7::bigint[]) AS lifetime_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
@@ -637,7 +592,7 @@ type LeakyBucketQueueTakeManyParams struct {
 	Counts      []float64
 	Capacities  []float64
 	Leaks       []float64
-	HoldsUs     []int64
+	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
 	Commit      string
@@ -662,7 +617,7 @@ type LeakyBucketQueueTakeManyRow struct {
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in LeakyBucketQueueTake. A row that stays locked for longer than
-// lock_timeout fails the statement: LeakyBucketQueueHeld lists such rows.
+// lock_timeout fails the statement: LeakyBucketQueueLocked lists such rows.
 func (q *Queries) LeakyBucketQueueTakeMany(ctx context.Context, db DBTX, arg LeakyBucketQueueTakeManyParams) ([]LeakyBucketQueueTakeManyRow, error) {
 	rows, err := db.Query(ctx, leakyBucketQueueTakeMany,
 		arg.Policies,
@@ -671,7 +626,7 @@ func (q *Queries) LeakyBucketQueueTakeMany(ctx context.Context, db DBTX, arg Lea
 		arg.Counts,
 		arg.Capacities,
 		arg.Leaks,
-		arg.HoldsUs,
+		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,
 		arg.Commit,
@@ -731,4 +686,49 @@ func (q *Queries) LeakyBucketQueueUnblock(ctx context.Context, db DBTX, arg Leak
 		arg.Commit,
 	)
 	return err
+}
+
+const leakyBucketQueueUsage = `-- name: LeakyBucketQueueUsage :one
+SELECT s.now_us, s.level, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
+FROM (
+SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = $2::text AND t.key = $3::text
+) AS s,
+LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'open' AND h.algorithm = 'leaky_bucket_queue') AS o
+`
+
+type LeakyBucketQueueUsageParams struct {
+	NowUs  *int64
+	Policy string
+	Key    string
+}
+
+type LeakyBucketQueueUsageRow struct {
+	NowUs          int64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Reservations   int64
+	Reserved       float64
+}
+
+// LeakyBucketQueueUsage is LeakyBucketQueueGet, and adds up the key's open reservations at that same
+// moment: how many there are, and what is counted for them.
+//
+// Index: the primary key, pglimit_reservation_open. Locks nothing.
+func (q *Queries) LeakyBucketQueueUsage(ctx context.Context, db DBTX, arg LeakyBucketQueueUsageParams) (LeakyBucketQueueUsageRow, error) {
+	row := db.QueryRow(ctx, leakyBucketQueueUsage, arg.NowUs, arg.Policy, arg.Key)
+	var i LeakyBucketQueueUsageRow
+	err := row.Scan(
+		&i.NowUs,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Reservations,
+		&i.Reserved,
+	)
+	return i, err
 }

@@ -50,29 +50,6 @@ type PglimitGcraNow struct {
 	EmptyAt              interface{}
 }
 
-type PglimitHold struct {
-	Reserved       float64
-	Units          float64
-	Level          float64
-	LimitUnits     float64
-	Burst          float64
-	Capacity       float64
-	Leak           float64
-	TickUs         int64
-	PeriodUs       int64
-	EndsAtUs       int64
-	CountedAtUs    int64
-	CreatedAtUs    int64
-	ExpiresAtUs    int64
-	ForgetAtUs     int64
-	State          string
-	Algorithm      string
-	ID             string
-	Policy         string
-	Key            string
-	IdempotencyKey *string
-}
-
 type PglimitLeakyBucket struct {
 	Level          float64
 	Capacity       float64
@@ -125,6 +102,29 @@ type PglimitLease struct {
 	ExpiresAtUs int64
 	Name        string
 	Holder      string
+}
+
+type PglimitReservation struct {
+	Reserved       float64
+	Units          float64
+	Level          float64
+	LimitUnits     float64
+	Burst          float64
+	Capacity       float64
+	Leak           float64
+	TickUs         int64
+	PeriodUs       int64
+	EndsAtUs       int64
+	CountedAtUs    int64
+	CreatedAtUs    int64
+	ExpiresAtUs    int64
+	ForgetAtUs     int64
+	State          string
+	Algorithm      string
+	ID             string
+	Policy         string
+	Key            string
+	IdempotencyKey *string
 }
 
 type PglimitSlidingWindowCounter struct {

@@ -44,17 +44,17 @@ func (q *Queries) SlidingWindowCounterBlock(ctx context.Context, db DBTX, arg Sl
 	return err
 }
 
-const slidingWindowCounterFill = `-- name: SlidingWindowCounterFill :one
+const slidingWindowCounterCharge = `-- name: SlidingWindowCounterCharge :one
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, 0, a.now_us + a.hold_us
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, 0, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
              $5::float8 AS capacity,
              $6::bigint AS period_us,
-             $7::bigint AS hold_us,
+             $7::bigint AS lifetime_us,
              LEAST($8::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -91,18 +91,18 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
-type SlidingWindowCounterFillParams struct {
-	Policy   string
-	Key      string
-	NowUs    *int64
-	Commit   string
-	Capacity float64
-	PeriodUs int64
-	HoldUs   int64
-	Units    float64
+type SlidingWindowCounterChargeParams struct {
+	Policy     string
+	Key        string
+	NowUs      *int64
+	Commit     string
+	Capacity   float64
+	PeriodUs   int64
+	LifetimeUs int64
+	Units      float64
 }
 
-type SlidingWindowCounterFillRow struct {
+type SlidingWindowCounterChargeRow struct {
 	Granted        float64
 	Current        float64
 	Previous       float64
@@ -112,23 +112,23 @@ type SlidingWindowCounterFillRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowCounterFill records units that were spent whatever the limit says. What is
-// there is drained and clamped at zero first, then filled up to the capacity at
+// SlidingWindowCounterCharge records units that were spent whatever the limit says. What is
+// there is drained and clamped at zero first, then charged up to the capacity at
 // most; granted is what went in. Blocks neither stop it nor start.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-func (q *Queries) SlidingWindowCounterFill(ctx context.Context, db DBTX, arg SlidingWindowCounterFillParams) (SlidingWindowCounterFillRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterFill,
+func (q *Queries) SlidingWindowCounterCharge(ctx context.Context, db DBTX, arg SlidingWindowCounterChargeParams) (SlidingWindowCounterChargeRow, error) {
+	row := db.QueryRow(ctx, slidingWindowCounterCharge,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
 		arg.Commit,
 		arg.Capacity,
 		arg.PeriodUs,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.Units,
 	)
-	var i SlidingWindowCounterFillRow
+	var i SlidingWindowCounterChargeRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Current,
@@ -184,7 +184,7 @@ func (q *Queries) SlidingWindowCounterGet(ctx context.Context, db DBTX, arg Slid
 	return i, err
 }
 
-const slidingWindowCounterHeld = `-- name: SlidingWindowCounterHeld :many
+const slidingWindowCounterLocked = `-- name: SlidingWindowCounterLocked :many
 WITH asked AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -196,30 +196,30 @@ SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_counter AS t 
 WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
 `
 
-type SlidingWindowCounterHeldParams struct {
+type SlidingWindowCounterLockedParams struct {
 	Policies []string
 	Keys     []string
 }
 
-type SlidingWindowCounterHeldRow struct {
+type SlidingWindowCounterLockedRow struct {
 	Policy string
 	Key    string
 }
 
-// SlidingWindowCounterHeld lists the keys whose rows another transaction has locked at this
+// SlidingWindowCounterLocked lists the keys whose rows another transaction has locked at this
 // moment.
 //
 // Index: the primary key. Locks the rows that are free, and waits for no lock and
 // no disk: its locks end with the statement.
-func (q *Queries) SlidingWindowCounterHeld(ctx context.Context, db DBTX, arg SlidingWindowCounterHeldParams) ([]SlidingWindowCounterHeldRow, error) {
-	rows, err := db.Query(ctx, slidingWindowCounterHeld, arg.Policies, arg.Keys)
+func (q *Queries) SlidingWindowCounterLocked(ctx context.Context, db DBTX, arg SlidingWindowCounterLockedParams) ([]SlidingWindowCounterLockedRow, error) {
+	rows, err := db.Query(ctx, slidingWindowCounterLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []SlidingWindowCounterHeldRow
+	var items []SlidingWindowCounterLockedRow
 	for rows.Next() {
-		var i SlidingWindowCounterHeldRow
+		var i SlidingWindowCounterLockedRow
 		if err := rows.Scan(&i.Policy, &i.Key); err != nil {
 			return nil, err
 		}
@@ -308,7 +308,7 @@ WITH taken AS (
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
@@ -316,9 +316,9 @@ FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) *
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::bigint AS period_us,
-             $9::bigint AS hold_us, $10::bigint AS block_for_us,
+             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
              LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
-WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $12::text
                     AND h.algorithm = 'sliding_window_counter' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -363,8 +363,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
-), held AS (
-INSERT INTO pglimit_hold
+), reservation AS (
+INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT $13::text, $14::text, 'sliding_window_counter', $4::text, $5::text, $12::text,
@@ -386,7 +386,7 @@ type SlidingWindowCounterReserveParams struct {
 	Cost           float64
 	Capacity       float64
 	PeriodUs       int64
-	HoldUs         int64
+	LifetimeUs     int64
 	BlockForUs     int64
 	Count          float64
 	IdempotencyKey *string
@@ -409,18 +409,18 @@ type SlidingWindowCounterReserveRow struct {
 }
 
 // SlidingWindowCounterReserve is SlidingWindowCounterTake for one ask that, if it is granted, is noted in
-// pglimit_hold as well: as a hold, to be settled by its id (state 'held'), or only
+// pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
 // to be remembered under its idempotency key (state 'spent').
 //
 // No row comes back where that key has been admitted before: nothing is decided
-// then. If what was admitted is a hold that has expired, it has to be given back
+// then. If what was admitted is a reservation that has expired, it has to be given back
 // first. Of two at once under one idempotency key, the second waits for the first to
 // commit and fails with unique_violation. All of it is undone; asked again, it finds
 // what the first admitted.
 //
-// Index: the primary key; pglimit_hold_idempotency. Locks the key's row until the
+// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
 // transaction ends.
-// Denied: as in SlidingWindowCounterTake; no hold is made.
+// Denied: as in SlidingWindowCounterTake; no reservation is made.
 func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg SlidingWindowCounterReserveParams) (SlidingWindowCounterReserveRow, error) {
 	row := db.QueryRow(ctx, slidingWindowCounterReserve,
 		arg.NowUs,
@@ -431,7 +431,7 @@ func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg 
 		arg.Cost,
 		arg.Capacity,
 		arg.PeriodUs,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.BlockForUs,
 		arg.Count,
 		arg.IdempotencyKey,
@@ -457,14 +457,14 @@ func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg 
 
 const slidingWindowCounterReset = `-- name: SlidingWindowCounterReset :execrows
 WITH freed AS (
-    UPDATE pglimit_hold AS h SET units = 0
-    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'held'
+    UPDATE pglimit_reservation AS h SET units = 0
+    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_sliding_window_counter AS t
 USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
-WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS reservations) AS c
+WHERE c.reservations >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
 type SlidingWindowCounterResetParams struct {
@@ -473,12 +473,12 @@ type SlidingWindowCounterResetParams struct {
 	Key    string
 }
 
-// SlidingWindowCounterReset forgets the key: what it holds and its block. Open holds stay,
+// SlidingWindowCounterReset forgets the key: what it holds and its block. Open reservations stay,
 // but nothing of them is counted any more that they could give back. Those that it
 // cannot see, because they were made while it waited for the key's row, are for
-// HoldsFree.
+// ReservationsFree.
 //
-// Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
+// Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if there is one, until the transaction ends.
 func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg SlidingWindowCounterResetParams) (int64, error) {
 	result, err := db.Exec(ctx, slidingWindowCounterReset, arg.Commit, arg.Policy, arg.Key)
@@ -494,12 +494,12 @@ WITH c AS MATERIALIZED (
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
              CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), hold AS MATERIALIZED (
+), reservation AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
            h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
-           (h.state = 'held' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
+           (h.state = 'open' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
-    FROM c JOIN pglimit_hold AS h ON h.id = $6::text AND h.state <> 'spent'
+    FROM c JOIN pglimit_reservation AS h ON h.id = $6::text AND h.state <> 'spent'
                 AND (h.forget_at_us > c.now_us OR $5::text = 'expired')
     FOR UPDATE OF h
 ), counted AS (
@@ -507,7 +507,7 @@ INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
        (h.now_us / h.period_us + 1) * h.period_us, h.now_us, -h.ends_at_us, h.now_us
-FROM hold AS h
+FROM reservation AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
@@ -542,11 +542,11 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
-UPDATE pglimit_hold AS h SET
+UPDATE pglimit_reservation AS h SET
     state = $5::text,
     idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
-FROM hold AS b LEFT JOIN counted AS t ON true
+FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
@@ -555,7 +555,7 @@ SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
        coalesce(t.current, r.current, 0)::float8 AS level, coalesce(t.previous, r.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us,
            coalesce(t.period_us, r.period_us, 1)::bigint AS window_us
-FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = h.policy AND r.key = h.key
+FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = h.policy AND r.key = h.key
 `
 
 type SlidingWindowCounterSettleParams struct {
@@ -591,22 +591,22 @@ type SlidingWindowCounterSettleRow struct {
 	WindowUs       int64
 }
 
-// SlidingWindowCounterSettle ends a hold: units is what is to stay counted of it (0 to cancel
-// it, or when it expired), state what it becomes. The hold comes first and then the
+// SlidingWindowCounterSettle ends a reservation: units is what is to stay counted of it (0 to cancel
+// it, or when it expired), state what it becomes. The reservation comes first and then the
 // key's row, so no two of these wait for each other. It changes something only
-// where the hold is open (for 'expired' only once it has), or has expired and is
-// settled late; changes reports whether it does. units_before is what was counted until now. A hold
+// where the reservation is open (for 'expired' only once it has), or has expired and is
+// settled late; changes reports whether it does. units_before is what was counted until now. A reservation
 // that is cancelled or expires gives its idempotency key up.
 //
 // How the key stands comes from its row after the change, or, where that was left
 // alone, as the statement finds it: updated_at_us is as of when.
 //
-// What goes back is taken from the window that the hold was counted in, if that is
-// the current one or, of the same period, the one before. What was spent beyond the hold counts as of
+// What goes back is taken from the window that the reservation was counted in, if that is
+// the current one or, of the same period, the one before. What was spent beyond the reservation counts as of
 // now, even where there is no room.
 //
-// Index: the primary keys. Locks the hold and the key's row until the transaction
-// ends. No row comes back for a hold that is not known.
+// Index: the primary keys. Locks the reservation and the key's row until the transaction
+// ends. No row comes back for a reservation that is not known.
 func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg SlidingWindowCounterSettleParams) (SlidingWindowCounterSettleRow, error) {
 	row := db.QueryRow(ctx, slidingWindowCounterSettle,
 		arg.NowUs,
@@ -643,63 +643,11 @@ func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg S
 	return i, err
 }
 
-const slidingWindowCounterStatement = `-- name: SlidingWindowCounterStatement :one
-SELECT s.now_us, s.current, s.previous, s.period_us, s.ends_at_us, s.updated_at_us, s.blocked_until_us, o.holds, o.held
-FROM (
-SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-       coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = $2::text AND t.key = $3::text
-) AS s,
-LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
-         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'held' AND h.algorithm = 'sliding_window_counter') AS o
-`
-
-type SlidingWindowCounterStatementParams struct {
-	NowUs  *int64
-	Policy string
-	Key    string
-}
-
-type SlidingWindowCounterStatementRow struct {
-	NowUs          int64
-	Current        float64
-	Previous       float64
-	PeriodUs       int64
-	EndsAtUs       int64
-	UpdatedAtUs    int64
-	BlockedUntilUs int64
-	Holds          int64
-	Held           float64
-}
-
-// SlidingWindowCounterStatement is SlidingWindowCounterGet, and adds up the key's open holds at that same
-// moment: how many there are, and what is counted for them.
-//
-// Index: the primary key, pglimit_hold_open. Locks nothing.
-func (q *Queries) SlidingWindowCounterStatement(ctx context.Context, db DBTX, arg SlidingWindowCounterStatementParams) (SlidingWindowCounterStatementRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterStatement, arg.NowUs, arg.Policy, arg.Key)
-	var i SlidingWindowCounterStatementRow
-	err := row.Scan(
-		&i.NowUs,
-		&i.Current,
-		&i.Previous,
-		&i.PeriodUs,
-		&i.EndsAtUs,
-		&i.UpdatedAtUs,
-		&i.BlockedUntilUs,
-		&i.Holds,
-		&i.Held,
-	)
-	return i, err
-}
-
 const slidingWindowCounterSweep = `-- name: SlidingWindowCounterSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.current > 0::float8 THEN t.ends_at_us + t.period_us WHEN t.previous > 0::float8 THEN t.ends_at_us ELSE 0 END, t.updated_at_us,
             t.blocked_until_us) AS empty_at_us,
-           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'sliding_window_counter') AS held
+           EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'sliding_window_counter') AS reserved
     FROM pglimit_sliding_window_counter AS t
     WHERE t.expires_at_us <= $1::bigint
     ORDER BY t.expires_at_us
@@ -707,12 +655,12 @@ WITH due AS MATERIALIZED (
     FOR UPDATE OF t SKIP LOCKED
 ), deleted AS (
     DELETE FROM pglimit_sliding_window_counter AS t USING due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.held
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.reserved
     RETURNING 1
 ), kept AS (
     UPDATE pglimit_sliding_window_counter AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
     FROM due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.held)
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.reserved)
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept
@@ -730,7 +678,7 @@ type SlidingWindowCounterSweepRow struct {
 
 // SlidingWindowCounterSweep looks at up to max_rows rows that are due at cutoff_us, the
 // longest due first. It deletes those that hold nothing, by their own columns, and
-// have no open hold; deleted counts them. The others are due again when they are
+// have no open reservation; deleted counts them. The others are due again when they are
 // empty, and in an hour at the soonest; kept counts them.
 //
 // A row that another transaction holds is passed over. What a row holds is read as it
@@ -738,7 +686,7 @@ type SlidingWindowCounterSweepRow struct {
 // UPDATE finds would be to ask the one from before the lock.
 //
 // Index: expires_at_us, then the primary key; for what is deleted
-// pglimit_hold_open. Locks the rows that it changes.
+// pglimit_reservation_open. Locks the rows that it changes.
 func (q *Queries) SlidingWindowCounterSweep(ctx context.Context, db DBTX, arg SlidingWindowCounterSweepParams) (SlidingWindowCounterSweepRow, error) {
 	row := db.QueryRow(ctx, slidingWindowCounterSweep, arg.CutoffUs, arg.MaxRows)
 	var i SlidingWindowCounterSweepRow
@@ -750,7 +698,7 @@ const slidingWindowCounterTake = `-- name: SlidingWindowCounterTake :one
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
@@ -758,7 +706,7 @@ FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) *
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::bigint AS period_us,
-             $9::bigint AS hold_us, $10::bigint AS block_for_us,
+             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
              LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -813,7 +761,7 @@ type SlidingWindowCounterTakeParams struct {
 	Cost        float64
 	Capacity    float64
 	PeriodUs    int64
-	HoldUs      int64
+	LifetimeUs  int64
 	BlockForUs  int64
 	Count       float64
 }
@@ -856,7 +804,7 @@ func (q *Queries) SlidingWindowCounterTake(ctx context.Context, db DBTX, arg Sli
 		arg.Cost,
 		arg.Capacity,
 		arg.PeriodUs,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.BlockForUs,
 		arg.Count,
 	)
@@ -883,14 +831,14 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.hold_us, r.block_for_us,
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.lifetime_us, r.block_for_us,
              LEAST(r.count, floor(r.capacity / r.cost)) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
                       pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::bigint[]) AS period_us,
-                      pg_catalog.unnest($7::bigint[]) AS hold_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($7::bigint[]) AS lifetime_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -943,7 +891,7 @@ type SlidingWindowCounterTakeManyParams struct {
 	Counts      []float64
 	Capacities  []float64
 	PeriodsUs   []int64
-	HoldsUs     []int64
+	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
 	Commit      string
@@ -970,7 +918,7 @@ type SlidingWindowCounterTakeManyRow struct {
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in SlidingWindowCounterTake. A row that stays locked for longer than
-// lock_timeout fails the statement: SlidingWindowCounterHeld lists such rows.
+// lock_timeout fails the statement: SlidingWindowCounterLocked lists such rows.
 func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg SlidingWindowCounterTakeManyParams) ([]SlidingWindowCounterTakeManyRow, error) {
 	rows, err := db.Query(ctx, slidingWindowCounterTakeMany,
 		arg.Policies,
@@ -979,7 +927,7 @@ func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg
 		arg.Counts,
 		arg.Capacities,
 		arg.PeriodsUs,
-		arg.HoldsUs,
+		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,
 		arg.Commit,
@@ -1123,6 +1071,58 @@ func (q *Queries) SlidingWindowCounterUndo(ctx context.Context, db DBTX, arg Sli
 		&i.EndsAtUs,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const slidingWindowCounterUsage = `-- name: SlidingWindowCounterUsage :one
+SELECT s.now_us, s.current, s.previous, s.period_us, s.ends_at_us, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
+FROM (
+SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+       coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = $2::text AND t.key = $3::text
+) AS s,
+LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'open' AND h.algorithm = 'sliding_window_counter') AS o
+`
+
+type SlidingWindowCounterUsageParams struct {
+	NowUs  *int64
+	Policy string
+	Key    string
+}
+
+type SlidingWindowCounterUsageRow struct {
+	NowUs          int64
+	Current        float64
+	Previous       float64
+	PeriodUs       int64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Reservations   int64
+	Reserved       float64
+}
+
+// SlidingWindowCounterUsage is SlidingWindowCounterGet, and adds up the key's open reservations at that same
+// moment: how many there are, and what is counted for them.
+//
+// Index: the primary key, pglimit_reservation_open. Locks nothing.
+func (q *Queries) SlidingWindowCounterUsage(ctx context.Context, db DBTX, arg SlidingWindowCounterUsageParams) (SlidingWindowCounterUsageRow, error) {
+	row := db.QueryRow(ctx, slidingWindowCounterUsage, arg.NowUs, arg.Policy, arg.Key)
+	var i SlidingWindowCounterUsageRow
+	err := row.Scan(
+		&i.NowUs,
+		&i.Current,
+		&i.Previous,
+		&i.PeriodUs,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Reservations,
+		&i.Reserved,
 	)
 	return i, err
 }

@@ -44,17 +44,17 @@ func (q *Queries) SlidingWindowLogBlock(ctx context.Context, db DBTX, arg Slidin
 	return err
 }
 
-const slidingWindowLogFill = `-- name: SlidingWindowLogFill :one
+const slidingWindowLogCharge = `-- name: SlidingWindowLogCharge :one
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, ARRAY[a.now_us], ARRAY[0::float8],
-       0, a.granted, a.capacity, a.period_us, a.period_us, a.now_us, 0, a.now_us + a.hold_us
+       0, a.granted, a.capacity, a.period_us, a.period_us, a.now_us, 0, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
              $5::float8 AS capacity,
              $6::bigint AS period_us,
-             $7::bigint AS hold_us,
+             $7::bigint AS lifetime_us,
              LEAST($8::float8, $5::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -109,18 +109,18 @@ RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.wi
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 `
 
-type SlidingWindowLogFillParams struct {
-	Policy   string
-	Key      string
-	NowUs    *int64
-	Commit   string
-	Capacity float64
-	PeriodUs int64
-	HoldUs   int64
-	Units    float64
+type SlidingWindowLogChargeParams struct {
+	Policy     string
+	Key        string
+	NowUs      *int64
+	Commit     string
+	Capacity   float64
+	PeriodUs   int64
+	LifetimeUs int64
+	Units      float64
 }
 
-type SlidingWindowLogFillRow struct {
+type SlidingWindowLogChargeRow struct {
 	Granted        float64
 	Level          float64
 	NewestAtUs     int64
@@ -128,23 +128,23 @@ type SlidingWindowLogFillRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowLogFill records units that were spent whatever the limit says. What is
-// there is drained and clamped at zero first, then filled up to the capacity at
+// SlidingWindowLogCharge records units that were spent whatever the limit says. What is
+// there is drained and clamped at zero first, then charged up to the capacity at
 // most; granted is what went in. Blocks neither stop it nor start.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-func (q *Queries) SlidingWindowLogFill(ctx context.Context, db DBTX, arg SlidingWindowLogFillParams) (SlidingWindowLogFillRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogFill,
+func (q *Queries) SlidingWindowLogCharge(ctx context.Context, db DBTX, arg SlidingWindowLogChargeParams) (SlidingWindowLogChargeRow, error) {
+	row := db.QueryRow(ctx, slidingWindowLogCharge,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
 		arg.Commit,
 		arg.Capacity,
 		arg.PeriodUs,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.Units,
 	)
-	var i SlidingWindowLogFillRow
+	var i SlidingWindowLogChargeRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,
@@ -222,7 +222,7 @@ func (q *Queries) SlidingWindowLogGet(ctx context.Context, db DBTX, arg SlidingW
 	return i, err
 }
 
-const slidingWindowLogHeld = `-- name: SlidingWindowLogHeld :many
+const slidingWindowLogLocked = `-- name: SlidingWindowLogLocked :many
 WITH asked AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -234,30 +234,30 @@ SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_log AS t ON t
 WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
 `
 
-type SlidingWindowLogHeldParams struct {
+type SlidingWindowLogLockedParams struct {
 	Policies []string
 	Keys     []string
 }
 
-type SlidingWindowLogHeldRow struct {
+type SlidingWindowLogLockedRow struct {
 	Policy string
 	Key    string
 }
 
-// SlidingWindowLogHeld lists the keys whose rows another transaction has locked at this
+// SlidingWindowLogLocked lists the keys whose rows another transaction has locked at this
 // moment.
 //
 // Index: the primary key. Locks the rows that are free, and waits for no lock and
 // no disk: its locks end with the statement.
-func (q *Queries) SlidingWindowLogHeld(ctx context.Context, db DBTX, arg SlidingWindowLogHeldParams) ([]SlidingWindowLogHeldRow, error) {
-	rows, err := db.Query(ctx, slidingWindowLogHeld, arg.Policies, arg.Keys)
+func (q *Queries) SlidingWindowLogLocked(ctx context.Context, db DBTX, arg SlidingWindowLogLockedParams) ([]SlidingWindowLogLockedRow, error) {
+	rows, err := db.Query(ctx, slidingWindowLogLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []SlidingWindowLogHeldRow
+	var items []SlidingWindowLogLockedRow
 	for rows.Next() {
-		var i SlidingWindowLogHeldRow
+		var i SlidingWindowLogLockedRow
 		if err := rows.Scan(&i.Policy, &i.Key); err != nil {
 			return nil, err
 		}
@@ -360,7 +360,7 @@ INSERT INTO pglimit_sliding_window_log AS t
 SELECT a.policy, a.key, a.cost, a.granted,
        CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
        CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
-       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
@@ -368,9 +368,9 @@ FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) *
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::bigint AS period_us,
-             $9::bigint AS hold_us, $10::bigint AS block_for_us,
+             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
              LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
-WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $12::text
                     AND h.algorithm = 'sliding_window_log' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -436,8 +436,8 @@ RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.wi
                            - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted))
                            + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us
-), held AS (
-INSERT INTO pglimit_hold
+), reservation AS (
+INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT $14::text, $15::text, 'sliding_window_log', $4::text, $5::text, $12::text,
@@ -459,7 +459,7 @@ type SlidingWindowLogReserveParams struct {
 	Cost           float64
 	Capacity       float64
 	PeriodUs       int64
-	HoldUs         int64
+	LifetimeUs     int64
 	BlockForUs     int64
 	Count          float64
 	IdempotencyKey *string
@@ -482,18 +482,18 @@ type SlidingWindowLogReserveRow struct {
 }
 
 // SlidingWindowLogReserve is SlidingWindowLogTake for one ask that, if it is granted, is noted in
-// pglimit_hold as well: as a hold, to be settled by its id (state 'held'), or only
+// pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
 // to be remembered under its idempotency key (state 'spent').
 //
 // No row comes back where that key has been admitted before: nothing is decided
-// then. If what was admitted is a hold that has expired, it has to be given back
+// then. If what was admitted is a reservation that has expired, it has to be given back
 // first. Of two at once under one idempotency key, the second waits for the first to
 // commit and fails with unique_violation. All of it is undone; asked again, it finds
 // what the first admitted.
 //
-// Index: the primary key; pglimit_hold_idempotency. Locks the key's row until the
+// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
 // transaction ends.
-// Denied: as in SlidingWindowLogTake; no hold is made.
+// Denied: as in SlidingWindowLogTake; no reservation is made.
 func (q *Queries) SlidingWindowLogReserve(ctx context.Context, db DBTX, arg SlidingWindowLogReserveParams) (SlidingWindowLogReserveRow, error) {
 	row := db.QueryRow(ctx, slidingWindowLogReserve,
 		arg.NowUs,
@@ -504,7 +504,7 @@ func (q *Queries) SlidingWindowLogReserve(ctx context.Context, db DBTX, arg Slid
 		arg.Cost,
 		arg.Capacity,
 		arg.PeriodUs,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.BlockForUs,
 		arg.Count,
 		arg.IdempotencyKey,
@@ -530,14 +530,14 @@ func (q *Queries) SlidingWindowLogReserve(ctx context.Context, db DBTX, arg Slid
 
 const slidingWindowLogReset = `-- name: SlidingWindowLogReset :execrows
 WITH freed AS (
-    UPDATE pglimit_hold AS h SET units = 0
-    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'sliding_window_log' AND h.state = 'held'
+    UPDATE pglimit_reservation AS h SET units = 0
+    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_sliding_window_log AS t
 USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
-WHERE c.holds >= 0 AND t.policy = $2::text AND t.key = $3::text
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS reservations) AS c
+WHERE c.reservations >= 0 AND t.policy = $2::text AND t.key = $3::text
 `
 
 type SlidingWindowLogResetParams struct {
@@ -546,12 +546,12 @@ type SlidingWindowLogResetParams struct {
 	Key    string
 }
 
-// SlidingWindowLogReset forgets the key: what it holds and its block. Open holds stay,
+// SlidingWindowLogReset forgets the key: what it holds and its block. Open reservations stay,
 // but nothing of them is counted any more that they could give back. Those that it
 // cannot see, because they were made while it waited for the key's row, are for
-// HoldsFree.
+// ReservationsFree.
 //
-// Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
+// Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if there is one, until the transaction ends.
 func (q *Queries) SlidingWindowLogReset(ctx context.Context, db DBTX, arg SlidingWindowLogResetParams) (int64, error) {
 	result, err := db.Exec(ctx, slidingWindowLogReset, arg.Commit, arg.Policy, arg.Key)
@@ -567,12 +567,12 @@ WITH c AS MATERIALIZED (
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
              CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), hold AS MATERIALIZED (
+), reservation AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
            h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
-           (h.state = 'held' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
+           (h.state = 'open' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
-    FROM c JOIN pglimit_hold AS h ON h.id = $6::text AND h.state <> 'spent'
+    FROM c JOIN pglimit_reservation AS h ON h.id = $6::text AND h.state <> 'spent'
                 AND (h.forget_at_us > c.now_us OR $5::text = 'expired')
     FOR UPDATE OF h
 ), counted AS (
@@ -582,7 +582,7 @@ SELECT h.policy, h.key, h.units, h.actual,
        CASE WHEN h.actual > h.units THEN ARRAY[h.now_us] ELSE '{}' END,
        CASE WHEN h.actual > h.units THEN ARRAY[0::float8] ELSE '{}' END,
        0, GREATEST(0, h.actual - h.units), h.capacity, h.period_us, h.period_us, h.now_us, -h.counted_at_us, h.now_us
-FROM hold AS h
+FROM reservation AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
@@ -676,11 +676,11 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
-UPDATE pglimit_hold AS h SET
+UPDATE pglimit_reservation AS h SET
     state = $5::text,
     idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
-FROM hold AS b LEFT JOIN counted AS t ON true
+FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
@@ -690,7 +690,7 @@ SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        coalesce(t.level, r.total - GREATEST(r.base, coalesce(r.totals[pg_catalog.width_bucket(GREATEST(r.updated_at_us, h.now_us) - r.keep_us, r.entries) + 1], r.total)),
                0)::float8 AS level, 0::float8 AS previous,
        coalesce(t.newest_at_us, r.entries[pg_catalog.cardinality(r.entries)], 0)::bigint AS at_us, 0::bigint AS window_us
-FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = h.policy AND r.key = h.key
+FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = h.policy AND r.key = h.key
 `
 
 type SlidingWindowLogSettleParams struct {
@@ -726,22 +726,22 @@ type SlidingWindowLogSettleRow struct {
 	WindowUs       int64
 }
 
-// SlidingWindowLogSettle ends a hold: units is what is to stay counted of it (0 to cancel
-// it, or when it expired), state what it becomes. The hold comes first and then the
+// SlidingWindowLogSettle ends a reservation: units is what is to stay counted of it (0 to cancel
+// it, or when it expired), state what it becomes. The reservation comes first and then the
 // key's row, so no two of these wait for each other. It changes something only
-// where the hold is open (for 'expired' only once it has), or has expired and is
-// settled late; changes reports whether it does. units_before is what was counted until now. A hold
+// where the reservation is open (for 'expired' only once it has), or has expired and is
+// settled late; changes reports whether it does. units_before is what was counted until now. A reservation
 // that is cancelled or expires gives its idempotency key up.
 //
 // How the key stands comes from its row after the change, or, where that was left
 // alone, as the statement finds it: updated_at_us is as of when.
 //
-// What goes back is taken from the entry that the hold made, if that has not left
-// the window. What was spent beyond the hold is an entry as of now, even where
+// What goes back is taken from the entry that the reservation made, if that has not left
+// the window. What was spent beyond the reservation is an entry as of now, even where
 // there is no room.
 //
-// Index: the primary keys. Locks the hold and the key's row until the transaction
-// ends. No row comes back for a hold that is not known.
+// Index: the primary keys. Locks the reservation and the key's row until the transaction
+// ends. No row comes back for a reservation that is not known.
 func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg SlidingWindowLogSettleParams) (SlidingWindowLogSettleRow, error) {
 	row := db.QueryRow(ctx, slidingWindowLogSettle,
 		arg.NowUs,
@@ -778,85 +778,10 @@ func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg Slidi
 	return i, err
 }
 
-const slidingWindowLogStatement = `-- name: SlidingWindowLogStatement :one
-SELECT s.now_us, s.level, s.newest_at_us, s.frees_at_us, s.updated_at_us, s.blocked_until_us, o.holds, o.held
-FROM (
-SELECT c.us AS now_us,
-       coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total))),
-               0)::float8 AS level,
-       coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN $2::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
-                                   - 1e-15::float8 * (t.total + $2::float8), t.totals) + 1], t.total)) >= $3::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8),
-                           t.totals)] WHEN $2::float8 - (t.total
-                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
-                                   - 1e-15::float8 * (t.total + $2::float8), t.totals) + 2], t.total)) >= $3::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8),
-                           t.totals) + 1] WHEN $2::float8 - (t.total
-                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
-                                   - 1e-15::float8 * (t.total + $2::float8), t.totals) + 3], t.total)) >= $3::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8),
-                           t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
-                           + 1e-15::float8 * (t.total + $2::float8), t.totals)] END, 0)::bigint AS frees_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = $5::text AND t.key = $6::text
-) AS s,
-LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
-         WHERE h.policy = $5::text AND h.key = $6::text AND h.state = 'held' AND h.algorithm = 'sliding_window_log') AS o
-`
-
-type SlidingWindowLogStatementParams struct {
-	PeriodUs int64
-	Capacity float64
-	Unit     float64
-	NowUs    *int64
-	Policy   string
-	Key      string
-}
-
-type SlidingWindowLogStatementRow struct {
-	NowUs          int64
-	Level          float64
-	NewestAtUs     int64
-	FreesAtUs      int64
-	UpdatedAtUs    int64
-	BlockedUntilUs int64
-	Holds          int64
-	Held           float64
-}
-
-// SlidingWindowLogStatement is SlidingWindowLogGet, and adds up the key's open holds at that same
-// moment: how many there are, and what is counted for them.
-//
-// Index: the primary key, pglimit_hold_open. Locks nothing.
-func (q *Queries) SlidingWindowLogStatement(ctx context.Context, db DBTX, arg SlidingWindowLogStatementParams) (SlidingWindowLogStatementRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogStatement,
-		arg.PeriodUs,
-		arg.Capacity,
-		arg.Unit,
-		arg.NowUs,
-		arg.Policy,
-		arg.Key,
-	)
-	var i SlidingWindowLogStatementRow
-	err := row.Scan(
-		&i.NowUs,
-		&i.Level,
-		&i.NewestAtUs,
-		&i.FreesAtUs,
-		&i.UpdatedAtUs,
-		&i.BlockedUntilUs,
-		&i.Holds,
-		&i.Held,
-	)
-	return i, err
-}
-
 const slidingWindowLogSweep = `-- name: SlidingWindowLogSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(coalesce(t.entries[pg_catalog.cardinality(t.entries)] + t.keep_us, 0), t.updated_at_us, t.blocked_until_us) AS empty_at_us,
-           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'sliding_window_log') AS held
+           EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'sliding_window_log') AS reserved
     FROM pglimit_sliding_window_log AS t
     WHERE t.expires_at_us <= $1::bigint
     ORDER BY t.expires_at_us
@@ -864,12 +789,12 @@ WITH due AS MATERIALIZED (
     FOR UPDATE OF t SKIP LOCKED
 ), deleted AS (
     DELETE FROM pglimit_sliding_window_log AS t USING due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.held
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.reserved
     RETURNING 1
 ), kept AS (
     UPDATE pglimit_sliding_window_log AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
     FROM due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.held)
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > $1::bigint OR d.reserved)
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept
@@ -887,7 +812,7 @@ type SlidingWindowLogSweepRow struct {
 
 // SlidingWindowLogSweep looks at up to max_rows rows that are due at cutoff_us, the
 // longest due first. It deletes those that hold nothing, by their own columns, and
-// have no open hold; deleted counts them. The others are due again when they are
+// have no open reservation; deleted counts them. The others are due again when they are
 // empty, and in an hour at the soonest; kept counts them.
 //
 // A row that another transaction holds is passed over. What a row holds is read as it
@@ -895,7 +820,7 @@ type SlidingWindowLogSweepRow struct {
 // UPDATE finds would be to ask the one from before the lock.
 //
 // Index: expires_at_us, then the primary key; for what is deleted
-// pglimit_hold_open. Locks the rows that it changes.
+// pglimit_reservation_open. Locks the rows that it changes.
 func (q *Queries) SlidingWindowLogSweep(ctx context.Context, db DBTX, arg SlidingWindowLogSweepParams) (SlidingWindowLogSweepRow, error) {
 	row := db.QueryRow(ctx, slidingWindowLogSweep, arg.CutoffUs, arg.MaxRows)
 	var i SlidingWindowLogSweepRow
@@ -909,7 +834,7 @@ INSERT INTO pglimit_sliding_window_log AS t
 SELECT a.policy, a.key, a.cost, a.granted,
        CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
        CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
-       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
@@ -917,7 +842,7 @@ FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) *
              $4::text AS policy, $5::text AS key,
              $6::float8 AS cost, $7::float8 AS capacity,
              $8::bigint AS period_us,
-             $9::bigint AS hold_us, $10::bigint AS block_for_us,
+             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
              LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -993,7 +918,7 @@ type SlidingWindowLogTakeParams struct {
 	Cost        float64
 	Capacity    float64
 	PeriodUs    int64
-	HoldUs      int64
+	LifetimeUs  int64
 	BlockForUs  int64
 	Count       float64
 	Unit        float64
@@ -1041,7 +966,7 @@ func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg Sliding
 		arg.Cost,
 		arg.Capacity,
 		arg.PeriodUs,
-		arg.HoldUs,
+		arg.LifetimeUs,
 		arg.BlockForUs,
 		arg.Count,
 		arg.Unit,
@@ -1070,14 +995,14 @@ INSERT INTO pglimit_sliding_window_log AS t
 SELECT a.policy, a.key, a.cost, a.granted,
        CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
        CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
-       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
-FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.hold_us, r.block_for_us,
+       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.lifetime_us, r.block_for_us,
              LEAST(r.count, floor(r.capacity / r.cost)) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
                       pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::bigint[]) AS period_us,
-                      pg_catalog.unnest($7::bigint[]) AS hold_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($7::bigint[]) AS lifetime_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -1139,7 +1064,7 @@ type SlidingWindowLogTakeManyParams struct {
 	Counts      []float64
 	Capacities  []float64
 	PeriodsUs   []int64
-	HoldsUs     []int64
+	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
 	Commit      string
@@ -1165,7 +1090,7 @@ type SlidingWindowLogTakeManyRow struct {
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in SlidingWindowLogTake. A row that stays locked for longer than
-// lock_timeout fails the statement: SlidingWindowLogHeld lists such rows.
+// lock_timeout fails the statement: SlidingWindowLogLocked lists such rows.
 func (q *Queries) SlidingWindowLogTakeMany(ctx context.Context, db DBTX, arg SlidingWindowLogTakeManyParams) ([]SlidingWindowLogTakeManyRow, error) {
 	rows, err := db.Query(ctx, slidingWindowLogTakeMany,
 		arg.Policies,
@@ -1174,7 +1099,7 @@ func (q *Queries) SlidingWindowLogTakeMany(ctx context.Context, db DBTX, arg Sli
 		arg.Counts,
 		arg.Capacities,
 		arg.PeriodsUs,
-		arg.HoldsUs,
+		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,
 		arg.Commit,
@@ -1360,6 +1285,81 @@ func (q *Queries) SlidingWindowLogUndo(ctx context.Context, db DBTX, arg Sliding
 		&i.NewestAtUs,
 		&i.UpdatedAtUs,
 		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const slidingWindowLogUsage = `-- name: SlidingWindowLogUsage :one
+SELECT s.now_us, s.level, s.newest_at_us, s.frees_at_us, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
+FROM (
+SELECT c.us AS now_us,
+       coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total))),
+               0)::float8 AS level,
+       coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       coalesce(CASE WHEN $2::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
+                                   - 1e-15::float8 * (t.total + $2::float8), t.totals) + 1], t.total)) >= $3::float8
+                   THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8),
+                           t.totals)] WHEN $2::float8 - (t.total
+                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
+                                   - 1e-15::float8 * (t.total + $2::float8), t.totals) + 2], t.total)) >= $3::float8
+                   THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8),
+                           t.totals) + 1] WHEN $2::float8 - (t.total
+                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
+                                   - 1e-15::float8 * (t.total + $2::float8), t.totals) + 3], t.total)) >= $3::float8
+                   THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8),
+                           t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
+                           + 1e-15::float8 * (t.total + $2::float8), t.totals)] END, 0)::bigint AS frees_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = $5::text AND t.key = $6::text
+) AS s,
+LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+         WHERE h.policy = $5::text AND h.key = $6::text AND h.state = 'open' AND h.algorithm = 'sliding_window_log') AS o
+`
+
+type SlidingWindowLogUsageParams struct {
+	PeriodUs int64
+	Capacity float64
+	Unit     float64
+	NowUs    *int64
+	Policy   string
+	Key      string
+}
+
+type SlidingWindowLogUsageRow struct {
+	NowUs          int64
+	Level          float64
+	NewestAtUs     int64
+	FreesAtUs      int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Reservations   int64
+	Reserved       float64
+}
+
+// SlidingWindowLogUsage is SlidingWindowLogGet, and adds up the key's open reservations at that same
+// moment: how many there are, and what is counted for them.
+//
+// Index: the primary key, pglimit_reservation_open. Locks nothing.
+func (q *Queries) SlidingWindowLogUsage(ctx context.Context, db DBTX, arg SlidingWindowLogUsageParams) (SlidingWindowLogUsageRow, error) {
+	row := db.QueryRow(ctx, slidingWindowLogUsage,
+		arg.PeriodUs,
+		arg.Capacity,
+		arg.Unit,
+		arg.NowUs,
+		arg.Policy,
+		arg.Key,
+	)
+	var i SlidingWindowLogUsageRow
+	err := row.Scan(
+		&i.NowUs,
+		&i.Level,
+		&i.NewestAtUs,
+		&i.FreesAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Reservations,
+		&i.Reserved,
 	)
 	return i, err
 }

@@ -38,7 +38,7 @@ func BenchmarkNew(b *testing.B) {
 		if _, err := l.Allow(ctx, c.p, "192.0.2.1"); err != nil {
 			b.Fatal(err)
 		}
-		one, two := c.p.Ask("192.0.2.1", 1), other.Ask("all", 1)
+		one, two := c.p.Request("192.0.2.1", 1), other.Request("all", 1)
 		key := Address{}.Key
 		each := Each(key, c.p)
 		for _, run := range []struct {
@@ -47,7 +47,7 @@ func BenchmarkNew(b *testing.B) {
 		}{
 			{"one ask/decision", func(l *limiter.Limiter) { _, _ = l.Do(ctx, one) }},
 			{"one ask/middleware", serve(New(l, each)(next))},
-			{"one ask/XRateLimit", serve(New(l, each, XRateLimit())(next))},
+			{"one ask/XRateLimit", serve(New(l, each, WithXRateLimit())(next))},
 			{"two asks/decision", func(l *limiter.Limiter) { _, _ = l.AllowAll(ctx, one, two) }},
 			{"two asks/middleware", serve(New(l, Each(key, c.p, other))(next))},
 			{"refund/decision", func(l *limiter.Limiter) {
@@ -55,7 +55,7 @@ func BenchmarkNew(b *testing.B) {
 					_, _ = l.Refund(ctx, one.Policy, one.Key, one.Cost)
 				}
 			}},
-			{"refund/middleware", serve(New(l, each, RefundIf(func(int) bool { return true }))(next))},
+			{"refund/middleware", serve(New(l, each, WithRefundIf(func(int) bool { return true }))(next))},
 		} {
 			b.Run(fmt.Sprintf("%s/%s", c.name, run.name), func(b *testing.B) {
 				b.ReportAllocs()

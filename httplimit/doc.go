@@ -9,13 +9,13 @@
 // A function tells what each request asks for, so that plans, costs and layers need
 // nothing else:
 //
-//	asks := func(r *http.Request) ([]limiter.Ask, error) {
+//	requests := func(r *http.Request) ([]limiter.Request, error) {
 //		u := userOf(r) // whom authentication has found
 //		cost := 1.0
 //		if r.URL.Path == "/export" {
 //			cost = 20
 //		}
-//		return []limiter.Ask{plans[u.Plan].Ask(u.Name, cost), everybody.Ask("all", 1)}, nil
+//		return []limiter.Request{plans[u.Plan].Request(u.Name, cost), everybody.Request("all", 1)}, nil
 //	}
 //
 // All of a request's asks are granted or none is. Clients are told where they stand

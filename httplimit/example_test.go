@@ -66,7 +66,7 @@ func ExampleNew() {
 		"paid": {Name: "user", Algorithm: limiter.TokenBucket, Limit: 600, Period: time.Minute},
 	}
 	everybody := limiter.Policy{Name: "all", Algorithm: limiter.SlidingWindowCounter, Limit: 100_000, Period: time.Hour}
-	limit := httplimit.New(memory(), func(r *http.Request) ([]limiter.Ask, error) {
+	limit := httplimit.New(memory(), func(r *http.Request) ([]limiter.Request, error) {
 		user, plan := r.Header.Get("User"), r.Header.Get("Plan") // put there by what authenticates
 		if user == "" {
 			return nil, httplimit.ErrNoKey
@@ -75,7 +75,7 @@ func ExampleNew() {
 		if r.URL.Path == "/export" {
 			cost = 20
 		}
-		return []limiter.Ask{plans[plan].Ask(user, cost), everybody.Ask("all", cost)}, nil
+		return []limiter.Request{plans[plan].Request(user, cost), everybody.Request("all", cost)}, nil
 	})
 	for _, plan := range []string{"free", "paid"} {
 		r := httptest.NewRequest("GET", "/export", nil)
@@ -96,9 +96,9 @@ func ExampleNew() {
 
 func ExampleEach() {
 	perHour := limiter.Policy{Name: "hour", Algorithm: limiter.SlidingWindowCounter, Limit: 1000, Period: time.Hour}
-	asks, err := httplimit.Each(httplimit.Address{}.Key, perClient, perHour)(request())
-	for _, ask := range asks {
-		fmt.Println(ask.Policy.Name, ask.Key, ask.Cost)
+	requests, err := httplimit.Each(httplimit.Address{}.Key, perClient, perHour)(request())
+	for _, request := range requests {
+		fmt.Println(request.Policy.Name, request.Key, request.Cost)
 	}
 	fmt.Println(err)
 	// Output:
@@ -158,10 +158,10 @@ func ExampleJoin() {
 	// Output: alice:192.0.2.1 <nil>
 }
 
-func ExampleNoKey() {
-	asks := httplimit.Each(httplimit.Header("X-Api-Key"), perClient)
-	show(httplimit.New(memory(), asks)(hello), request())
-	show(httplimit.New(memory(), asks, httplimit.NoKey(httplimit.Pass))(hello), request())
+func ExampleWithNoKey() {
+	requests := httplimit.Each(httplimit.Header("X-Api-Key"), perClient)
+	show(httplimit.New(memory(), requests)(hello), request())
+	show(httplimit.New(memory(), requests, httplimit.WithNoKey(httplimit.Pass))(hello), request())
 	// Output:
 	// 403
 	// {"type":"about:blank","title":"Forbidden","status":403,"detail":"The request does not tell whom to count it for."}
@@ -169,9 +169,9 @@ func ExampleNoKey() {
 	// hello
 }
 
-func ExampleXRateLimit() {
-	asks := httplimit.Each(httplimit.Address{}.Key, perClient)
-	show(httplimit.New(memory(), asks, httplimit.XRateLimit())(hello), request())
+func ExampleWithXRateLimit() {
+	requests := httplimit.Each(httplimit.Address{}.Key, perClient)
+	show(httplimit.New(memory(), requests, httplimit.WithXRateLimit())(hello), request())
 	// Output:
 	// 200
 	// RateLimit-Policy: "client";q=6;w=60;pglimit-burst=1
@@ -182,16 +182,16 @@ func ExampleXRateLimit() {
 	// hello
 }
 
-func ExampleOnDeny() {
-	asks := func(r *http.Request) ([]limiter.Ask, error) {
-		return []limiter.Ask{perClient.Ask("alice", 2)}, nil // more than ever fits
+func ExampleWithOnDeny() {
+	requests := func(r *http.Request) ([]limiter.Request, error) {
+		return []limiter.Request{perClient.Request("alice", 2)}, nil // more than ever fits
 	}
-	h := httplimit.New(memory(), asks, httplimit.OnDeny(func(w http.ResponseWriter, r *http.Request, asks []limiter.Ask, all limiter.Results) {
+	h := httplimit.New(memory(), requests, httplimit.WithOnDeny(func(w http.ResponseWriter, r *http.Request, requests []limiter.Request, all limiter.Results) {
 		if r.Header.Get("Accept") == "application/problem+json" {
-			httplimit.Deny(w, asks, all)
+			httplimit.Deny(w, requests, all)
 			return
 		}
-		http.Error(w, "too much of "+asks[all.Binding].Policy.Name, http.StatusTooManyRequests)
+		http.Error(w, "too much of "+requests[all.DeniedBy].Policy.Name, http.StatusTooManyRequests)
 	}))(hello)
 	show(h, request())
 	// Output:
@@ -201,16 +201,16 @@ func ExampleOnDeny() {
 	// too much of client
 }
 
-func ExampleOnError() {
+func ExampleWithOnError() {
 	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
 		}
 		return a
 	}}))
-	asks := func(*http.Request) ([]limiter.Ask, error) { return nil, errors.New("no such plan") }
-	show(httplimit.New(memory(), asks, httplimit.Logger(logger))(hello), request())
-	show(httplimit.New(memory(), asks, httplimit.OnError(func(w http.ResponseWriter, _ *http.Request, err error) {
+	requests := func(*http.Request) ([]limiter.Request, error) { return nil, errors.New("no such plan") }
+	show(httplimit.New(memory(), requests, httplimit.WithLogger(logger))(hello), request())
+	show(httplimit.New(memory(), requests, httplimit.WithOnError(func(w http.ResponseWriter, _ *http.Request, err error) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 	}))(hello), request())
 	// Output:
@@ -222,11 +222,11 @@ func ExampleOnError() {
 }
 
 // Failed logins alone count: two of them, and then not even the right password.
-func ExampleRefundIf() {
+func ExampleWithRefundIf() {
 	l := memory()
 	logins := limiter.Policy{Name: "login", Algorithm: limiter.SlidingWindowCounter, Limit: 2, Period: time.Hour}
 	user := httplimit.User(func(r *http.Request) string { name, _, _ := r.BasicAuth(); return name })
-	limit := httplimit.New(l, httplimit.Each(user, logins), httplimit.RefundIf(func(status int) bool { return status != http.StatusUnauthorized }))
+	limit := httplimit.New(l, httplimit.Each(user, logins), httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized }))
 	h := limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, _ := r.BasicAuth(); password != "right" {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -252,15 +252,15 @@ func ExampleRefundIf() {
 func ExampleSetHeader() {
 	l := memory()
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asks := []limiter.Ask{perClient.Ask("alice", 1)}
-		all, err := l.AllowAll(r.Context(), asks...)
+		requests := []limiter.Request{perClient.Request("alice", 1)}
+		all, err := l.AllowAll(r.Context(), requests...)
 		switch {
 		case err != nil:
 			w.WriteHeader(http.StatusServiceUnavailable)
 		case !all.Allowed:
-			httplimit.Deny(w, asks, all) // sets the fields, too
+			httplimit.Deny(w, requests, all) // sets the fields, too
 		default:
-			httplimit.SetHeader(w.Header(), asks, all)
+			httplimit.SetHeader(w.Header(), requests, all)
 			fmt.Fprintln(w, "hello")
 		}
 	})
@@ -274,8 +274,8 @@ func ExampleSetHeader() {
 
 func ExampleDeny() {
 	w := httptest.NewRecorder()
-	asks := []limiter.Ask{perClient.Ask("alice", 1)}
-	httplimit.Deny(w, asks, limiter.Results{Each: []limiter.Result{{RetryAfter: 1500 * time.Millisecond}}})
+	requests := []limiter.Request{perClient.Request("alice", 1)}
+	httplimit.Deny(w, requests, limiter.Results{PerRequest: []limiter.Result{{RetryAfter: 1500 * time.Millisecond}}})
 	var problem struct {
 		Status   int
 		Detail   string
@@ -291,8 +291,8 @@ func ExampleTransport() {
 	server := httptest.NewServer(hello)
 	defer server.Close()
 	mails := limiter.Policy{Name: "mail-api", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 2}
-	client := &http.Client{Transport: httplimit.Transport(memory(), func(r *http.Request) ([]limiter.Ask, error) {
-		return []limiter.Ask{mails.Ask(r.URL.Hostname(), 1)}, nil
+	client := &http.Client{Transport: httplimit.Transport(memory(), func(r *http.Request) ([]limiter.Request, error) {
+		return []limiter.Request{mails.Request(r.URL.Hostname(), 1)}, nil
 	}, nil)}
 	for range 3 { // the clock stands still, so that the queue is full in the end
 		res, err := client.Get(server.URL)

@@ -51,7 +51,7 @@ const maxInteger = 999_999_999_999_999
 // Asks that were allowed without a decision (limiter.SourceDegraded) are left out.
 // http.Header writes the names as Ratelimit-Policy and Ratelimit; names of fields
 // do not depend on case.
-func SetHeader(h http.Header, asks []limiter.Ask, all limiter.Results) {
+func SetHeader(h http.Header, requests []limiter.Request, all limiter.Results) {
 	retry := retryAfter(all)
 	if retry > 0 { // what other layers have told would be later than Retry-After
 		h.Del(policyField)
@@ -61,12 +61,12 @@ func SetHeader(h http.Header, asks []limiter.Ask, all limiter.Results) {
 		h.Set(retryField, strconv.FormatInt(ceilSeconds(retry), 10))
 	}
 	policies, limits := make([]byte, 0, 128), make([]byte, 0, 128) // on the stack
-	for i, ask := range asks[:min(len(asks), len(all.Each))] {
-		r := &all.Each[i]
-		if r.Source == limiter.SourceDegraded || overshadowed(asks, all, i) {
+	for i, request := range requests[:min(len(requests), len(all.PerRequest))] {
+		r := &all.PerRequest[i]
+		if r.Source == limiter.SourceDegraded || overshadowed(requests, all, i) {
 			continue
 		}
-		text := rendered(advertise(&ask.Policy))
+		text := rendered(advertise(&request.Policy))
 		if text.policy == "" { // no name that a header can hold
 			continue
 		}
@@ -89,11 +89,11 @@ func SetHeader(h http.Header, asks []limiter.Ask, all limiter.Results) {
 // setXRateLimit sets what many clients knew before the draft: for one ask, which
 // is the one that denied or has the smallest share of its burst left.
 func setXRateLimit(h http.Header, all limiter.Results) {
-	chosen := all.Binding
+	chosen := all.DeniedBy
 	if all.Allowed {
 		chosen = -1
-		for i, r := range all.Each {
-			if r.Source != limiter.SourceDegraded && (chosen < 0 || r.Remaining/r.Burst < all.Each[chosen].Remaining/all.Each[chosen].Burst) {
+		for i, r := range all.PerRequest {
+			if r.Source != limiter.SourceDegraded && (chosen < 0 || r.Remaining/r.Burst < all.PerRequest[chosen].Remaining/all.PerRequest[chosen].Burst) {
 				chosen = i
 			}
 		}
@@ -101,7 +101,7 @@ func setXRateLimit(h http.Header, all limiter.Results) {
 	if chosen < 0 {
 		return
 	}
-	r := &all.Each[chosen]
+	r := &all.PerRequest[chosen]
 	h.Set(xLimitField, strconv.FormatInt(units(r.Burst), 10))
 	h.Set(xRemainingField, strconv.FormatInt(remaining(r), 10))
 	if t := until(r, retryAfter(all)); t != limiter.Never {
@@ -116,8 +116,8 @@ func retryAfter(all limiter.Results) time.Duration {
 		return 0
 	}
 	longest := time.Duration(1) // to come back at once is no answer to a denial
-	for i := range all.Each {
-		if r := &all.Each[i]; !r.Allowed {
+	for i := range all.PerRequest {
+		if r := &all.PerRequest[i]; !r.Allowed {
 			longest = max(longest, r.RetryAfter)
 		}
 	}
@@ -137,13 +137,13 @@ func until(r *limiter.Result, retry time.Duration) time.Duration {
 }
 
 // overshadowed reports whether another ask speaks for the name of the i-th.
-func overshadowed(asks []limiter.Ask, all limiter.Results, i int) bool {
-	a := &all.Each[i]
-	for j := range min(len(asks), len(all.Each)) {
-		if j == i || asks[j].Policy.Name != asks[i].Policy.Name {
+func overshadowed(requests []limiter.Request, all limiter.Results, i int) bool {
+	a := &all.PerRequest[i]
+	for j := range min(len(requests), len(all.PerRequest)) {
+		if j == i || requests[j].Policy.Name != requests[i].Policy.Name {
 			continue
 		}
-		switch b := &all.Each[j]; {
+		switch b := &all.PerRequest[j]; {
 		case a.Allowed != b.Allowed:
 			if a.Allowed {
 				return true

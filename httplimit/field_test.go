@@ -33,11 +33,11 @@ func TestSetHeader(t *testing.T) {
 	degraded := limiter.Result{Allowed: true, Burst: 10, Source: limiter.SourceDegraded, At: at}
 	type fields map[string][]string
 	for _, c := range []struct {
-		name     string
-		policies []limiter.Policy
-		each     []limiter.Result
-		binding  int
-		want     fields
+		name       string
+		policies   []limiter.Policy
+		perRequest []limiter.Result
+		deniedBy   int
+		want       fields
 	}{
 		{"allowed", []limiter.Policy{login}, []limiter.Result{yes(9.9999, 12*time.Second+1)}, -1, fields{
 			policyField: {`"login";q=5;w=60;pglimit-burst=10`}, limitField: {`"login";r=9;t=13`},
@@ -78,14 +78,14 @@ func TestSetHeader(t *testing.T) {
 			xLimitField: {"10"}, xRemainingField: {"3"}, xResetField: {"1780315200"}}},
 		{"nothing decided", []limiter.Policy{login}, nil, -1, fields{}},
 	} {
-		var asks []limiter.Ask
+		var requests []limiter.Request
 		for _, p := range c.policies {
-			asks = append(asks, p.Ask("k", 1))
+			requests = append(requests, p.Request("k", 1))
 		}
-		all := limiter.Results{Allowed: c.binding < 0, Each: c.each, Binding: c.binding}
+		all := limiter.Results{Allowed: c.deniedBy < 0, PerRequest: c.perRequest, DeniedBy: c.deniedBy}
 		h := http.Header{}
-		SetHeader(h, asks, all)
-		SetHeader(h, asks, all) // again, as an OnDeny that calls Deny does
+		SetHeader(h, requests, all)
+		SetHeader(h, requests, all) // again, as an OnDeny that calls Deny does
 		setXRateLimit(h, all)
 		if !maps.EqualFunc(h, http.Header(c.want), slices.Equal) {
 			t.Errorf("%s: got\n%q, want\n%q", c.name, h, c.want)
@@ -95,12 +95,12 @@ func TestSetHeader(t *testing.T) {
 	// A second layer adds to the first.
 	h := http.Header{}
 	for _, p := range []limiter.Policy{login, day} {
-		SetHeader(h, []limiter.Ask{p.Ask("k", 1)}, limiter.Results{Allowed: true, Each: []limiter.Result{yes(3, time.Second)}, Binding: -1})
+		SetHeader(h, []limiter.Request{p.Request("k", 1)}, limiter.Results{Allowed: true, PerRequest: []limiter.Result{yes(3, time.Second)}, DeniedBy: -1})
 	}
 	if want := []string{`"login";r=3;t=1`, `"day";r=3;t=1`}; !slices.Equal(h[limitField], want) || len(h[policyField]) != 2 {
 		t.Errorf("two layers: got %q", h)
 	}
-	SetHeader(h, []limiter.Ask{odd.Ask("k", 1)}, limiter.Results{Each: []limiter.Result{no(0, time.Millisecond, time.Hour)}})
+	SetHeader(h, []limiter.Request{odd.Request("k", 1)}, limiter.Results{PerRequest: []limiter.Result{no(0, time.Millisecond, time.Hour)}})
 	if want := []string{`"odd";r=0;t=1`}; !slices.Equal(h[limitField], want) || len(h[policyField]) != 1 || h.Get(retryField) != "1" {
 		t.Errorf("the third denies: got %q", h)
 	}
@@ -153,8 +153,8 @@ func TestSetHeaderIsWhatTheLibraryWrites(t *testing.T) {
 		rapid.Map(rapid.Int64Range(0, math.MaxInt64), func(ns int64) time.Duration { return time.Duration(ns) }))
 	amounts := rapid.OneOf(rapid.Float64Range(0, 10), rapid.Float64Range(0, 1<<53), rapid.Map(rapid.IntRange(0, 9), func(n int) float64 { return float64(n) }))
 	rapid.Check(t, func(t *rapid.T) {
-		all := limiter.Results{Allowed: rapid.Bool().Draw(t, "allowed"), Binding: -1}
-		var asks []limiter.Ask
+		all := limiter.Results{Allowed: rapid.Bool().Draw(t, "allowed"), DeniedBy: -1}
+		var requests []limiter.Request
 		policies, limits := httpsfv.List{}, httpsfv.List{}
 		var retry time.Duration
 		for i := range rapid.IntRange(1, 4).Draw(t, "asks") {
@@ -164,13 +164,13 @@ func TestSetHeaderIsWhatTheLibraryWrites(t *testing.T) {
 				r.RetryAfter = 1 + min(limiter.Never-1, times.Draw(t, "retry"))
 				retry = max(retry, r.RetryAfter)
 			}
-			asks, all.Each = append(asks, p.Ask("k", 1)), append(all.Each, r)
+			requests, all.PerRequest = append(requests, p.Request("k", 1)), append(all.PerRequest, r)
 		}
 		if !all.Allowed && retry == 0 { // somebody has denied
-			all.Each[0].Allowed, all.Each[0].RetryAfter, retry = false, time.Millisecond, time.Millisecond
+			all.PerRequest[0].Allowed, all.PerRequest[0].RetryAfter, retry = false, time.Millisecond, time.Millisecond
 		}
-		for i, r := range all.Each {
-			p := asks[i].Policy
+		for i, r := range all.PerRequest {
+			p := requests[i].Policy
 			policy, limit := httpsfv.NewItem(p.Name), httpsfv.NewItem(p.Name)
 			whole := func(v float64) int64 { return int64(min(math.Floor(v), 1e15-1)) }
 			policy.Params.Add("q", whole(p.Limit))
@@ -198,7 +198,7 @@ func TestSetHeaderIsWhatTheLibraryWrites(t *testing.T) {
 			policies, limits = append(policies, policy), append(limits, limit)
 		}
 		h := http.Header{}
-		SetHeader(h, asks, all)
+		SetHeader(h, requests, all)
 		for field, want := range map[string]httpsfv.List{policyField: policies, limitField: limits} {
 			text, err := httpsfv.Marshal(want)
 			if err != nil || h.Get(field) != text || len(h[field]) != 1 {
@@ -242,7 +242,7 @@ func TestSetHeaderRemainingIsGranted(t *testing.T) {
 				t.Fatal(err)
 			}
 			h := http.Header{}
-			SetHeader(h, []limiter.Ask{p.Ask("k", 1)}, limiter.Results{Allowed: true, Each: []limiter.Result{r}, Binding: -1})
+			SetHeader(h, []limiter.Request{p.Request("k", 1)}, limiter.Results{Allowed: true, PerRequest: []limiter.Result{r}, DeniedBy: -1})
 			list, err := httpsfv.UnmarshalList(h[limitField])
 			if err != nil {
 				t.Fatal(err)

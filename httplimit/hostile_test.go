@@ -22,7 +22,7 @@ var three = limiter.Policy{Name: "three", Algorithm: limiter.FixedWindow, Limit:
 // TestAddressManyOfOneNetwork: whoever has a /64 is one client.
 func TestAddressManyOfOneNetwork(t *testing.T) {
 	keys := map[string]bool{}
-	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, ask limiter.Ask, _ limiter.Result, _ error) { keys[ask.Key] = true }})
+	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, request limiter.Request, _ limiter.Result, _ error) { keys[request.Key] = true }})
 	next := &answering{status: 200}
 	h := New(l, Each(Address{}.Key, three))(next)
 	for i := range 5000 {
@@ -43,7 +43,7 @@ func TestAddressManyOfOneNetwork(t *testing.T) {
 // TestAddressForgedHeaders: on the wire, what a client forges makes it nobody else.
 func TestAddressForgedHeaders(t *testing.T) {
 	key := make(chan string, 1)
-	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, ask limiter.Ask, _ limiter.Result, _ error) { key <- ask.Key }})
+	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, request limiter.Request, _ limiter.Result, _ error) { key <- request.Key }})
 	for _, a := range []Address{
 		{}, {Hops: 1}, {Hops: 1, Header: "Forwarded"}, {Proxies: prefixes("127.0.0.0/8")}, {Proxies: prefixes("127.0.0.0/8"), Header: "Forwarded"},
 	} {
@@ -83,7 +83,7 @@ func TestAddressForgedHeaders(t *testing.T) {
 // TestKeyHugeHeaders: keys stay small whatever is sent, and differ.
 func TestKeyHugeHeaders(t *testing.T) {
 	key := make(chan string, 1)
-	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, ask limiter.Ask, _ limiter.Result, _ error) { key <- ask.Key }})
+	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, request limiter.Request, _ limiter.Result, _ error) { key <- request.Key }})
 	server := httptest.NewUnstartedServer(New(l, Each(Join(Header("X-Api-Key"), User(func(r *http.Request) string { return r.Header.Get("User") })), three))(&answering{status: 200}))
 	server.Config.MaxHeaderBytes = 4 << 20
 	server.Start()
@@ -118,14 +118,14 @@ func TestKeyHugeHeaders(t *testing.T) {
 func TestNewHTTP2(t *testing.T) {
 	ended := make(chan struct{})
 	var leave context.CancelFunc
-	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, ask limiter.Ask, r limiter.Result, _ error) {
-		if ask.Policy == slow && r.Delay > 0 {
+	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, request limiter.Request, r limiter.Result, _ error) {
+		if request.Policy == slow && r.Delay > 0 {
 			leave()
 		}
 	}})
-	queue := New(l, fixed(slow.Ask("k", 1)))(&answering{status: 200})
+	queue := New(l, fixed(slow.Request("k", 1)))(&answering{status: 200})
 	mux := http.NewServeMux()
-	mux.Handle("/three", New(l, Each(Address{}.Key, three), XRateLimit())(&answering{status: 200}))
+	mux.Handle("/three", New(l, Each(Address{}.Key, three), WithXRateLimit())(&answering{status: 200}))
 	mux.HandleFunc("/queue", func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Then") == "leave" {
 			defer close(ended)

@@ -70,26 +70,26 @@ func Join(keys ...Key) Key {
 				return "", err
 			}
 		}
-		return bounded(limiter.Key(parts...), maxKey), nil
+		return bounded(limiter.JoinKey(parts...), maxKey), nil
 	}
 }
 
 // Each asks for one unit of each policy for the request's key: what New takes
 // where all requests cost the same. It panics without policies, which would let
 // everything pass, and if key is nil.
-func Each(key Key, policies ...limiter.Policy) func(*http.Request) ([]limiter.Ask, error) {
+func Each(key Key, policies ...limiter.Policy) func(*http.Request) ([]limiter.Request, error) {
 	require(key != nil, "Each: key is nil")
 	require(len(policies) > 0, "Each: no policies")
-	return func(r *http.Request) ([]limiter.Ask, error) {
+	return func(r *http.Request) ([]limiter.Request, error) {
 		k, err := key(r)
 		if err != nil {
 			return nil, err
 		}
-		asks := make([]limiter.Ask, len(policies))
+		requests := make([]limiter.Request, len(policies))
 		for i, p := range policies {
-			asks[i] = p.Ask(k, 1)
+			requests[i] = p.Request(k, 1)
 		}
-		return asks, nil
+		return requests, nil
 	}
 }
 

@@ -85,12 +85,12 @@ func TestUserAndJoin(t *testing.T) {
 
 func TestEach(t *testing.T) {
 	a, b := limiter.Policy{Name: "a"}, limiter.Policy{Name: "b"}
-	asks, err := Each(Address{}.Key, a, b)(from("192.0.2.7:1"))
-	if len(asks) != 2 || err != nil || asks[0] != a.Ask("192.0.2.7", 1) || asks[1] != b.Ask("192.0.2.7", 1) {
-		t.Errorf("got %+v, %v", asks, err)
+	requests, err := Each(Address{}.Key, a, b)(from("192.0.2.7:1"))
+	if len(requests) != 2 || err != nil || requests[0] != a.Request("192.0.2.7", 1) || requests[1] != b.Request("192.0.2.7", 1) {
+		t.Errorf("got %+v, %v", requests, err)
 	}
-	if asks, err := Each(Header("X"), a)(from("")); asks != nil || !errors.Is(err, ErrNoKey) {
-		t.Errorf("got %+v, %v", asks, err)
+	if requests, err := Each(Header("X"), a)(from("")); requests != nil || !errors.Is(err, ErrNoKey) {
+		t.Errorf("got %+v, %v", requests, err)
 	}
 }
 
@@ -98,22 +98,22 @@ func TestEach(t *testing.T) {
 // first request.
 func TestPanics(t *testing.T) {
 	key := Address{}.Key
-	asks := Each(key, limiter.Policy{Name: "p"})
+	requests := Each(key, limiter.Policy{Name: "p"})
 	l := limiter.NewMemory(nil)
 	for want, f := range map[string]func(){
-		"httplimit: New: the limiter is nil":       func() { New(nil, asks) },
-		"httplimit: New: asks is nil":              func() { New(l, nil) },
-		"httplimit: New: the next handler is nil":  func() { New(l, asks)(nil) },
-		"httplimit: Transport: the limiter is nil": func() { Transport(nil, asks, nil) },
-		"httplimit: Transport: asks is nil":        func() { Transport(l, nil, nil) },
+		"httplimit: New: the limiter is nil":       func() { New(nil, requests) },
+		"httplimit: New: requests is nil":              func() { New(l, nil) },
+		"httplimit: New: the next handler is nil":  func() { New(l, requests)(nil) },
+		"httplimit: Transport: the limiter is nil": func() { Transport(nil, requests, nil) },
+		"httplimit: Transport: requests is nil":        func() { Transport(l, nil, nil) },
 		"httplimit: Each: key is nil":              func() { Each(nil, limiter.Policy{}) },
 		"httplimit: Each: no policies":             func() { Each(key) },
 		"httplimit: Join: no keys":                 func() { Join() },
 		"httplimit: Join: a key is nil":            func() { Join(key, nil) },
 		"httplimit: User: name is nil":             func() { User(nil) },
 		"httplimit: Header: the name is empty":     func() { Header("") },
-		"httplimit: RefundIf: the function is nil": func() { RefundIf(nil) },
-		"httplimit: NoKey: must be Refuse or Pass": func() { NoKey(2) },
+		"httplimit: RefundIf: the function is nil": func() { WithRefundIf(nil) },
+		"httplimit: NoKey: must be Refuse or Pass": func() { WithNoKey(2) },
 	} {
 		func() {
 			defer func() {

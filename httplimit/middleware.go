@@ -39,10 +39,10 @@ import (
 // that, the answer is an empty 503.
 //
 // New panics if l or asks is nil. What it returns is safe for concurrent use.
-func New(l *limiter.Limiter, asks func(*http.Request) ([]limiter.Ask, error), opts ...Option) func(http.Handler) http.Handler {
+func New(l *limiter.Limiter, requests func(*http.Request) ([]limiter.Request, error), opts ...Option) func(http.Handler) http.Handler {
 	require(l != nil, "New: the limiter is nil")
-	require(asks != nil, "New: asks is nil")
-	m := &middleware{limiter: l, asks: asks}
+	require(requests != nil, "New: requests is nil")
+	m := &middleware{limiter: l, requests: requests}
 	for _, opt := range opts {
 		opt(m)
 	}
@@ -54,10 +54,10 @@ func New(l *limiter.Limiter, asks func(*http.Request) ([]limiter.Ask, error), op
 
 type middleware struct {
 	limiter     *limiter.Limiter
-	asks        func(*http.Request) ([]limiter.Ask, error)
+	requests    func(*http.Request) ([]limiter.Request, error)
 	keyless     Keyless
 	xRateLimit  bool
-	onDeny      func(http.ResponseWriter, *http.Request, []limiter.Ask, limiter.Results)
+	onDeny      func(http.ResponseWriter, *http.Request, []limiter.Request, limiter.Results)
 	onError     func(http.ResponseWriter, *http.Request, error)
 	refundIf    func(status int) bool
 	givenLogger *slog.Logger
@@ -78,7 +78,7 @@ const (
 
 // NoKey says what becomes of a request for which asks returns ErrNoKey: Refuse or
 // Pass. It panics for any other value.
-func NoKey(k Keyless) Option {
+func WithNoKey(k Keyless) Option {
 	require(k <= Pass, "NoKey: must be Refuse or Pass")
 	return func(m *middleware) { m.keyless = k }
 }
@@ -92,18 +92,18 @@ func NoKey(k Keyless) Option {
 // They tell of one ask: the one that denied, else the one with the smallest share
 // of its burst left; of layers, of the innermost that sets them. Units are rounded
 // down. Reset is when t of SetHeader is over, and left out where that is.
-func XRateLimit() Option { return func(m *middleware) { m.xRateLimit = true } }
+func WithXRateLimit() Option { return func(m *middleware) { m.xRateLimit = true } }
 
 // OnDeny answers denied requests instead of Deny; the fields are set already. all is
 // the answer to asks; all.Each[all.Binding] denied the longest. nil is Deny.
-func OnDeny(answer func(w http.ResponseWriter, r *http.Request, asks []limiter.Ask, all limiter.Results)) Option {
+func WithOnDeny(answer func(w http.ResponseWriter, r *http.Request, requests []limiter.Request, all limiter.Results)) Option {
 	return func(m *middleware) { m.onDeny = answer }
 }
 
 // OnError answers where there is no decision, instead of New's 403, 503 and 500, and
 // gets the error, which is then logged nowhere else: tell ErrNoKey and those of the
 // package limiter apart with errors.Is. nil is New's answers.
-func OnError(answer func(w http.ResponseWriter, r *http.Request, err error)) Option {
+func WithOnError(answer func(w http.ResponseWriter, r *http.Request, err error)) Option {
 	return func(m *middleware) { m.onError = answer }
 }
 
@@ -123,20 +123,20 @@ func OnError(answer func(w http.ResponseWriter, r *http.Request, err error)) Opt
 // It is limiter.Undo that gives back, so nothing passes twice: what has leaked while
 // the handler ran is not given back, nor is anything of a window that has ended. What
 // waits in a LeakyBucketQueue is not given back, nor what was answered by an earlier
-// answer to the same limiter.Ask.IdempotencyKey.
-func RefundIf(is func(status int) bool) Option {
+// answer to the same limiter.Request.IdempotencyKey.
+func WithRefundIf(is func(status int) bool) Option {
 	require(is != nil, "RefundIf: the function is nil")
 	return func(m *middleware) { m.refundIf = is }
 }
 
 // Logger gets the errors that New answers with 503, as warnings, and with 500, and
 // refunds that fail. nil, the default, is slog.Default().
-func Logger(l *slog.Logger) Option { return func(m *middleware) { m.givenLogger = l } }
+func WithLogger(l *slog.Logger) Option { return func(m *middleware) { m.givenLogger = l } }
 
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	asks, err := m.asks(r)
+	requests, err := m.requests(r)
 	switch {
-	case err != nil && errors.Is(err, ErrNoKey) && m.keyless == Pass, err == nil && len(asks) == 0:
+	case err != nil && errors.Is(err, ErrNoKey) && m.keyless == Pass, err == nil && len(requests) == 0:
 		next.ServeHTTP(w, r)
 		return
 	case err != nil:
@@ -147,7 +147,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.fail(w, r, status, err)
 		return
 	}
-	all, err := decide(r.Context(), m.limiter, asks)
+	all, err := decide(r.Context(), m.limiter, requests)
 	if err != nil {
 		status := http.StatusServiceUnavailable
 		if errors.Is(err, limiter.ErrInvalid) || errors.Is(err, limiter.ErrUnsupported) {
@@ -156,24 +156,24 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.fail(w, r, status, err)
 		return
 	}
-	SetHeader(w.Header(), asks, all)
+	SetHeader(w.Header(), requests, all)
 	if m.xRateLimit {
 		setXRateLimit(w.Header(), all)
 	}
 	switch {
 	case all.Allowed && m.refundIf != nil:
-		m.serveRefunding(w, r, next, asks, all)
+		m.serveRefunding(w, r, next, requests, all)
 	case all.Allowed:
 		next.ServeHTTP(w, r)
 	case m.onDeny != nil:
-		m.onDeny(w, r, asks, all)
+		m.onDeny(w, r, requests, all)
 	default:
-		Deny(w, asks, all)
+		Deny(w, requests, all)
 	}
 }
 
 // serveRefunding serves a request whose asks were granted.
-func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next http.Handler, asks []limiter.Ask, all limiter.Results) {
+func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next http.Handler, requests []limiter.Request, all limiter.Results) {
 	answered := 0
 	answers := func(code int) {
 		if answered == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
@@ -183,7 +183,7 @@ func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next
 	defer func() { // without recover: a panic goes on as it is
 		answers(http.StatusInternalServerError)
 		if m.refundIf(answered) {
-			m.refund(context.WithoutCancel(r.Context()), asks, all)
+			m.refund(context.WithoutCancel(r.Context()), requests, all)
 		}
 	}()
 	next.ServeHTTP(status.Watch(w, answers), r)
@@ -191,13 +191,13 @@ func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next
 }
 
 // refund gives back what the asks were granted.
-func (m *middleware) refund(ctx context.Context, asks []limiter.Ask, all limiter.Results) {
-	for i, r := range all.Each {
-		p := asks[i].Policy
+func (m *middleware) refund(ctx context.Context, requests []limiter.Request, all limiter.Results) {
+	for i, r := range all.PerRequest {
+		p := requests[i].Policy
 		if p.Algorithm == limiter.LeakyBucketQueue || r.Replayed || r.Source == limiter.SourceDegraded {
 			continue
 		}
-		if _, err := m.limiter.Undo(ctx, p, asks[i].Key, r); err != nil {
+		if _, err := m.limiter.Undo(ctx, p, requests[i].Key, r); err != nil {
 			m.logger().WarnContext(ctx, "httplimit: a refund failed", "policy", p.Name, "error", err)
 		}
 	}

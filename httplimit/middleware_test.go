@@ -22,15 +22,15 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-type asksFunc = func(*http.Request) ([]limiter.Ask, error)
+type requestsFunc = func(*http.Request) ([]limiter.Request, error)
 
 // fixed asks the same for every request.
-func fixed(asks ...limiter.Ask) asksFunc {
-	return func(*http.Request) ([]limiter.Ask, error) { return asks, nil }
+func fixed(requests ...limiter.Request) requestsFunc {
+	return func(*http.Request) ([]limiter.Request, error) { return requests, nil }
 }
 
-func failing(err error) asksFunc {
-	return func(*http.Request) ([]limiter.Ask, error) { return nil, err }
+func failing(err error) requestsFunc {
+	return func(*http.Request) ([]limiter.Request, error) { return nil, err }
 }
 
 // answering is a handler with that status, which counts its calls.
@@ -67,7 +67,7 @@ func TestNew(t *testing.T) {
 	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
 	p := limiter.Policy{Name: "client", Algorithm: limiter.TokenBucket, Limit: 6, Period: time.Minute, Burst: 2}
 	next := &answering{status: http.StatusNoContent}
-	h := New(l, Each(Header("User"), p), XRateLimit())(next)
+	h := New(l, Each(Header("User"), p), WithXRateLimit())(next)
 	for i, c := range []struct {
 		after  time.Duration
 		user   string
@@ -109,7 +109,7 @@ func TestNewSeveralAsks(t *testing.T) {
 	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }})
 	user := limiter.Policy{Name: "user", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute}
 	all := limiter.Policy{Name: "all", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
-	h := New(l, fixed(user.Ask("a", 2), all.Ask("all", 1)))(&answering{status: 200})
+	h := New(l, fixed(user.Request("a", 2), all.Request("all", 1)))(&answering{status: 200})
 	for range 3 {
 		if w := get(h, request()); w.Code != 200 {
 			t.Fatal(w.Code)
@@ -137,21 +137,21 @@ func TestNewSeveralAsks(t *testing.T) {
 func TestOnDeny(t *testing.T) {
 	l := limiter.NewMemory(nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
-	h := New(l, fixed(p.Ask("k", 2)), OnDeny(func(w http.ResponseWriter, r *http.Request, asks []limiter.Ask, all limiter.Results) {
+	h := New(l, fixed(p.Request("k", 2)), WithOnDeny(func(w http.ResponseWriter, r *http.Request, requests []limiter.Request, all limiter.Results) {
 		w.WriteHeader(http.StatusTeapot)
-		fmt.Fprint(w, r.URL.Path, asks[all.Binding].Policy.Name, all.Each[0].RetryAfter == limiter.Never)
+		fmt.Fprint(w, r.URL.Path, requests[all.DeniedBy].Policy.Name, all.PerRequest[0].RetryAfter == limiter.Never)
 	}))(&answering{status: 200})
 	if w := get(h, request()); w.Code != http.StatusTeapot || w.Body.String() != "/ptrue" || w.Header().Get(limitField) != `"p";r=1` {
 		t.Errorf("got %d %q %s", w.Code, w.Header(), w.Body)
 	}
-	h = New(l, fixed(p.Ask("k", 2)), OnDeny(nil), OnError(nil), Logger(nil))(&answering{status: 200})
+	h = New(l, fixed(p.Request("k", 2)), WithOnDeny(nil), WithOnError(nil), WithLogger(nil))(&answering{status: 200})
 	if w := get(h, request()); w.Code != 429 {
 		t.Errorf("OnDeny(nil): got %d", w.Code)
 	}
 }
 
 // gone is a limiter over a database that is not there.
-func gone(t *testing.T, observe func(context.Context, limiter.Ask, limiter.Result, error)) *limiter.Limiter {
+func gone(t *testing.T, observe func(context.Context, limiter.Request, limiter.Result, error)) *limiter.Limiter {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
 	if err != nil {
@@ -169,7 +169,7 @@ func TestNewNoDecision(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
 	open := p
 	open.OnError = limiter.FailOpen
-	again := p.Ask("k", 1)
+	again := p.Request("k", 1)
 	again.IdempotencyKey = "order 1"
 	queue := again
 	queue.Policy.Algorithm = limiter.LeakyBucketQueue
@@ -177,26 +177,26 @@ func TestNewNoDecision(t *testing.T) {
 	over, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
 	defer cancel()
 	for _, c := range []struct {
-		name   string
-		l      *limiter.Limiter
-		asks   asksFunc
-		ctx    context.Context
-		status int
-		logged string
+		name     string
+		l        *limiter.Limiter
+		requests requestsFunc
+		ctx      context.Context
+		status   int
+		logged   string
 	}{
 		{"no key", memory, failing(fmt.Errorf("here: %w", ErrNoKey)), nil, 403, ""},
 		{"asks fails", memory, failing(errors.New("no such plan")), nil, 500, "ERROR no such plan"},
 		{"asks is cancelled, the request is not", memory, failing(context.Canceled), nil, 500, "ERROR context canceled"},
 		{"asks fails as a limiter does", memory, failing(limiter.ErrUnavailable), nil, 500, "ERROR pglimit: database unavailable"},
-		{"no cost", memory, fixed(p.Ask("k", 0)), nil, 500, "ERROR pglimit: invalid: cost 0: must be positive; Check at cost 0 reads without consuming"},
-		{"invalid, failing open", down, fixed(open.Ask("", 1)), nil, 500, `ERROR pglimit: invalid: key "": is empty; use a constant such as "all" for a limit that everybody shares`},
-		{"not supported", memory, fixed(again, p.Ask("l", 1)), nil, 500, "ERROR pglimit: unsupported: asks[0] has an IdempotencyKey, which is for Do and Reserve"},
+		{"no cost", memory, fixed(p.Request("k", 0)), nil, 500, "ERROR pglimit: invalid: cost 0: must be positive; Check at cost 0 reads without consuming"},
+		{"invalid, failing open", down, fixed(open.Request("", 1)), nil, 500, `ERROR pglimit: invalid: key "": is empty; use a constant such as "all" for a limit that everybody shares`},
+		{"not supported", memory, fixed(again, p.Request("l", 1)), nil, 500, "ERROR pglimit: unsupported: requests[0] has an IdempotencyKey, which is for Do and Reserve"},
 		{"a queue remembers nothing", memory, fixed(queue), nil, 500, "ERROR pglimit: unsupported: DoWait with an IdempotencyKey, which is for Do and Reserve"},
-		{"the deadline is over", memory, fixed(p.Ask("k", 1)), over, 503, "WARN pglimit: context deadline exceeded"},
-		{"no database", down, fixed(p.Ask("k", 1)), nil, 503, "WARN "},
-		{"no database, several", down, fixed(p.Ask("k", 1), open.Ask("l", 1)), nil, 503, "WARN "},
-		{"no database, failing open", down, fixed(open.Ask("k", 1)), nil, 200, ""},
-		{"no database, all failing open", down, fixed(open.Ask("k", 1), open.Ask("l", 1)), nil, 200, ""},
+		{"the deadline is over", memory, fixed(p.Request("k", 1)), over, 503, "WARN pglimit: context deadline exceeded"},
+		{"no database", down, fixed(p.Request("k", 1)), nil, 503, "WARN "},
+		{"no database, several", down, fixed(p.Request("k", 1), open.Request("l", 1)), nil, 503, "WARN "},
+		{"no database, failing open", down, fixed(open.Request("k", 1)), nil, 200, ""},
+		{"no database, all failing open", down, fixed(open.Request("k", 1), open.Request("l", 1)), nil, 200, ""},
 	} {
 		var log bytes.Buffer
 		logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -210,7 +210,7 @@ func TestNewNoDecision(t *testing.T) {
 			r = r.WithContext(c.ctx)
 		}
 		next := &answering{status: 200}
-		w := get(New(c.l, c.asks, Logger(logger), XRateLimit(), RefundIf(func(int) bool { return true }))(next), r)
+		w := get(New(c.l, c.requests, WithLogger(logger), WithXRateLimit(), WithRefundIf(func(int) bool { return true }))(next), r)
 		if w.Code != c.status || (next.calls.Load() == 1) != (c.status == 200) {
 			t.Errorf("%s: got %d and %d calls, want %d", c.name, w.Code, next.calls.Load(), c.status)
 		}
@@ -243,7 +243,7 @@ func TestNewNoDecision(t *testing.T) {
 
 		log.Reset()
 		var got error
-		w = get(New(c.l, c.asks, Logger(logger), OnError(func(w http.ResponseWriter, _ *http.Request, err error) {
+		w = get(New(c.l, c.requests, WithLogger(logger), WithOnError(func(w http.ResponseWriter, _ *http.Request, err error) {
 			got = err
 			w.WriteHeader(http.StatusTeapot)
 		}))(next), r)
@@ -252,13 +252,13 @@ func TestNewNoDecision(t *testing.T) {
 		}
 	}
 	next := &answering{status: 200}
-	if w := get(New(memory, failing(ErrNoKey), NoKey(Pass))(next), request()); w.Code != 200 || next.calls.Load() != 1 {
+	if w := get(New(memory, failing(ErrNoKey), WithNoKey(Pass))(next), request()); w.Code != 200 || next.calls.Load() != 1 {
 		t.Errorf("NoKey(Pass): got %d", w.Code)
 	}
-	if w := get(New(memory, failing(errors.New("no such plan")), NoKey(Pass), Logger(slog.New(slog.DiscardHandler)))(next), request()); w.Code != 500 {
+	if w := get(New(memory, failing(errors.New("no such plan")), WithNoKey(Pass), WithLogger(slog.New(slog.DiscardHandler)))(next), request()); w.Code != 500 {
 		t.Errorf("NoKey(Pass), another error: got %d", w.Code)
 	}
-	if w := get(New(memory, failing(ErrNoKey), NoKey(Pass), NoKey(Refuse))(next), request()); w.Code != 403 {
+	if w := get(New(memory, failing(ErrNoKey), WithNoKey(Pass), WithNoKey(Refuse))(next), request()); w.Code != 403 {
 		t.Errorf("NoKey(Refuse): got %d", w.Code)
 	}
 }
@@ -276,25 +276,25 @@ var slow = limiter.Policy{Name: "slow", Algorithm: limiter.LeakyBucketQueue, Lim
 // has no success to answer.
 func TestNewCancelledInQueue(t *testing.T) {
 	var cancel context.CancelFunc
-	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, _ limiter.Ask, r limiter.Result, _ error) {
+	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, _ limiter.Request, r limiter.Result, _ error) {
 		if r.Delay > 0 { // it is in the queue, and about to wait
 			cancel()
 		}
 	}})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
 	for _, c := range []struct {
-		key  string
-		asks asksFunc
-		of   limiter.Policy
+		key      string
+		requests requestsFunc
+		of       limiter.Policy
 	}{
-		{"one", fixed(slow.Ask("one", 1)), slow},
-		{"several", fixed(slow.Ask("several", 1), p.Ask("several", 1)), p},
+		{"one", fixed(slow.Request("one", 1)), slow},
+		{"several", fixed(slow.Request("several", 1), p.Request("several", 1)), p},
 	} {
 		var ctx context.Context
 		ctx, cancel = context.WithCancel(t.Context())
 		defer cancel()
 		next := &answering{status: 200}
-		h := New(l, c.asks, OnError(func(_ http.ResponseWriter, _ *http.Request, err error) { t.Error(err) }))(next)
+		h := New(l, c.requests, WithOnError(func(_ http.ResponseWriter, _ *http.Request, err error) { t.Error(err) }))(next)
 		if w := get(h, request()); w.Code != 200 {
 			t.Fatalf("the first waits for nobody: %d", w.Code)
 		}
@@ -318,16 +318,16 @@ func TestNewCancelledInQueue(t *testing.T) {
 func TestNewQueue(t *testing.T) {
 	quick := limiter.Policy{Name: "quick", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 4}
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
-	for name, asks := range map[string]asksFunc{"one": fixed(quick.Ask("k", 1)), "several": fixed(p.Ask("k", 1), quick.Ask("k", 1))} {
+	for name, requests := range map[string]requestsFunc{"one": fixed(quick.Request("k", 1)), "several": fixed(p.Request("k", 1), quick.Request("k", 1))} {
 		var turn time.Time
 		var waited time.Duration
-		l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }, Observe: func(_ context.Context, ask limiter.Ask, r limiter.Result, _ error) {
-			if ask.Policy == quick {
+		l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }, Observe: func(_ context.Context, request limiter.Request, r limiter.Result, _ error) {
+			if request.Policy == quick {
 				turn = time.Now().Add(r.Delay)
 				waited += r.Delay
 			}
 		}})
-		h := New(l, asks)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		h := New(l, requests)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			if time.Now().Before(turn) {
 				t.Errorf("%s: served before its turn", name)
 			}
@@ -342,7 +342,7 @@ func TestNewQueue(t *testing.T) {
 		}
 	}
 	l := limiter.NewMemory(nil)
-	h := New(l, fixed(slow.Ask("k", 1)))(&answering{status: 200})
+	h := New(l, fixed(slow.Request("k", 1)))(&answering{status: 200})
 	get(h, request())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -357,7 +357,7 @@ func TestNewQueue(t *testing.T) {
 // TestNewAbortedAnswer: a client that is still there when its request's context is
 // cancelled, as at a shutdown, does not take an empty answer for success.
 func TestNewAbortedAnswer(t *testing.T) {
-	h := New(limiter.NewMemory(nil), fixed(slow.Ask("k", 1)))(&answering{status: 200})
+	h := New(limiter.NewMemory(nil), fixed(slow.Request("k", 1)))(&answering{status: 200})
 	for _, http2 := range []bool{false, true} {
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ctx, cancel := context.WithCancel(r.Context())
@@ -380,7 +380,7 @@ func TestNewConcurrent(t *testing.T) {
 	q := limiter.Policy{Name: "q", Algorithm: limiter.SlidingWindowLog, Limit: 90, Period: 1000 * time.Hour}
 	l := limiter.NewMemory(nil)
 	next := &answering{status: 200}
-	server := httptest.NewServer(New(l, Each(Address{}.Key, p))(New(l, fixed(q.Ask("a", 3), q.Ask("b", 3)))(next)))
+	server := httptest.NewServer(New(l, Each(Address{}.Key, p))(New(l, fixed(q.Request("a", 3), q.Request("b", 3)))(next)))
 	defer server.Close()
 	var passed atomic.Int64
 	var clients sync.WaitGroup

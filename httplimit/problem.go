@@ -33,17 +33,17 @@ type problem struct {
 //	 "status":429,"detail":"Try again in 12 s.","violated-policies":["login"]}
 //
 // It is for an all that is not Allowed.
-func Deny(w http.ResponseWriter, asks []limiter.Ask, all limiter.Results) {
-	SetHeader(w.Header(), asks, all)
+func Deny(w http.ResponseWriter, requests []limiter.Request, all limiter.Results) {
+	SetHeader(w.Header(), requests, all)
 	p := problem{Type: quotaExceeded, Title: quotaTitle, Status: http.StatusTooManyRequests}
 	if retry := retryAfter(all); retry == limiter.Never {
 		p.Detail = "The request costs more than is ever allowed: do not repeat it."
 	} else {
 		p.Detail = "Try again in " + strconv.FormatInt(ceilSeconds(retry), 10) + " s."
 	}
-	for i, ask := range asks[:min(len(asks), len(all.Each))] {
-		if !all.Each[i].Allowed && !slices.Contains(p.Violated, ask.Policy.Name) {
-			p.Violated = append(p.Violated, ask.Policy.Name)
+	for i, request := range requests[:min(len(requests), len(all.PerRequest))] {
+		if !all.PerRequest[i].Allowed && !slices.Contains(p.Violated, request.Policy.Name) {
+			p.Violated = append(p.Violated, request.Policy.Name)
 		}
 	}
 	p.write(w)

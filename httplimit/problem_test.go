@@ -12,7 +12,7 @@ func TestDeny(t *testing.T) {
 	a := limiter.Policy{Name: "a", Algorithm: limiter.GCRA, Limit: 1, Period: time.Minute}
 	b, c := a, a
 	b.Name, c.Name = "b", "c"
-	asks := []limiter.Ask{a.Ask("k", 1), b.Ask("k", 1), c.Ask("k", 1), a.Ask("l", 1)}
+	requests := []limiter.Request{a.Request("k", 1), b.Request("k", 1), c.Request("k", 1), a.Request("l", 1)}
 	denied := func(retry time.Duration) limiter.Result { return limiter.Result{Burst: 1, RetryAfter: retry, At: at} }
 	fits := limiter.Result{Allowed: true, Burst: 1, Remaining: 1, At: at}
 	for _, test := range []struct {
@@ -23,7 +23,7 @@ func TestDeny(t *testing.T) {
 		{denied(limiter.Never), `"detail":"The request costs more than is ever allowed: do not repeat it.",`},
 	} {
 		w := httptest.NewRecorder()
-		Deny(w, asks, limiter.Results{Each: []limiter.Result{denied(time.Second), fits, test.c, denied(time.Second)}, Binding: 2})
+		Deny(w, requests, limiter.Results{PerRequest: []limiter.Result{denied(time.Second), fits, test.c, denied(time.Second)}, DeniedBy: 2})
 		want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 			`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` + test.want +
 			`"violated-policies":["a","c"]}` + "\n"

@@ -67,11 +67,11 @@ func TestRefundIf(t *testing.T) {
 	} {
 		for _, refunds := range []bool{true, false} {
 			var got []int
-			asked := []limiter.Ask{p.Ask(c.name, 2), other.Ask(c.name, 1.5), slow.Ask(c.name, 1)}
-			h := New(l, fixed(asked...), RefundIf(func(status int) bool {
+			asked := []limiter.Request{p.Request(c.name, 2), other.Request(c.name, 1.5), slow.Request(c.name, 1)}
+			h := New(l, fixed(asked...), WithRefundIf(func(status int) bool {
 				got = append(got, status)
 				return refunds
-			}), Logger(slog.New(slog.NewTextHandler(&log, nil))))(c.handle)
+			}), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))(c.handle)
 			func() {
 				defer func() {
 					if r := recover(); r != c.panics {
@@ -111,15 +111,15 @@ func TestRefundIfGranted(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour, OnError: limiter.FailOpen}
 	l := limiter.NewMemory(nil)
 	ctx := t.Context()
-	always := RefundIf(func(int) bool { return true })
+	always := WithRefundIf(func(int) bool { return true })
 	if _, err := l.AllowN(ctx, p, "k", 3); err != nil {
 		t.Fatal(err)
 	}
-	if w := get(New(l, fixed(p.Ask("k", 1)), always)(&answering{status: 200}), request()); w.Code != 429 || level(t, l, p, "k") != 3 {
+	if w := get(New(l, fixed(p.Request("k", 1)), always)(&answering{status: 200}), request()); w.Code != 429 || level(t, l, p, "k") != 3 {
 		t.Errorf("denied: got %d, level %v", w.Code, level(t, l, p, "k"))
 	}
 
-	again := p.Ask("again", 1)
+	again := p.Request("again", 1)
 	again.IdempotencyKey = "order 1"
 	for _, opts := range [][]Option{nil, {always}} { // counted; then answered as before
 		get(New(l, fixed(again), opts...)(&answering{status: 200}), request())
@@ -129,19 +129,19 @@ func TestRefundIfGranted(t *testing.T) {
 	}
 
 	leaving, leave := context.WithCancel(ctx)
-	get(New(l, fixed(p.Ask("gone", 1)), always)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { leave() })), request().WithContext(leaving))
+	get(New(l, fixed(p.Request("gone", 1)), always)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { leave() })), request().WithContext(leaving))
 	if got := level(t, l, p, "gone"); got != 0 {
 		t.Errorf("the client has gone: level %v", got)
 	}
 
 	var log bytes.Buffer
-	logger := Logger(slog.New(slog.NewTextHandler(&log, nil)))
+	logger := WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
 	asked := 0
-	down := gone(t, func(context.Context, limiter.Ask, limiter.Result, error) { asked++ })
-	if w := get(New(down, fixed(p.Ask("k", 1)), always, logger)(&answering{status: 200}), request()); w.Code != 200 || asked != 1 || log.Len() > 0 {
+	down := gone(t, func(context.Context, limiter.Request, limiter.Result, error) { asked++ })
+	if w := get(New(down, fixed(p.Request("k", 1)), always, logger)(&answering{status: 200}), request()); w.Code != 200 || asked != 1 || log.Len() > 0 {
 		t.Errorf("without a decision: got %d, asked %d times, logged %s", w.Code, asked, &log)
 	}
-	get(New(l, fixed(p.Ask("closed", 1)), always, logger)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { _ = l.Close() })), request())
+	get(New(l, fixed(p.Request("closed", 1)), always, logger)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { _ = l.Close() })), request())
 	if want := `msg="httplimit: a refund failed" policy=p error="pglimit: limiter is closed"`; !strings.Contains(log.String(), want) {
 		t.Errorf("a refund that fails: logged %s", &log)
 	}
@@ -163,10 +163,10 @@ func TestRefundIfOfThatTime(t *testing.T) {
 		clear(refunded)
 		ran = time.Since(since)
 	}
-	l = limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, ask limiter.Ask, r limiter.Result, _ error) {
-		refunded[ask.Policy] = r.Granted
+	l = limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, request limiter.Request, r limiter.Result, _ error) {
+		refunded[request.Policy] = r.Granted
 	}})
-	get(New(l, fixed(window.Ask("k", 5), bucket.Ask("k", 10)), RefundIf(func(int) bool { return true }))(http.HandlerFunc(handle)), request())
+	get(New(l, fixed(window.Request("k", 5), bucket.Request("k", 10)), WithRefundIf(func(int) bool { return true }))(http.HandlerFunc(handle)), request())
 	if len(refunded) != 2 || refunded[window] != 0 || refunded[bucket] > 10-10*ran.Seconds() {
 		t.Errorf("gave back %v; of the bucket there were %v left, of the window none", refunded, 10-10*ran.Seconds())
 	}
@@ -177,7 +177,7 @@ func TestRefundIfOfThatTime(t *testing.T) {
 func TestRefundIfKeepsTheWriter(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
 	statuses := make(chan int, 1)
-	limit := New(limiter.NewMemory(nil), fixed(p.Ask("k", 1)), RefundIf(func(status int) bool { statuses <- status; return true }))
+	limit := New(limiter.NewMemory(nil), fixed(p.Request("k", 1)), WithRefundIf(func(status int) bool { statuses <- status; return true }))
 	server := httptest.NewServer(limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
 		if err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{}), c.EnableFullDuplex()); err != nil {

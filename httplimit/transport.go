@@ -20,19 +20,19 @@ import (
 //
 // Each redirect that an http.Client follows is a request. Transport panics if l or
 // asks is nil. What it returns is safe for concurrent use.
-func Transport(l *limiter.Limiter, asks func(*http.Request) ([]limiter.Ask, error), base http.RoundTripper) http.RoundTripper {
+func Transport(l *limiter.Limiter, requests func(*http.Request) ([]limiter.Request, error), base http.RoundTripper) http.RoundTripper {
 	require(l != nil, "Transport: the limiter is nil")
-	require(asks != nil, "Transport: asks is nil")
+	require(requests != nil, "Transport: requests is nil")
 	if base == nil {
 		base = http.DefaultTransport
 	}
-	return &transport{l, asks, base}
+	return &transport{l, requests, base}
 }
 
 type transport struct {
-	limiter *limiter.Limiter
-	asks    func(*http.Request) ([]limiter.Ask, error)
-	base    http.RoundTripper
+	limiter  *limiter.Limiter
+	requests func(*http.Request) ([]limiter.Request, error)
+	base     http.RoundTripper
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -46,13 +46,13 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func (t *transport) admit(r *http.Request) error {
-	asks, err := t.asks(r)
-	if err != nil || len(asks) == 0 {
+	requests, err := t.requests(r)
+	if err != nil || len(requests) == 0 {
 		return err
 	}
-	all, err := decide(r.Context(), t.limiter, asks)
+	all, err := decide(r.Context(), t.limiter, requests)
 	if err == nil && !all.Allowed {
-		err = fmt.Errorf("httplimit: %s: %w", asks[all.Binding].Policy.Name, &limiter.DeniedError{Result: all.Each[all.Binding]})
+		err = fmt.Errorf("httplimit: %s: %w", requests[all.DeniedBy].Policy.Name, &limiter.DeniedError{Result: all.PerRequest[all.DeniedBy]})
 	}
 	return err
 }

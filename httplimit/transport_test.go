@@ -43,24 +43,24 @@ func TestTransport(t *testing.T) {
 	soon, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, c := range []struct {
-		name   string
-		asks   asksFunc
-		ctx    context.Context
-		sent   bool
-		is     error
-		denied string
+		name     string
+		requests requestsFunc
+		ctx      context.Context
+		sent     bool
+		is       error
+		denied   string
 	}{
-		{"granted", fixed(p.Ask("k", 2)), nil, true, nil, ""},
-		{"denied", fixed(p.Ask("k", 1)), nil, false, nil, "httplimit: api: pglimit: denied (limit): retry after "},
-		{"several denied", fixed(slow.Ask("k", 1), p.Ask("k", 1)), nil, false, nil, "httplimit: api: pglimit: denied (limit): retry after "},
-		{"above the burst", fixed(p.Ask("k", 3)), nil, false, nil, "httplimit: api: pglimit: denied: the cost is above the burst"},
+		{"granted", fixed(p.Request("k", 2)), nil, true, nil, ""},
+		{"denied", fixed(p.Request("k", 1)), nil, false, nil, "httplimit: api: pglimit: denied (limit): retry after "},
+		{"several denied", fixed(slow.Request("k", 1), p.Request("k", 1)), nil, false, nil, "httplimit: api: pglimit: denied (limit): retry after "},
+		{"above the burst", fixed(p.Request("k", 3)), nil, false, nil, "httplimit: api: pglimit: denied: the cost is above the burst"},
 		{"no asks", fixed(), nil, true, nil, ""},
 		{"no key", failing(ErrNoKey), nil, false, ErrNoKey, ""},
 		{"asks fails", failing(never), nil, false, never, ""},
-		{"invalid", fixed(p.Ask("k", 0)), nil, false, limiter.ErrInvalid, ""},
-		{"cancelled", fixed(p.Ask("l", 1)), cancelled, false, context.Canceled, ""},
-		{"first in a queue", fixed(slow.Ask("k", 1)), soon, true, nil, ""},
-		{"a turn too late", fixed(slow.Ask("k", 1)), soon, false, nil, "httplimit: slow: pglimit: denied (limit): retry after "},
+		{"invalid", fixed(p.Request("k", 0)), nil, false, limiter.ErrInvalid, ""},
+		{"cancelled", fixed(p.Request("l", 1)), cancelled, false, context.Canceled, ""},
+		{"first in a queue", fixed(slow.Request("k", 1)), soon, true, nil, ""},
+		{"a turn too late", fixed(slow.Request("k", 1)), soon, false, nil, "httplimit: slow: pglimit: denied (limit): retry after "},
 	} {
 		b := &base{}
 		body := &closing{Reader: strings.NewReader("body")}
@@ -71,7 +71,7 @@ func TestTransport(t *testing.T) {
 		if c.ctx != nil {
 			r = r.WithContext(c.ctx)
 		}
-		res, err := (&http.Client{Transport: Transport(l, c.asks, b)}).Do(r)
+		res, err := (&http.Client{Transport: Transport(l, c.requests, b)}).Do(r)
 		if (err == nil) != c.sent || (res != nil) != c.sent || (b.sent == 1) != c.sent || !body.closed {
 			t.Errorf("%s: got %v, %v; sent %d, body closed %v", c.name, res, err, b.sent, body.closed)
 		}
@@ -119,7 +119,7 @@ func TestTransportWaits(t *testing.T) {
 	var turn time.Time
 	var waited time.Duration
 	leave := func() {}
-	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }, Observe: func(_ context.Context, ask limiter.Ask, r limiter.Result, _ error) {
+	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }, Observe: func(_ context.Context, request limiter.Request, r limiter.Result, _ error) {
 		turn = time.Now().Add(r.Delay)
 		waited += r.Delay
 		if r.Delay > time.Minute {
@@ -133,7 +133,7 @@ func TestTransportWaits(t *testing.T) {
 		return &http.Response{StatusCode: 200, Body: http.NoBody, Request: r}, nil
 	})
 	send := func(ctx context.Context, p limiter.Policy) error {
-		_, err := Transport(l, fixed(p.Ask("k", 1)), sent).RoundTrip(request().WithContext(ctx))
+		_, err := Transport(l, fixed(p.Request("k", 1)), sent).RoundTrip(request().WithContext(ctx))
 		return err
 	}
 	for range 4 {

@@ -96,7 +96,7 @@ func (j *Janitor) Run(ctx context.Context) error {
 				"error", err, "removed", removed.Total())
 		default:
 			j.cfg.Logger.DebugContext(ctx, "pglimit: the janitor swept",
-				"removed", removed.Total(), "by_table", removed.ByTable, "kept", removed.Kept, "holds_expired", removed.HoldsExpired, "held_elsewhere", removed.HeldElsewhere)
+				"removed", removed.Total(), "by_table", removed.ByTable, "kept", removed.Kept, "holds_expired", removed.ReservationsExpired, "held_elsewhere", removed.HeldElsewhere)
 		}
 		wait := time.NewTimer(jitter(j.cfg.Interval))
 		select {
@@ -153,11 +153,11 @@ func (j *Janitor) takeTurn(ctx context.Context) (Removed, error) {
 			defer j.mu.Unlock()
 			j.total.addRows(table, deleted, kept)
 		},
-		CountHold: func() {
-			removed.HoldsExpired++
+		CountReservation: func() {
+			removed.ReservationsExpired++
 			j.mu.Lock()
 			defer j.mu.Unlock()
-			j.total.HoldsExpired++
+			j.total.ReservationsExpired++
 		},
 	}
 	var err error

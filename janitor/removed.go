@@ -10,7 +10,7 @@ type Removed struct {
 	Kept int64
 	// HoldsExpired counts the holds that had expired and were given back. Their
 	// rows stay until they need not be remembered any longer.
-	HoldsExpired int64
+	ReservationsExpired int64
 	// HeldElsewhere is true if another process has the lease: this one swept
 	// nothing, or stopped half-way because it had lost the lease.
 	HeldElsewhere bool

@@ -15,7 +15,7 @@ import (
 )
 
 // maxAsks is how many asks one AllowAll takes.
-const maxAsks = 1000
+const maxRequests = 1000
 
 // AllowAll asks for several things at once, of any policies and keys: all are
 // granted or none is, and a denial consumes nothing. It takes from 1 to 1,000
@@ -34,8 +34,8 @@ const maxAsks = 1000
 // locked until it is answered, for two round trips to the database. It shares no
 // statement with others, and is not answered from remembered denials.
 // Config.Observe is called for each ask.
-func (e *engine) AllowAll(ctx context.Context, asks ...Ask) (Results, error) {
-	return e.all(ctx, asks, nil)
+func (e *engine) AllowAll(ctx context.Context, requests ...Request) (Results, error) {
+	return e.all(ctx, requests, nil)
 }
 
 // joint is what the requests of one AllowAll are for one policy and key.
@@ -47,30 +47,30 @@ type joint struct {
 }
 
 // all decides an AllowAll, or a WaitAll's places w: the door for several keys.
-func (e *engine) all(ctx context.Context, asks []Ask, w *places) (all Results, err error) {
+func (e *engine) all(ctx context.Context, requests []Request, w *places) (all Results, err error) {
 	if e.observe != nil {
 		defer func() {
-			for i, in := range asks {
+			for i, in := range requests {
 				var r Result
 				if err == nil {
-					r = all.Each[i]
+					r = all.PerRequest[i]
 				}
 				e.observe(ctx, in, r, err)
 			}
 		}()
 	}
 	if e.closed.Load() {
-		return Results{Binding: -1}, store.ErrClosed
+		return Results{DeniedBy: -1}, store.ErrClosed
 	}
-	joints, err := e.joints(asks)
+	joints, err := e.joints(requests)
 	if err != nil {
-		return Results{Binding: -1}, err
+		return Results{DeniedBy: -1}, err
 	}
 	allowed := false
 	if w == nil {
 		allowed, err = e.takeAll(ctx, joints)
 	} else {
-		w.want(joints, asks)
+		w.want(joints, requests)
 		var o store.Outcome
 		o, err = e.onward(ctx, func(ctx context.Context) (o store.Outcome, err error) {
 			allowed, err := e.takeAll(ctx, joints)
@@ -78,46 +78,46 @@ func (e *engine) all(ctx context.Context, asks []Ask, w *places) (all Results, e
 				o.Granted = 1
 			}
 			return o, err
-		}, func(store.Outcome) { e.leaveAll(ctx, asks, w) })
+		}, func(store.Outcome) { e.leaveAll(ctx, requests, w) })
 		allowed = o.Granted > 0
 	}
-	failsClosed := func(in Ask) bool { return in.Policy.OnError != FailOpen }
+	failsClosed := func(in Request) bool { return in.Policy.OnError != FailOpen }
 	switch {
 	case err == nil:
-		return e.results(asks, joints, allowed), nil
-	case !e.failsOpen(ctx, err) || slices.ContainsFunc(asks, failsClosed):
-		return Results{Binding: -1}, err
+		return e.results(requests, joints, allowed), nil
+	case !e.failsOpen(ctx, err) || slices.ContainsFunc(requests, failsClosed):
+		return Results{DeniedBy: -1}, err
 	}
-	all = Results{Allowed: true, Binding: -1, Each: make([]Result, len(asks))}
-	for i, in := range asks {
+	all = Results{Allowed: true, DeniedBy: -1, PerRequest: make([]Result, len(requests))}
+	for i, in := range requests {
 		q := store.Query{Units: in.Cost, Rules: algorithm.Rules{Burst: in.Policy.burst()}, Now: joints[0].Now}
-		all.Each[i] = e.degrade(ctx, &q, &in.Policy, err)
+		all.PerRequest[i] = e.degrade(ctx, &q, &in.Policy, err)
 	}
 	return all, nil
 }
 
 // joints validates the requests and puts those of one policy and key together, in the
 // one order in which rows are locked.
-func (e *engine) joints(asks []Ask) ([]*joint, error) {
+func (e *engine) joints(requests []Request) ([]*joint, error) {
 	switch {
-	case len(asks) == 0:
-		return nil, store.Invalid("asks", "none", "ask for one at least")
-	case len(asks) > maxAsks:
-		return nil, store.Invalid("asks", strconv.Itoa(len(asks)), fmt.Sprintf("must be at most %d", maxAsks))
+	case len(requests) == 0:
+		return nil, store.Invalid("requests", "none", "pass at least one")
+	case len(requests) > maxRequests:
+		return nil, store.Invalid("requests", strconv.Itoa(len(requests)), fmt.Sprintf("must be at most %d", maxRequests))
 	}
 	type row struct {
 		algorithm   algorithm.Name
 		policy, key string
 	}
-	joints := make([]*joint, 0, len(asks))
-	known := make(map[row]*joint, len(asks))
-	for i, in := range asks {
-		c := call{verb: verbTake, ask: in}
+	joints := make([]*joint, 0, len(requests))
+	known := make(map[row]*joint, len(requests))
+	for i, in := range requests {
+		c := call{verb: verbTake, request: in}
 		if err := e.compile(&c); err != nil {
-			return nil, fmt.Errorf("asks[%d]: %w", i, err)
+			return nil, fmt.Errorf("requests[%d]: %w", i, err)
 		}
 		if in.IdempotencyKey != "" {
-			return nil, fmt.Errorf("%w: asks[%d] has an IdempotencyKey, which is for Do and Reserve", store.ErrUnsupported, i)
+			return nil, fmt.Errorf("%w: requests[%d] has an IdempotencyKey, which is for Do and Reserve", store.ErrUnsupported, i)
 		}
 		k := row{c.query.Algorithm, c.query.Policy, c.query.Key}
 		j := known[k]
@@ -128,7 +128,7 @@ func (e *engine) joints(asks []Ask) ([]*joint, error) {
 			known[k] = j
 			joints = append(joints, j)
 		case j.source != in.Policy:
-			return nil, fmt.Errorf("%w: asks[%d] and asks[%d] are for the same key under two policies %s that are not equal",
+			return nil, fmt.Errorf("%w: requests[%d] and requests[%d] are for the same key under two policies %s that are not equal",
 				store.ErrInvalid, j.Index, i, store.Quote(in.Policy.Name))
 		default:
 			sum := j.Units + in.Cost
@@ -169,23 +169,23 @@ func (e *engine) takeAll(ctx context.Context, joints []*joint) (allowed bool, er
 }
 
 // results gives each request its own.
-func (e *engine) results(asks []Ask, joints []*joint, allowed bool) Results {
-	all := Results{Allowed: allowed, Binding: -1, Each: make([]Result, len(asks))}
+func (e *engine) results(requests []Request, joints []*joint, allowed bool) Results {
+	all := Results{Allowed: allowed, DeniedBy: -1, PerRequest: make([]Result, len(requests))}
 	for _, j := range joints {
 		for i, index := range j.indexes {
 			if allowed {
-				all.Each[index] = j.share(i, asks[index], e.source)
+				all.PerRequest[index] = j.share(i, requests[index], e.source)
 			} else {
-				all.Each[index] = j.refused(i, asks[index], e.source)
+				all.PerRequest[index] = j.refused(i, requests[index], e.source)
 			}
 		}
 		if !allowed && j.Outcome.IsBlocked() { // perhaps since what is remembered
-			e.denied.forget(&j.source, asks[j.Index].Key)
+			e.denied.forget(&j.source, requests[j.Index].Key)
 		}
 	}
-	for i, r := range all.Each {
-		if !r.Allowed && (all.Binding < 0 || r.RetryAfter > all.Each[all.Binding].RetryAfter) {
-			all.Binding = i
+	for i, r := range all.PerRequest {
+		if !r.Allowed && (all.DeniedBy < 0 || r.RetryAfter > all.PerRequest[all.DeniedBy].RetryAfter) {
+			all.DeniedBy = i
 		}
 	}
 	return all
@@ -193,7 +193,7 @@ func (e *engine) results(asks []Ask, joints []*joint, allowed bool) Results {
 
 // share returns the i-th request's answer where all was granted: as of before those
 // after it.
-func (j *joint) share(i int, in Ask, source Source) Result {
+func (j *joint) share(i int, in Request, source Source) Result {
 	q, o := j.Query, j.Outcome
 	o.View = o.View.Less(q.Units - j.Needs[i])
 	q.Units, q.Cost, q.Unit = in.Cost, in.Cost, in.Cost
@@ -202,7 +202,7 @@ func (j *joint) share(i int, in Ask, source Source) Result {
 
 // refused returns the i-th request's answer where the whole was denied: whether it
 // would have fitted after those before it, and for how long it has to wait.
-func (j *joint) refused(i int, in Ask, source Source) Result {
+func (j *joint) refused(i int, in Request, source Source) Result {
 	q, o, need := j.Query, j.Outcome, j.Needs[i]
 	o.View = j.Views[i]
 	q.Room = min(q.Capacity, j.ahead+in.Cost)
@@ -222,27 +222,27 @@ type places struct {
 }
 
 // want notes what is requested: in queues, room for what has its turn in time.
-func (w *places) want(joints []*joint, asks []Ask) {
+func (w *places) want(joints []*joint, requests []Request) {
 	w.joints = joints
 	for _, j := range joints {
 		if j.source.Algorithm == LeakyBucketQueue {
 			j.ahead = float64(w.within.Microseconds()) * j.Leak
-			j.Room = min(j.Capacity, j.ahead+asks[j.indexes[len(j.indexes)-1]].Cost)
+			j.Room = min(j.Capacity, j.ahead+requests[j.indexes[len(j.indexes)-1]].Cost)
 		}
 	}
 }
 
 // leaveAll gives back what was granted to a WaitAll, as well as it can.
-func (e *engine) leaveAll(ctx context.Context, asks []Ask, w *places) {
+func (e *engine) leaveAll(ctx context.Context, requests []Request, w *places) {
 	for _, j := range w.joints {
-		ask := asks[j.Index]
-		if ask.Policy.Algorithm == LeakyBucketQueue {
-			e.leave(ctx, ask, &j.Query, j.Outcome.Ticket)
+		request := requests[j.Index]
+		if request.Policy.Algorithm == LeakyBucketQueue {
+			e.leave(ctx, request, &j.Query, j.Outcome.Ticket)
 			continue
 		}
 		q, g := j.Query, j.Outcome.View.Counted(j.Outcome.UpdatedAt)
 		q.Cost, q.Count = 1, q.Units
-		e.undo(ctx, ask, &q, func(ctx context.Context) error {
+		e.undo(ctx, request, &q, func(ctx context.Context) error {
 			_, err := e.store.Undo(ctx, &q, g)
 			return err
 		})

@@ -25,25 +25,25 @@ func TestMemoryAllowAllIsAtomic(t *testing.T) {
 		policies = append(policies, Policy{Name: "p", Algorithm: a, Limit: 100, Period: 100_000 * time.Hour})
 	}
 	var mu sync.Mutex
-	granted := map[Ask]float64{}
+	granted := map[Request]float64{}
 	denied := 0
 	var wg sync.WaitGroup
 	for range 32 {
 		wg.Go(func() {
 			for range 200 {
-				asks := make([]Ask, 1+rand.IntN(4))
-				for i := range asks {
-					asks[i] = policies[rand.IntN(len(policies))].Ask(fmt.Sprint(rand.IntN(10)), float64(1+rand.IntN(3)))
+				requests := make([]Request, 1+rand.IntN(4))
+				for i := range requests {
+					requests[i] = policies[rand.IntN(len(policies))].Request(fmt.Sprint(rand.IntN(10)), float64(1+rand.IntN(3)))
 				}
-				all, err := l.AllowAll(ctx, asks...)
+				all, err := l.AllowAll(ctx, requests...)
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				mu.Lock()
-				for _, ask := range asks {
+				for _, request := range requests {
 					if all.Allowed {
-						granted[Ask{Policy: ask.Policy, Key: ask.Key}] += ask.Cost
+						granted[Request{Policy: request.Policy, Key: request.Key}] += request.Cost
 					}
 				}
 				if !all.Allowed {
@@ -54,17 +54,17 @@ func TestMemoryAllowAllIsAtomic(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	for ask, want := range granted {
-		r, err := l.Check(ctx, ask.Policy, ask.Key, 0)
+	for request, want := range granted {
+		r, err := l.Check(ctx, request.Policy, request.Key, 0)
 		if err != nil || r.Level > want+1e-3 || r.Level < want-1e-3 || want > 100 {
-			t.Errorf("%s %s: %+v, %v; granted %v", ask.Policy.Algorithm, ask.Key, r, err, want)
+			t.Errorf("%s %s: %+v, %v; granted %v", request.Policy.Algorithm, request.Key, r, err, want)
 		}
 	}
 	if denied == 0 {
 		t.Error("nothing was denied")
 	}
 	tx := l.InTx(nil)
-	if _, err := tx.AllowAll(ctx, policies[0].Ask("a", 1), policies[1].Ask("b", 1)); !errors.Is(err, ErrUnsupported) {
+	if _, err := tx.AllowAll(ctx, policies[0].Request("a", 1), policies[1].Request("b", 1)); !errors.Is(err, ErrUnsupported) {
 		t.Errorf("InTx: %v", err)
 	}
 }
@@ -75,7 +75,7 @@ func TestMemoryAllowAllKeepsNoDeniedKeys(t *testing.T) {
 	m := memory.New()
 	l := newInMemory(m, nil)
 	p := Policy{Name: "p", Algorithm: TokenBucket, Limit: 1, Period: time.Hour}
-	all, err := l.AllowAll(context.Background(), p.Ask("a", 1), p.Ask("b", 2))
+	all, err := l.AllowAll(context.Background(), p.Request("a", 1), p.Request("b", 2))
 	if err != nil || all.Allowed {
 		t.Fatalf("got %+v, %v", all, err)
 	}
@@ -91,8 +91,8 @@ func TestResultsJSON(t *testing.T) {
 		all  Results
 		want string
 	}{
-		{Results{Allowed: true, Binding: -1}, `{"allowed":true,"binding":null,"each":[]}`},
-		{Results{Binding: 0, Each: []Result{{Limit: 5}}}, `{"allowed":false,"binding":0,"each":[{"allowed":false,"granted":0,"limit":5,`},
+		{Results{Allowed: true, DeniedBy: -1}, `{"allowed":true,"denied_by":null,"per_request":[]}`},
+		{Results{DeniedBy: 0, PerRequest: []Result{{Limit: 5}}}, `{"allowed":false,"denied_by":0,"per_request":[{"allowed":false,"granted":0,"limit":5,`},
 	} {
 		if got, err := json.Marshal(c.all); err != nil || !strings.HasPrefix(string(got), c.want) {
 			t.Errorf("got %s, %v, want %s", got, err, c.want)

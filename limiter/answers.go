@@ -21,7 +21,7 @@ const (
 	verbReserve             // all or nothing, and a reservation
 	verbCheck               // nothing, only read
 	verbUsage
-	verbFill
+	verbCharge
 	verbRefund
 	verbUndo
 	verbReset
@@ -52,7 +52,7 @@ func result(q *store.Query, v verb, o *store.Outcome, limit float64, source Sour
 	}
 	ahead := level // of this request in a queue
 	switch v {
-	case verbFill, verbRefund, verbUndo:
+	case verbCharge, verbRefund, verbUndo:
 		r.Allowed, r.Granted = true, granted(q, o)
 		return r
 	case verbCheck, verbUsage:
@@ -123,7 +123,7 @@ func micros(us float64) int64 {
 }
 
 // replay returns the answer that was given to the same idempotency key before.
-func replay(q store.Query, v verb, in *Ask, before *store.Reservation, source Source) (Result, error) {
+func replay(q store.Query, v verb, in *Request, before *store.Reservation, source Source) (Result, error) {
 	if (v == verbReserve) == (before.State == store.Spent) {
 		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey), "was used for the other of Do and Reserve")
 	}
@@ -185,11 +185,7 @@ type attempt struct {
 	sent int64
 }
 
-// newDenials returns nil if nothing is to be remembered.
 func newDenials(keys int, ttl time.Duration, clock func() int64) (*denials, error) {
-	if ttl < 0 {
-		return nil, nil
-	}
 	c, err := denycache.New[deniedKey, *denial](keys)
 	return &denials{Cache: c, ttl: ttl.Microseconds(), clock: clock}, err
 }
@@ -197,7 +193,7 @@ func newDenials(keys int, ttl time.Duration, clock func() int64) (*denials, erro
 // lookup answers a request by a denial that still holds. If there is none, the attempt
 // is for keep. A request of a calendar's budget is always sent: its denials are few,
 // and what is given back must be visible immediately.
-func (d *denials) lookup(in *Ask) (Result, attempt, bool) {
+func (d *denials) lookup(in *Request) (Result, attempt, bool) {
 	if in.IdempotencyKey != "" || in.Policy.Calendar != "" {
 		return Result{}, attempt{}, false
 	}
@@ -209,7 +205,7 @@ func (d *denials) lookup(in *Ask) (Result, attempt, bool) {
 }
 
 // keep remembers r, which denied a request.
-func (d *denials) keep(at attempt, q *store.Query, in *Ask, o *store.Outcome, r Result) {
+func (d *denials) keep(at attempt, q *store.Query, in *Request, o *store.Outcome, r Result) {
 	n := &denial{policy: in.Policy, cost: in.Cost, rules: q.Rules, outcome: *o, result: r, sent: at.sent}
 	if q.Now != nil {
 		n.sent, n.received = o.Now, o.Now // that very clock decided
@@ -242,7 +238,7 @@ func (d *denials) forget(p *Policy, key string) {
 // answers reports whether the database would deny in too. What equals a request that
 // was valid is valid, and so is a larger cost up to 2^53. A log's view is about one
 // cost.
-func (d *denial) answers(now int64, in *Ask) bool {
+func (d *denial) answers(now int64, in *Request) bool {
 	return now >= d.sent && now-d.sent < d.lasts &&
 		(in.Cost == d.cost || in.Cost > d.cost && in.Cost <= algorithm.MaxUnits && in.Policy.Algorithm != SlidingWindowLog) &&
 		in.Policy == d.policy

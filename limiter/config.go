@@ -3,94 +3,109 @@ package limiter
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
-	"strconv"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// Defaults of Config's fields, where they are 0.
+// Defaults of Config's fields, which each field's comment repeats.
 const (
-	DefaultTimeout         = time.Second
-	DefaultBatchRows       = 256
-	DefaultBatchStatements = 2
-	DefaultBatchWaiting    = 16_384
-	DefaultIdempotencyTTL  = 24 * time.Hour
-	DefaultBreakAfter      = 10
-	DefaultBreakFor        = time.Second
-	DefaultDenyCacheTTL    = time.Second
-	DefaultDenyCacheKeys   = 65_536
+	defaultTimeout         = time.Second
+	defaultBatchRows       = 256
+	defaultBatchStatements = 2
+	defaultBatchWaiting    = 16_384
+	defaultIdempotencyTTL  = 24 * time.Hour
+	defaultBreakAfter      = 10
+	defaultBreakFor        = time.Second
+	defaultDenyCacheTTL    = time.Second
+	defaultDenyCacheKeys   = 65_536
 )
 
-// Config sets up a Limiter. The zero value, and a nil *Config, are the
-// documented defaults; a Config is copied, so it can be changed afterwards.
+// Config sets up a Limiter. The zero value and a nil *Config have the defaults that each
+// field names. A Limiter copies its Config, so that the caller may change it afterwards.
+// New and NewSQL return an ErrInvalid for a negative number or duration.
 type Config struct {
-	// Timeout bounds what one decision waits for the database, retries and
-	// the wait for a connection included. 0 is DefaultTimeout; negative is
-	// none but the context's, and DefaultTimeout once a Wait is cancelled. It does
-	// not bound Wait's sleep, nor what is asked inside the caller's transaction.
+	// Timeout bounds how long one decision waits for the database, including retries
+	// and the wait for a connection. Default: 1s. It does not bound the sleep of Wait,
+	// nor verbs in the caller's transaction.
 	Timeout time.Duration
-	// BatchRows is how many keys one statement decides at most when many
-	// callers ask at once: 0 is DefaultBatchRows, negative is one statement for
-	// each decision. A caller that nobody is ahead of never waits for company.
+	// DisableTimeout leaves decisions to the caller's context alone. What a cancelled
+	// Wait gives back is still bounded, by 1s.
+	DisableTimeout bool
+
+	// BatchRows is the largest number of keys that one statement decides when many
+	// callers ask at once. Default: 256. If no statement is in flight, a caller sends
+	// its own immediately.
 	BatchRows int
-	// BatchStatements is how many such statements are in flight at most, for
-	// each algorithm and durability: 0 is DefaultBatchStatements. A further one
-	// goes out only for 8 waiting keys or more. Each needs a connection of the
-	// pool; up to a quarter of the pool's connections more, one at least, wait
-	// for keys whose rows other transactions hold. Negative is an ErrInvalid.
+	// BatchStatements is the largest number of such statements in flight, for each
+	// algorithm and durability. Default: 2. Another one is sent only for 8 waiting keys
+	// or more. Each needs a connection of the pool. Statements for keys whose rows
+	// other transactions have locked use up to a quarter of the pool's connections
+	// more, at least one.
 	BatchStatements int
-	// BatchWaiting is how many callers wait for their statement at most, in
-	// all; who comes after gets ErrOverloaded, or what Policy.OnError says
-	// instead. 0 is DefaultBatchWaiting; negative is an ErrInvalid.
+	// BatchWaiting is the largest number of callers that wait for their statement, in
+	// all. Further callers get ErrOverloaded, or what Policy.OnError says instead.
+	// Default: 16,384.
 	BatchWaiting int
-	// BreakAfter is how many times in a row the database may fail to answer,
-	// before the circuit breaker opens: connections that fail, Config.Timeout, a
-	// server that shuts down or has no connection left. 0 is DefaultBreakAfter;
-	// negative is never. While it is open all verbs fail at once with an
-	// ErrUnavailable that wraps the last failure, without the pool being asked,
-	// and Policy.OnError decides; one caller every BreakFor asks all the same,
-	// and any answer closes it. What callers end themselves does not count.
+	// DisableBatching sends one statement for each decision.
+	DisableBatching bool
+
+	// BreakAfter is the number of failures in a row that open the circuit breaker:
+	// connections that fail, Config.Timeout, and a server that shuts down or has no
+	// connection left. A cancelled context does not count. Default: 10. While the
+	// breaker is open
+	//   - all verbs return an ErrUnavailable that wraps the last failure, without using
+	//     the pool, and Policy.OnError decides;
+	//   - one request every BreakFor is still sent, and any answer closes the breaker.
+	//
 	// Transactions and NewMemory have no breaker.
 	BreakAfter int
-	// BreakFor is how long the open breaker lets nobody ask. 0 is
-	// DefaultBreakFor; negative is an ErrInvalid. It is Now's time if that is set.
+	// BreakFor is the time between such requests. Default: 1s. If Now is set, it is
+	// measured by Now.
 	BreakFor time.Duration
-	// KeySecret, if not empty, makes the limiter store HMAC-SHA-256(secret,
-	// key) instead of keys, for keys that are personal data. Another secret
-	// starts every key afresh. 32 random bytes are plenty.
+	// DisableBreaker never opens the breaker.
+	DisableBreaker bool
+
+	// KeySecret, if not empty, makes the limiter store HMAC-SHA-256(secret, key)
+	// instead of keys, for keys that are personal data. With another secret all keys
+	// start afresh. 32 random bytes are enough.
 	KeySecret []byte
-	// IdempotencyTTL is for how long, at least, an admission under an
-	// Ask.IdempotencyKey is remembered, and a hold can still be settled or asked
-	// about once it has expired. 0 is DefaultIdempotencyTTL; negative, above a
-	// hundred years or not whole microseconds is an ErrInvalid of Reserve and of
-	// asks that have such a key.
+	// IdempotencyTTL is how long, at least, an admission under a
+	// Request.IdempotencyKey is remembered, and how long an expired reservation can
+	// still be settled or cancelled. Default: 24h. It is whole microseconds, at most a
+	// hundred years; Reserve and requests with an IdempotencyKey check that.
 	IdempotencyTTL time.Duration
-	// DenyCacheTTL is how long this process answers, at most, by a denial that
-	// it was given: Do, Allow and AllowN of the same policy and key, at an equal
-	// or larger cost, until the denial's RetryAfter or, if that is sooner, until
-	// so long after it was asked for. 0 is DefaultDenyCacheTTL; negative is off.
-	// That much later, at most, a Refund, Reset or Unblock by another process, the
-	// end of a hold there, or that one has expired, is seen here. By this Limiter they are seen at once, and so is its Block;
-	// in a transaction that counts from the call, and the TTL bounds what is
-	// remembered between it and the commit. Verbs in a transaction are never
-	// answered so, nor are those of NewMemory. See SourceCache.
+
+	// DenyCacheTTL is how long, at most, this process repeats a denial without asking
+	// the database: for Do, Allow and AllowN of the same policy and key at an equal or
+	// larger cost. The denial ends earlier if its RetryAfter is over. Default: 1s.
+	//   - A Refund, Undo, Reset, Block or Unblock by this Limiter is visible immediately;
+	//     in a transaction, from the call on.
+	//   - Those of other processes, and reservations that ended or expired there, are
+	//     visible after DenyCacheTTL.
+	//   - Verbs in a transaction, policies with a Calendar and requests with an
+	//     IdempotencyKey always ask the database.
+	//
+	// NewMemory has no such cache. See SourceCache.
 	DenyCacheTTL time.Duration
-	// DenyCacheKeys is how many keys' denials are remembered, at most; the one
-	// longest unused makes room. Each takes some 700 bytes. 0 is
-	// DefaultDenyCacheKeys; negative is an ErrInvalid.
+	// DenyCacheKeys is the largest number of keys whose denials are remembered; the key
+	// that was not used for longest makes room. Default: 65,536. Each takes about 700
+	// bytes.
 	DenyCacheKeys int
-	// Now is the clock, for tests. nil, the default, is the database's clock,
-	// or this machine's for NewMemory. It may be called from many goroutines.
+	// DisableDenyCache asks the database for each decision.
+	DisableDenyCache bool
+
+	// Now is the clock, for tests. Default: the database's clock, and this machine's for
+	// NewMemory. It may be called from several goroutines at once.
 	Now func() time.Time
-	// Observe, if set, is called after every decision with what was asked, the
-	// answer and the error, on the caller's goroutine: count here, return
-	// soon. Reset, Block, Unblock, Settle, Cancel and Statement decide nothing and
-	// are not observed.
-	Observe func(ctx context.Context, ask Ask, result Result, err error)
-	// Logger gets a warning when FailOpen had to allow, at most one every ten
-	// seconds, with the number allowed since the last. nil is slog.Default().
+	// Observe, if set, is called after each decision with the request, the result and
+	// the error, on the caller's goroutine. Return soon. Usage, Settle, Cancel, Reset,
+	// Block and Unblock are not decisions.
+	Observe func(ctx context.Context, request Request, result Result, err error)
+	// Logger gets a warning when FailOpen allowed a request, at most one every ten
+	// seconds, with the number allowed since the last. Default: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -99,15 +114,18 @@ func (c *Config) withDefaults() Config {
 	if c != nil {
 		d = *c
 	}
-	orDefault(&d.Timeout, DefaultTimeout)
-	orDefault(&d.BatchRows, DefaultBatchRows)
-	orDefault(&d.BatchStatements, DefaultBatchStatements)
-	orDefault(&d.BatchWaiting, DefaultBatchWaiting)
-	orDefault(&d.IdempotencyTTL, DefaultIdempotencyTTL)
-	orDefault(&d.DenyCacheTTL, DefaultDenyCacheTTL)
-	orDefault(&d.DenyCacheKeys, DefaultDenyCacheKeys)
-	orDefault(&d.BreakAfter, DefaultBreakAfter)
-	orDefault(&d.BreakFor, DefaultBreakFor)
+	orDefault(&d.Timeout, defaultTimeout)
+	orDefault(&d.BatchRows, defaultBatchRows)
+	orDefault(&d.BatchStatements, defaultBatchStatements)
+	orDefault(&d.BatchWaiting, defaultBatchWaiting)
+	orDefault(&d.IdempotencyTTL, defaultIdempotencyTTL)
+	orDefault(&d.DenyCacheTTL, defaultDenyCacheTTL)
+	orDefault(&d.DenyCacheKeys, defaultDenyCacheKeys)
+	orDefault(&d.BreakAfter, defaultBreakAfter)
+	orDefault(&d.BreakFor, defaultBreakFor)
+	if d.DisableTimeout {
+		d.Timeout = 0
+	}
 	if d.Logger == nil {
 		d.Logger = slog.Default()
 	}
@@ -122,17 +140,25 @@ func orDefault[T comparable](field *T, value T) {
 	}
 }
 
-// validate returns an error for a number that has no meaning.
+// validate returns an error for the first field that is negative.
 func (c *Config) validate() error {
-	if c.BreakFor < 0 {
-		return store.Invalid("Config.BreakFor", c.BreakFor.String(), "must not be negative; a negative BreakAfter is off")
-	}
-	if c.DenyCacheKeys < 0 {
-		return store.Invalid("Config.DenyCacheKeys", strconv.Itoa(c.DenyCacheKeys), "must not be negative; a negative DenyCacheTTL is off")
-	}
-	for name, n := range map[string]int{"BatchStatements": c.BatchStatements, "BatchWaiting": c.BatchWaiting} {
-		if n < 0 {
-			return store.Invalid("Config."+name, strconv.Itoa(n), "must not be negative; a negative BatchRows is off")
+	for _, f := range [...]struct {
+		name  string
+		value int64
+		shown any
+		off   string // the field that disables it
+	}{
+		{"Timeout", int64(c.Timeout), c.Timeout, "DisableTimeout"},
+		{"BatchRows", int64(c.BatchRows), c.BatchRows, "DisableBatching"},
+		{"BatchStatements", int64(c.BatchStatements), c.BatchStatements, "DisableBatching"},
+		{"BatchWaiting", int64(c.BatchWaiting), c.BatchWaiting, "DisableBatching"},
+		{"BreakAfter", int64(c.BreakAfter), c.BreakAfter, "DisableBreaker"},
+		{"BreakFor", int64(c.BreakFor), c.BreakFor, "DisableBreaker"},
+		{"DenyCacheTTL", int64(c.DenyCacheTTL), c.DenyCacheTTL, "DisableDenyCache"},
+		{"DenyCacheKeys", int64(c.DenyCacheKeys), c.DenyCacheKeys, "DisableDenyCache"},
+	} {
+		if f.value < 0 {
+			return store.Invalid("Config."+f.name, fmt.Sprint(f.shown), "must not be negative; to turn it off set Config."+f.off)
 		}
 	}
 	return nil

@@ -31,8 +31,8 @@ type shared struct {
 	timeout   time.Duration // none if not positive
 	remember  time.Duration // Config.IdempotencyTTL
 	keySecret []byte
-	clock     func() time.Time                                             // nil: the store's
-	observe   func(ctx context.Context, ask Ask, result Result, err error) // may be nil
+	clock     func() time.Time                                                     // nil: the store's
+	observe   func(ctx context.Context, request Request, result Result, err error) // may be nil
 	logger    *slog.Logger
 
 	closed   atomic.Bool
@@ -44,9 +44,9 @@ type shared struct {
 
 // call is one verb on its way through the door.
 type call struct {
-	verb  verb
-	ask   Ask
-	query store.Query
+	verb    verb
+	request Request
+	query   store.Query
 	// compiled is the policy that query.Rules were compiled from.
 	compiled Policy
 
@@ -62,12 +62,12 @@ type call struct {
 }
 
 // call returns a call; put gives it back.
-func (e *engine) call(v verb, in Ask) *call {
+func (e *engine) call(v verb, in Request) *call {
 	c, ok := e.calls.Get().(*call)
 	if !ok {
 		c = new(call)
 	}
-	c.verb, c.ask = v, in
+	c.verb, c.request = v, in
 	return c
 }
 
@@ -79,7 +79,7 @@ func (e *engine) put(c *call) {
 }
 
 // one takes a verb through the door that needs no more than a request.
-func (e *engine) one(ctx context.Context, v verb, in Ask) (Result, error) {
+func (e *engine) one(ctx context.Context, v verb, in Request) (Result, error) {
 	c := e.call(v, in)
 	defer e.put(c)
 	return e.pass(ctx, c)
@@ -89,7 +89,7 @@ func (e *engine) one(ctx context.Context, v verb, in Ask) (Result, error) {
 // open, interpret, remember, and observe.
 func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 	if e.observe != nil && c.verb.decides() {
-		defer func() { e.observe(ctx, c.ask, r, err) }()
+		defer func() { e.observe(ctx, c.request, r, err) }()
 	}
 	if e.closed.Load() {
 		return r, store.ErrClosed
@@ -97,7 +97,7 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 	var at attempt
 	if e.denied != nil && c.verb == verbTake && !e.tx && ctx.Err() == nil {
 		var known bool
-		if r, at, known = e.denied.lookup(&c.ask); known {
+		if r, at, known = e.denied.lookup(&c.request); known {
 			return r, nil
 		}
 	}
@@ -106,7 +106,7 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 	}
 	c.outcome, err = e.run(ctx, c)
 	if c.verb.givesBack() || err == nil && c.verb == verbUpTo && c.outcome.IsBlocked() { // perhaps blocked since what is remembered
-		e.denied.forget(&c.ask.Policy, c.ask.Key)
+		e.denied.forget(&c.request.Policy, c.request.Key)
 	}
 	switch {
 	case err != nil:
@@ -115,11 +115,11 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 	case !c.verb.decides() && c.verb != verbUsage:
 		return r, nil
 	case c.outcome.Before != nil:
-		return replay(c.query, c.verb, &c.ask, c.outcome.Before, e.source)
+		return replay(c.query, c.verb, &c.request, c.outcome.Before, e.source)
 	}
-	r = result(&c.query, c.verb, &c.outcome, c.ask.Policy.Limit, e.source)
+	r = result(&c.query, c.verb, &c.outcome, c.request.Policy.Limit, e.source)
 	if at.Valid() && !r.Allowed {
-		e.denied.keep(at, &c.query, &c.ask, &c.outcome, r)
+		e.denied.keep(at, &c.query, &c.request, &c.outcome, r)
 	}
 	return r, nil
 }
@@ -132,14 +132,14 @@ func (e *engine) run(ctx context.Context, c *call) (o store.Outcome, err error) 
 	case verbWait:
 		return e.onward(ctx,
 			func(ctx context.Context) (store.Outcome, error) { return e.take(ctx, c) },
-			func(o store.Outcome) { e.leave(ctx, c.ask, q, o.Ticket) })
+			func(o store.Outcome) { e.leave(ctx, c.request, q, o.Ticket) })
 	case verbCheck:
 		return e.store.Get(ctx, q)
 	case verbUsage:
 		c.usage, err = e.store.Usage(ctx, q)
 		return c.usage.Outcome, err
-	case verbFill:
-		return e.store.Fill(ctx, q)
+	case verbCharge:
+		return e.store.Charge(ctx, q)
 	case verbRefund:
 		return e.store.Refund(ctx, q)
 	case verbUndo:
@@ -167,8 +167,8 @@ func (e *engine) take(ctx context.Context, c *call) (store.Outcome, error) {
 
 // failed answers a call that the store has failed.
 func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ error) {
-	if c.verb.decides() && c.verb != verbReserve && c.ask.Policy.OnError == FailOpen && e.failsOpen(ctx, err) {
-		return e.degrade(ctx, &c.query, &c.ask.Policy, err), nil
+	if c.verb.decides() && c.verb != verbReserve && c.request.Policy.OnError == FailOpen && e.failsOpen(ctx, err) {
+		return e.degrade(ctx, &c.query, &c.request.Policy, err), nil
 	}
 	if errors.Is(err, store.ErrOverloaded) {
 		r.Reason = ReasonOverload
@@ -212,7 +212,7 @@ func (l *degradedLog) warn(ctx context.Context, logger *slog.Logger, policy stri
 
 // compile validates a call and compiles it into its query.
 func (e *engine) compile(c *call) error {
-	if err := e.compileKey(&c.query, &c.compiled, &c.ask); err != nil {
+	if err := e.compileKey(&c.query, &c.compiled, &c.request); err != nil {
 		return err
 	}
 	if c.verb >= verbReset {
@@ -223,7 +223,7 @@ func (e *engine) compile(c *call) error {
 
 // compileKey compiles the policy and the key of a request. If compiled equals the
 // policy, q has its rules already.
-func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Ask) error {
+func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error {
 	p := &in.Policy
 	if p.Name == "" || *compiled != *p {
 		if err := p.Validate(); err != nil {
@@ -250,7 +250,7 @@ func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Ask) error {
 
 // compileCost compiles what a call asks for.
 func (e *engine) compileCost(c *call) error {
-	q, v, in := &c.query, c.verb, &c.ask
+	q, v, in := &c.query, c.verb, &c.request
 	switch {
 	case v == verbRefund && in.Policy.Algorithm == LeakyBucketQueue:
 		return fmt.Errorf("%w: Refund on %s: a place in the queue goes back when its Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
@@ -284,7 +284,7 @@ func (e *engine) compileCost(c *call) error {
 		}
 		// A unit more may be less than a step, which is then what has to fit.
 		q.Count, q.Unit = in.Cost/q.Cost, min(max(1, q.Cost), in.Cost)
-	case verbFill, verbRefund, verbUndo:
+	case verbCharge, verbRefund, verbUndo:
 		q.Cost, q.Count = 1, in.Cost
 	case verbWait:
 		q.Room = min(q.Capacity, float64(float64(c.within.Microseconds())*q.Leak)+q.Units)
@@ -299,14 +299,14 @@ func (e *engine) note(c *call) error {
 		return store.Invalid("Config.IdempotencyTTL", remember.String(), reason)
 	}
 	if c.verb == verbReserve {
-		state = store.Held
+		state = store.Open
 	}
 	c.admission = &store.Admission{
-		ID: string(c.ask.Policy.Algorithm) + ":" + rand.Text(), State: state,
-		TTL: c.ttl.Microseconds(), Remember: remember.Microseconds(), Limit: c.ask.Policy.Limit,
+		ID: string(c.request.Policy.Algorithm) + ":" + rand.Text(), State: state,
+		TTL: c.ttl.Microseconds(), Remember: remember.Microseconds(), Limit: c.request.Policy.Limit,
 	}
-	if c.ask.IdempotencyKey != "" {
-		c.admission.Idempotency = keys.Stored(c.ask.IdempotencyKey, e.keySecret)
+	if c.request.IdempotencyKey != "" {
+		c.admission.Idempotency = keys.Stored(c.request.IdempotencyKey, e.keySecret)
 	}
 	return nil
 }
@@ -371,15 +371,15 @@ func (e *engine) onward(ctx context.Context, take func(context.Context) (store.O
 
 // leave gives the place of a cancelled Wait back as well as it can: the caller is
 // going, and a place that stays taken only makes others wait longer.
-func (e *engine) leave(ctx context.Context, ask Ask, q *store.Query, ticket int64) {
-	e.undo(ctx, ask, q, func(ctx context.Context) error { return e.store.Leave(ctx, q, ticket) })
+func (e *engine) leave(ctx context.Context, request Request, q *store.Query, ticket int64) {
+	e.undo(ctx, request, q, func(ctx context.Context) error { return e.store.Leave(ctx, q, ticket) })
 }
 
 // longestUndo bounds what gives back where there is no Config.Timeout.
 const longestUndo = time.Second
 
 // undo runs f, which gives back for q. ctx does not end f, but some time does.
-func (e *engine) undo(ctx context.Context, ask Ask, q *store.Query, f func(context.Context) error) {
+func (e *engine) undo(ctx context.Context, request Request, q *store.Query, f func(context.Context) error) {
 	ctx = context.WithoutCancel(ctx)
 	if e.timeout <= 0 {
 		var cancel context.CancelFunc
@@ -388,8 +388,8 @@ func (e *engine) undo(ctx context.Context, ask Ask, q *store.Query, f func(conte
 	}
 	q.Now = e.now()
 	err := f(ctx)
-	e.denied.forget(&ask.Policy, ask.Key)
+	e.denied.forget(&request.Policy, request.Key)
 	if err != nil {
-		e.logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give back what it had", "policy", ask.Policy.Name, "error", err)
+		e.logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give back what it had", "policy", request.Policy.Name, "error", err)
 	}
 }

@@ -49,9 +49,9 @@ func (s *spy) Get(ctx context.Context, q *store.Query) (o store.Outcome, err err
 	return o, err
 }
 
-func (s *spy) Fill(ctx context.Context, q *store.Query) (o store.Outcome, err error) {
+func (s *spy) Charge(ctx context.Context, q *store.Query) (o store.Outcome, err error) {
 	if err = s.note("fill"); err == nil {
-		o, err = s.Store.Fill(ctx, q)
+		o, err = s.Store.Charge(ctx, q)
 	}
 	return o, err
 }
@@ -126,27 +126,30 @@ var doorVerbs = []struct {
 	decides bool // Observe hears of it, and FailOpen may answer
 	opens   bool
 }{
-	{"Do", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Do(ctx, p.Ask("k", 1)); return err }, true, true},
+	{"Do", func(ctx context.Context, e *engine, p Policy) error {
+		_, err := e.Do(ctx, p.Request("k", 1))
+		return err
+	}, true, true},
 	{"AllowUpTo", func(ctx context.Context, e *engine, p Policy) error {
 		_, err := e.AllowUpTo(ctx, p, "k", 1)
 		return err
 	}, true, true},
 	{"Check", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Check(ctx, p, "k", 1); return err }, true, true},
-	{"Fill", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Fill(ctx, p, "k", 1); return err }, true, true},
+	{"Fill", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Charge(ctx, p, "k", 1); return err }, true, true},
 	{"Refund", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Refund(ctx, p, "k", 1); return err }, true, true},
 	{"Undo", func(ctx context.Context, e *engine, p Policy) error {
 		_, err := e.Undo(ctx, p, "k", Result{Granted: 1, grant: algorithm.Grant{Made: true, At: 1, EndsAt: 1}})
 		return err
 	}, true, true},
 	{"AllowAll", func(ctx context.Context, e *engine, p Policy) error {
-		_, err := e.AllowAll(ctx, p.Ask("k", 1), p.Ask("l", 1))
+		_, err := e.AllowAll(ctx, p.Request("k", 1), p.Request("l", 1))
 		return err
 	}, true, true},
 	{"Reserve", func(ctx context.Context, e *engine, p Policy) error {
-		_, err := e.Reserve(ctx, p.Ask("k", 1), time.Hour)
+		_, err := e.Reserve(ctx, p.Request("k", 1), time.Hour)
 		return err
 	}, true, false},
-	{"Statement", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Statement(ctx, p, "k"); return err }, false, false},
+	{"Statement", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Usage(ctx, p, "k"); return err }, false, false},
 	{"Settle", func(ctx context.Context, e *engine, p Policy) error {
 		_, err := e.Settle(ctx, "gcra:0123456789ABCDEF", 1)
 		return err
@@ -186,11 +189,11 @@ func TestDoorInvalid(t *testing.T) {
 // else.
 func TestDoorObserves(t *testing.T) {
 	type heard struct {
-		ask Ask
-		err error
+		request Request
+		err     error
 	}
 	var all []heard
-	l, s := watched(t, false, &Config{Observe: func(_ context.Context, ask Ask, _ Result, err error) { all = append(all, heard{ask, err}) }})
+	l, s := watched(t, false, &Config{Observe: func(_ context.Context, request Request, _ Result, err error) { all = append(all, heard{request, err}) }})
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 100, Period: time.Hour}
 	for _, fails := range []error{nil, fmt.Errorf("%w: away", ErrUnavailable)} {
 		s.err = fails
@@ -204,7 +207,7 @@ func TestDoorObserves(t *testing.T) {
 			case v.decides:
 				want = 1
 			}
-			if len(all) != want || want > 0 && (all[0].err != err || all[0].ask.Key != "k") {
+			if len(all) != want || want > 0 && (all[0].err != err || all[0].request.Key != "k") {
 				t.Errorf("%s: %v, heard %+v", v.name, err, all)
 			}
 		}
@@ -269,7 +272,7 @@ func TestDoorRemembers(t *testing.T) {
 		}
 		_ = l.Reset(t.Context(), p, "k")
 	}
-	hold, err := l.Reserve(t.Context(), p.Ask("k", 1), time.Hour)
+	hold, err := l.Reserve(t.Context(), p.Request("k", 1), time.Hour)
 	if err != nil || !hold.Result.Allowed {
 		t.Fatal(hold, err)
 	}
@@ -284,7 +287,7 @@ func TestDoorRemembers(t *testing.T) {
 	if r, err := l.InTx(nil).Allow(t.Context(), p, "k"); err != nil || r.Source == SourceCache {
 		t.Errorf("in a transaction: %+v, %v", r, err)
 	}
-	if r, err := l.Do(t.Context(), Ask{Policy: p, Key: "k", Cost: 1, IdempotencyKey: "i"}); err != nil || r.Source == SourceCache {
+	if r, err := l.Do(t.Context(), Request{Policy: p, Key: "k", Cost: 1, IdempotencyKey: "i"}); err != nil || r.Source == SourceCache {
 		t.Errorf("under an idempotency key: %+v, %v", r, err)
 	}
 }
@@ -296,12 +299,12 @@ func TestDoorKeepsItsQueries(t *testing.T) {
 	s.err = ErrUnavailable
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour, OnError: FailOpen}
 	for range 100 {
-		c := l.call(verbTake, p.Ask("k", 1))
+		c := l.call(verbTake, p.Request("k", 1))
 		if _, err := l.pass(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 		l.put(c)
-		if again := l.call(verbTake, p.Ask("other", 1)); again == c {
+		if again := l.call(verbTake, p.Request("other", 1)); again == c {
 			t.Fatal("the query was used again")
 		}
 	}

@@ -20,12 +20,12 @@ var (
 	// ErrOverloaded: too many callers wait for the database already
 	// (Config.BatchWaiting). Nothing was consumed.
 	ErrOverloaded = store.ErrOverloaded
-	// ErrNoHold: there is no hold with that ID, or its ttl was over longer than
+	// ErrNoReservation: there is no hold with that ID, or its ttl was over longer than
 	// Config.IdempotencyTTL ago. Nothing was changed.
-	ErrNoHold = store.ErrNoHold
-	// ErrHoldEnded: the hold was settled, with other units, or cancelled before.
+	ErrNoReservation = store.ErrNoReservation
+	// ErrReservationEnded: the hold was settled, with other units, or cancelled before.
 	// Nothing was changed.
-	ErrHoldEnded = store.ErrHoldEnded
+	ErrReservationEnded = store.ErrReservationEnded
 	// ErrClosed: the limiter was closed. It never passes through FailOpen.
 	ErrClosed = store.ErrClosed
 	// ErrNotMigrated: the tables are not there, or not in the search_path.

@@ -17,17 +17,17 @@ func ExampleLimiter_AllowAll() {
 	perUser := limiter.Policy{Name: "user", Algorithm: limiter.TokenBucket, Limit: 2, Period: time.Minute}
 	perTenant := limiter.Policy{Name: "tenant", Algorithm: limiter.FixedWindow, Limit: 1000, Period: time.Hour}
 	for range 3 {
-		all, err := l.AllowAll(ctx, perTenant.Ask("acme", 1), perUser.Ask("alice", 1))
+		all, err := l.AllowAll(ctx, perTenant.Request("acme", 1), perUser.Request("alice", 1))
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
 		if all.Allowed {
-			fmt.Println("allowed; the tenant has left", all.Each[0].Remaining)
+			fmt.Println("allowed; the tenant has left", all.PerRequest[0].Remaining)
 			continue
 		}
-		binding := all.Each[all.Binding]
-		fmt.Println("denied by ask", all.Binding, "for", binding.RetryAfter, "- the tenant has left", all.Each[0].Remaining)
+		binding := all.PerRequest[all.DeniedBy]
+		fmt.Println("denied by ask", all.DeniedBy, "for", binding.RetryAfter, "- the tenant has left", all.PerRequest[0].Remaining)
 	}
 	// Output:
 	// allowed; the tenant has left 999
@@ -40,8 +40,8 @@ func ExampleLimiter_AllowAll_sameKey() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_00, Period: 24 * time.Hour}
 	for _, fee := range []float64{1_50, 30_00} {
-		all, _ := l.AllowAll(ctx, budget.Ask("account-1", 50_00), budget.Ask("account-1", fee)) // cents
-		fmt.Println(all.Allowed, all.Each[0].Allowed, all.Each[1].Allowed, all.Each[1].Remaining)
+		all, _ := l.AllowAll(ctx, budget.Request("account-1", 50_00), budget.Request("account-1", fee)) // cents
+		fmt.Println(all.Allowed, all.PerRequest[0].Allowed, all.PerRequest[1].Allowed, all.PerRequest[1].Remaining)
 	}
 	// Output:
 	// true true true 4850
@@ -54,12 +54,12 @@ func ExampleLimiter_WaitAll() {
 	pace := limiter.Policy{Name: "pace", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 10}
 	daily := limiter.Policy{Name: "daily", Algorithm: limiter.FixedWindow, Limit: 3, Calendar: limiter.Day}
 	for range 4 {
-		all, err := l.WaitAll(ctx, pace.Ask("smtp", 1), daily.Ask("smtp", 1))
+		all, err := l.WaitAll(ctx, pace.Request("smtp", 1), daily.Request("smtp", 1))
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
-		fmt.Println(all.Allowed, all.Each[0].Delay, all.Each[1].Remaining)
+		fmt.Println(all.Allowed, all.PerRequest[0].Delay, all.PerRequest[1].Remaining)
 	}
 	// Output:
 	// true 0s 2
@@ -70,7 +70,7 @@ func ExampleLimiter_WaitAll() {
 
 // An order, and what it spends of two budgets: all or nothing.
 func ExampleTx_AllowAll() {
-	placeOrder := func(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, account, department limiter.Ask) error {
+	placeOrder := func(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, account, department limiter.Request) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, "INSERT INTO orders (account, cents) VALUES ($1, $2)", account.Key, account.Cost); err != nil {
 				return err
@@ -80,7 +80,7 @@ func ExampleTx_AllowAll() {
 				return err
 			}
 			if !all.Allowed {
-				return &limiter.DeniedError{Result: all.Each[all.Binding]} // rolls the order back
+				return &limiter.DeniedError{Result: all.PerRequest[all.DeniedBy]} // rolls the order back
 			}
 			return nil
 		})
@@ -91,8 +91,8 @@ func ExampleTx_AllowAll() {
 func ExampleResults_MarshalJSON() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}
-	all, _ := l.AllowAll(ctx, p.Ask("k", 2))
+	all, _ := l.AllowAll(ctx, p.Request("k", 2))
 	text, _ := json.Marshal(all)
 	fmt.Println(string(text))
-	// Output: {"allowed":false,"binding":0,"each":[{"allowed":false,"granted":0,"limit":1,"burst":1,"level":0,"remaining":1,"retry_after_s":null,"reset_after_s":0,"delay_s":0,"full":false,"reason":"limit","source":"memory"}]}
+	// Output: {"allowed":false,"denied_by":0,"per_request":[{"allowed":false,"granted":0,"limit":1,"burst":1,"level":0,"remaining":1,"retry_after_s":null,"reset_after_s":0,"delay_s":0,"full":false,"reason":"limit","source":"memory"}]}
 }

@@ -15,7 +15,7 @@ var tokens = limiter.Policy{Name: "tokens", Algorithm: limiter.FixedWindow, Limi
 // cost at most, and settle with what it did.
 func ExampleLimiter_Reserve() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
-	hold, err := l.Reserve(ctx, tokens.Ask("tenant-7", 4000), 10*time.Minute)
+	hold, err := l.Reserve(ctx, tokens.Request("tenant-7", 4000), 10*time.Minute)
 	if err != nil || !hold.Result.Allowed {
 		fmt.Println("not now:", hold.Result.RetryAfter, err)
 		return
@@ -33,7 +33,7 @@ func ExampleLimiter_Reserve() {
 func ExampleLimiter_Reserve_expired() {
 	now := noon()
 	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
-	hold, _ := l.Reserve(ctx, tokens.Ask("tenant-7", 10_000), time.Minute)
+	hold, _ := l.Reserve(ctx, tokens.Request("tenant-7", 10_000), time.Minute)
 	r, _ := l.AllowN(ctx, tokens, "tenant-7", 500)
 	fmt.Println(r.Allowed)
 
@@ -47,7 +47,7 @@ func ExampleLimiter_Reserve_expired() {
 
 func ExampleLimiter_Settle() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
-	hold, _ := l.Reserve(ctx, tokens.Ask("tenant-7", 9000), time.Minute)
+	hold, _ := l.Reserve(ctx, tokens.Request("tenant-7", 9000), time.Minute)
 	r, _ := l.Settle(ctx, hold.ID, 12_000) // more than was held, and than there was
 	fmt.Println(r.Granted, r.Level, r.Remaining, r.Full)
 
@@ -55,16 +55,16 @@ func ExampleLimiter_Settle() {
 	fmt.Println(r.Level, r.Replayed)
 
 	_, err := l.Settle(ctx, hold.ID, 100)
-	fmt.Println(errors.Is(err, limiter.ErrHoldEnded), err)
+	fmt.Println(errors.Is(err, limiter.ErrReservationEnded), err)
 	// Output:
 	// 12000 12000 0 true
 	// 12000 true
-	// true pglimit: the hold has ended: it was settled, with 12000 of its 9000 units
+	// true pglimit: the reservation has ended: it was settled, with 12000 of its 9000 units
 }
 
 func ExampleLimiter_Cancel() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
-	hold, _ := l.Reserve(ctx, tokens.Ask("tenant-7", 9000), time.Minute)
+	hold, _ := l.Reserve(ctx, tokens.Request("tenant-7", 9000), time.Minute)
 	fmt.Println(hold.Result.Remaining)
 	err := l.Cancel(ctx, hold.ID)
 	r, _ := l.Check(ctx, tokens, "tenant-7", 0)
@@ -77,10 +77,10 @@ func ExampleLimiter_Cancel() {
 }
 
 // An order that is sent twice is counted once.
-func ExampleAsk_idempotencyKey() {
+func ExampleRequest_idempotencyKey() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_00, Period: 24 * time.Hour}
-	order := limiter.Ask{Policy: budget, Key: "account-1", Cost: 99_90, IdempotencyKey: "order 4711"}
+	order := limiter.Request{Policy: budget, Key: "account-1", Cost: 99_90, IdempotencyKey: "order 4711"}
 	for range 2 {
 		r, err := l.Do(ctx, order)
 		fmt.Println(r.Allowed, r.Remaining, r.Replayed, err)
@@ -94,13 +94,13 @@ func ExampleAsk_idempotencyKey() {
 	// pglimit: invalid: IdempotencyKey "order 4711": was used with cost 9990, now with 1
 }
 
-func ExampleLimiter_Statement() {
+func ExampleLimiter_Usage() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	_, _ = l.AllowN(ctx, tokens, "tenant-7", 3000)
-	_, _ = l.Reserve(ctx, tokens.Ask("tenant-7", 4000), time.Minute)
-	s, err := l.Statement(ctx, tokens, "tenant-7")
-	fmt.Println("spent", s.Spent, "held", s.Held, "by", s.Holds, "left", s.Left, err)
-	fmt.Println("until", s.Ends.UTC().Format(time.TimeOnly))
+	_, _ = l.Reserve(ctx, tokens.Request("tenant-7", 4000), time.Minute)
+	s, err := l.Usage(ctx, tokens, "tenant-7")
+	fmt.Println("spent", s.Spent, "held", s.Reserved, "by", s.Reservations, "left", s.Remaining, err)
+	fmt.Println("until", s.WindowEnds.UTC().Format(time.TimeOnly))
 	// Output:
 	// spent 3000 held 4000 by 1 left 3000 <nil>
 	// until 13:00:00

@@ -39,7 +39,7 @@ func Example() {
 func ExampleLimiter_Do() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	api := limiter.Policy{Name: "api", Algorithm: limiter.GCRA, Limit: 100, Period: time.Minute, Burst: 20}
-	r, err := l.Do(ctx, limiter.Ask{Policy: api, Key: limiter.Key("tenant-7", "search"), Cost: 5})
+	r, err := l.Do(ctx, limiter.Request{Policy: api, Key: limiter.JoinKey("tenant-7", "search"), Cost: 5})
 	fmt.Println(r.Allowed, r.Granted, r.Remaining, err)
 	// Output: true 5 15 <nil>
 }
@@ -90,12 +90,12 @@ func ExampleLimiter_Check() {
 	// true 2 1 1m0s
 }
 
-func ExampleLimiter_Fill() {
+func ExampleLimiter_Charge() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	tokens := limiter.Policy{Name: "tokens", Algorithm: limiter.LeakyBucket, Limit: 1000, Period: time.Minute}
-	r, _ := l.Fill(ctx, tokens, "alice", 800) // the model has answered already
+	r, _ := l.Charge(ctx, tokens, "alice", 800) // the model has answered already
 	fmt.Println(r.Granted, r.Full)
-	r, _ = l.Fill(ctx, tokens, "alice", 800)
+	r, _ = l.Charge(ctx, tokens, "alice", 800)
 	fmt.Println(r.Granted, r.Full)
 	// Output:
 	// 800 false
@@ -144,7 +144,7 @@ func ExampleLimiter_DoWait() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	mails := limiter.Policy{Name: "mails", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 2}
 	for range 3 { // the clock stands still, so that the queue is full in the end
-		r, err := l.DoWait(ctx, mails.Ask("smtp", 1))
+		r, err := l.DoWait(ctx, mails.Request("smtp", 1))
 		fmt.Println(r.Allowed, r.Delay, r.RetryAfter, err)
 	}
 	// Output:
@@ -228,9 +228,9 @@ func ExampleTx() {
 	_ = spend
 }
 
-func ExampleKey() {
-	fmt.Println(limiter.Key("tenant", "user"))
-	fmt.Println(limiter.Key("a:b", "c"), limiter.Key("a", "b:c"))
+func ExampleJoinKey() {
+	fmt.Println(limiter.JoinKey("tenant", "user"))
+	fmt.Println(limiter.JoinKey("a:b", "c"), limiter.JoinKey("a", "b:c"))
 	// Output:
 	// tenant:user
 	// a\:b:c a:b\:c

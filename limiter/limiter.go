@@ -77,14 +77,14 @@ func newPooled(connections exec.Connections, most int, config *Config) (*Limiter
 		return nil, err
 	}
 	breakAfter := int64(c.BreakAfter)
-	if c.BreakAfter < 0 {
+	if c.DisableBreaker {
 		breakAfter = math.MaxInt64
 	}
 	database := postgres.New(connections, breakAfter, c.BreakFor, c.clock())
 	inner := store.Bound(database, c.Timeout)
 	e := newEngine(&c, SourceDatabase)
 	l := &Limiter{engine: e}
-	if c.BatchRows > 0 {
+	if !c.DisableBatching {
 		l.coalesced = coalesce.New(inner, database, coalesce.Options{
 			Rows: c.BatchRows, Statements: c.BatchStatements, Waiting: c.BatchWaiting,
 			Timeout: c.Timeout, Patient: most / 4, Now: e.now,
@@ -94,9 +94,13 @@ func newPooled(connections exec.Connections, most int, config *Config) (*Limiter
 	reaping := reap.New(inner, reap.NewWatch(), c.Timeout, e.freed)
 	e.store = reaping
 	l.inTx = func(tx db.DBTX) store.Store { return reaping.InTx(store.Bound(database.InTx(tx), 0)) }
-	var err error
-	e.denied, err = newDenials(c.DenyCacheKeys, c.DenyCacheTTL, c.clock())
-	return l, err
+	if !c.DisableDenyCache {
+		var err error
+		if e.denied, err = newDenials(c.DenyCacheKeys, c.DenyCacheTTL, c.clock()); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
 }
 
 // newEngine returns an engine without a store.
@@ -177,7 +181,7 @@ func (l *Limiter) newTx(tx db.DBTX) *Tx {
 // What is left of the transaction:
 //
 //   - After a denial, all of it, with the key's row locked: go on, or roll back.
-//   - After an ErrInvalid, ErrUnsupported, ErrClosed, ErrNoHold or ErrHoldEnded,
+//   - After an ErrInvalid, ErrUnsupported, ErrClosed, ErrNoReservation or ErrReservationEnded,
 //     all of it: nothing was changed. The exception is a key that the database's
 //     encoding cannot hold, of which the database says so.
 //   - After any other error, nothing but the duty to roll back: PostgreSQL

@@ -29,8 +29,8 @@ func TestLogRetryAfterIsExact(t *testing.T) {
 				cost = math.Round(cost)
 			}
 			cost = max(cost, leastCost(p.Limit))
-			verb := rapid.SampledFrom([]verb{verbTake, verbTake, verbTake, verbUpTo, verbCheck, verbFill, verbRefund}).Draw(rt, "verb")
-			r, err := l.engine.one(ctx, verb, p.Ask("k", cost))
+			verb := rapid.SampledFrom([]verb{verbTake, verbTake, verbTake, verbUpTo, verbCheck, verbCharge, verbRefund}).Draw(rt, "verb")
+			r, err := l.engine.one(ctx, verb, p.Request("k", cost))
 			if err != nil {
 				rt.Fatal(err)
 			}

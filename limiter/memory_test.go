@@ -95,7 +95,7 @@ func TestMemoryHasNoTransactions(t *testing.T) {
 	_, allow := tx.Allow(ctx, p, "k")
 	_, upTo := tx.AllowUpTo(ctx, p, "k", 1)
 	_, check := tx.Check(ctx, p, "k", 0)
-	_, fill := tx.Fill(ctx, p, "k", 1)
+	_, fill := tx.Charge(ctx, p, "k", 1)
 	_, refund := tx.Refund(ctx, p, "k", 1)
 	for i, err := range []error{allow, upTo, check, fill, refund, tx.Reset(ctx, p, "k"), tx.Block(ctx, p, "k", time.Second), tx.Unblock(ctx, p, "k")} {
 		if !errors.Is(err, ErrUnsupported) {

@@ -158,14 +158,14 @@ func TestPlansOnOneReservation(t *testing.T) {
 		l := limiter.NewMemory(&limiter.Config{Now: new(conformance.Clock).Now})
 		small := base
 		small.Limit = 10
-		hold, err := l.Reserve(t.Context(), base.Ask("k", 80), time.Minute)
+		hold, err := l.Reserve(t.Context(), base.Request("k", 80), time.Minute)
 		if err != nil || !hold.Result.Allowed {
 			t.Fatal(hold, err)
 		}
 		if r, err := l.Allow(t.Context(), small, "k"); err != nil || r.Allowed || r.Level != 80 {
 			t.Errorf("%s: %+v, %v", name(base), r, err)
 		}
-		if s, err := l.Statement(t.Context(), base, "k"); err != nil || s.Held != 80 || s.Spent != 0 {
+		if s, err := l.Usage(t.Context(), base, "k"); err != nil || s.Reserved != 80 || s.Spent != 0 {
 			t.Errorf("%s: %+v, %v", name(base), s, err)
 		}
 		if r, err := l.Settle(t.Context(), hold.ID, 400); err != nil || r.Level != 400 { // an overdraft of 300

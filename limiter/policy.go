@@ -95,7 +95,7 @@ type Policy struct {
 }
 
 // Ask is one question: may Key use Cost units under Policy?
-type Ask struct {
+type Request struct {
 	Policy Policy
 	// Key is whom the limit is for: 1 to 1,024 bytes of UTF-8 without NUL. See
 	// the function Key for joining several parts.
@@ -115,8 +115,8 @@ type Ask struct {
 }
 
 // Ask returns an Ask of cost units for key under p.
-func (p Policy) Ask(key string, cost float64) Ask {
-	return Ask{Policy: p, Key: key, Cost: cost}
+func (p Policy) Request(key string, cost float64) Request {
+	return Request{Policy: p, Key: key, Cost: cost}
 }
 
 // burst is Burst with its default.
@@ -207,7 +207,7 @@ func (c Calendar) known() bool { return algorithm.Unit(c).Longest() != 0 }
 // key: Key("a:b", "c") differs from Key("a", "b:c"). Parts are separated by
 // colons; a colon or backslash inside a part is escaped by a backslash. One
 // part without either is its own key.
-func Key(parts ...string) string {
+func JoinKey(parts ...string) string {
 	escape := strings.NewReplacer(`\`, `\\`, `:`, `\:`)
 	escaped := make([]string, len(parts))
 	for i, p := range parts {

@@ -149,35 +149,35 @@ type Results struct {
 	// was denied, Each[i].Allowed tells whether that ask would have fitted, and
 	// Granted and Delay are 0. Level, Remaining, RetryAfter and ResetAfter are
 	// as they stand after the answer.
-	Each []Result
+	PerRequest []Result
 	// Binding is the index of the ask that denied the whole; if several did,
 	// that of the longest RetryAfter, and of equals the first. It is -1 if the
 	// whole was allowed.
-	Binding int
+	DeniedBy int
 }
 
 // resultsJSON is Results in JSON.
 type resultsJSON struct {
-	Allowed bool     `json:"allowed"`
-	Binding *int     `json:"binding"`
-	Each    []Result `json:"each"`
+	Allowed    bool     `json:"allowed"`
+	DeniedBy   *int     `json:"denied_by"`
+	PerRequest []Result `json:"per_request"`
 }
 
 // MarshalJSON writes binding as null where it is -1, and each as Result does.
 func (r Results) MarshalJSON() ([]byte, error) {
-	t := resultsJSON{Allowed: r.Allowed, Each: r.Each}
-	if r.Binding >= 0 {
-		t.Binding = &r.Binding
+	t := resultsJSON{Allowed: r.Allowed, PerRequest: r.PerRequest}
+	if r.DeniedBy >= 0 {
+		t.DeniedBy = &r.DeniedBy
 	}
-	if t.Each == nil {
-		t.Each = []Result{}
+	if t.PerRequest == nil {
+		t.PerRequest = []Result{}
 	}
 	return json.Marshal(t)
 }
 
 // Hold is what Reserve set aside. It is a value: keep the ID, and any process may
 // settle or cancel it.
-type Hold struct {
+type Reservation struct {
 	// Result is the answer to the ask. If it is not Allowed there is no hold, and
 	// the other fields are zero.
 	Result Result
@@ -189,15 +189,15 @@ type Hold struct {
 }
 
 // holdJSON is a Hold in JSON.
-type holdJSON struct {
+type reservationJSON struct {
 	ID      *string    `json:"id"`
 	Expires *time.Time `json:"expires"`
 	Result  Result     `json:"result"`
 }
 
 // MarshalJSON writes id and expires as null where there is no hold.
-func (h Hold) MarshalJSON() ([]byte, error) {
-	t := holdJSON{Result: h.Result}
+func (h Reservation) MarshalJSON() ([]byte, error) {
+	t := reservationJSON{Result: h.Result}
 	if h.ID != "" {
 		t.ID, t.Expires = &h.ID, &h.Expires
 	}
@@ -205,7 +205,7 @@ func (h Hold) MarshalJSON() ([]byte, error) {
 }
 
 // Statement is how a key stands: what was spent, what is held and what is left.
-type Statement struct {
+type Usage struct {
 	// Result is what Check at cost 0 answers: Level is Spent plus Held.
 	Result Result
 	// Spent is how many units are counted for good: of a window, in the present
@@ -213,34 +213,34 @@ type Statement struct {
 	Spent float64
 	// Held is how many units open holds have set aside. Of a bucket it is what they
 	// were, at most Level: which units have leaked is not told apart.
-	Held float64
+	Reserved float64
 	// Holds is how many open holds that is, those that have expired and were not
 	// given back yet among them.
-	Holds int
+	Reservations int
 	// Left is how many units could be granted now: Result.Remaining.
-	Left float64
+	Remaining float64
 	// Ends is when the present window ends, for FixedWindow; zero if the key has
 	// none and for the other algorithms.
-	Ends time.Time
+	WindowEnds time.Time
 }
 
 // statementJSON is a Statement in JSON.
-type statementJSON struct {
-	Spent float64    `json:"spent"`
-	Held  float64    `json:"held"`
-	Holds int        `json:"holds"`
-	Left  float64    `json:"left"`
-	Limit float64    `json:"limit"`
-	Burst float64    `json:"burst"`
-	Ends  *time.Time `json:"ends"`
+type usageJSON struct {
+	Spent        float64    `json:"spent"`
+	Reserved     float64    `json:"reserved"`
+	Reservations int        `json:"reservations"`
+	Remaining    float64    `json:"remaining"`
+	Limit        float64    `json:"limit"`
+	Burst        float64    `json:"burst"`
+	WindowEnds   *time.Time `json:"window_ends"`
 }
 
 // MarshalJSON writes the names that the command shows too; ends is null where
 // there is no window.
-func (s Statement) MarshalJSON() ([]byte, error) {
-	t := statementJSON{Spent: s.Spent, Held: s.Held, Holds: s.Holds, Left: s.Left, Limit: s.Result.Limit, Burst: s.Result.Burst}
-	if !s.Ends.IsZero() {
-		t.Ends = &s.Ends
+func (s Usage) MarshalJSON() ([]byte, error) {
+	t := usageJSON{Spent: s.Spent, Reserved: s.Reserved, Reservations: s.Reservations, Remaining: s.Remaining, Limit: s.Result.Limit, Burst: s.Result.Burst}
+	if !s.WindowEnds.IsZero() {
+		t.WindowEnds = &s.WindowEnds
 	}
 	return json.Marshal(t)
 }

@@ -85,7 +85,7 @@ func TestKeyIsUnambiguous(t *testing.T) {
 		for _, b := range parts {
 			for _, c := range parts {
 				for _, joined := range [][]string{{a, b}, {a, b, c}} {
-					k := Key(joined...)
+					k := JoinKey(joined...)
 					if before, dup := seen[k]; dup && strings.Join(before, "\x00") != strings.Join(joined, "\x00") {
 						t.Errorf("%q and %q both give %q", before, joined, k)
 					}
@@ -98,12 +98,12 @@ func TestKeyIsUnambiguous(t *testing.T) {
 
 func TestObserve(t *testing.T) {
 	type seen struct {
-		ask Ask
-		r   Result
-		err error
+		request Request
+		r       Result
+		err     error
 	}
 	var all []seen
-	l := NewMemory(&Config{Observe: func(_ context.Context, a Ask, r Result, err error) { all = append(all, seen{a, r, err}) }})
+	l := NewMemory(&Config{Observe: func(_ context.Context, a Request, r Result, err error) { all = append(all, seen{a, r, err}) }})
 	p := Policy{Name: "p", Algorithm: LeakyBucketQueue, Limit: 1, Period: time.Hour, Burst: 2}
 	ctx := context.Background()
 	allowed, err := l.Allow(ctx, p, "k")
@@ -119,7 +119,7 @@ func TestObserve(t *testing.T) {
 	if err := l.Reset(ctx, p, "k"); err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 3 || all[0].ask != p.Ask("k", 1) || all[0].r != allowed ||
+	if len(all) != 3 || all[0].request != p.Request("k", 1) || all[0].r != allowed ||
 		all[1].r.Allowed || all[1].err != nil || !errors.Is(all[2].err, ErrInvalid) {
 		t.Errorf("observed %+v", all)
 	}

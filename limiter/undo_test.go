@@ -46,23 +46,23 @@ func TestUndoNothing(t *testing.T) {
 	}
 	denied, _ := l.Allow(ctx, p, "k")
 	refund, _ := l.Refund(ctx, p, "k", 1)
-	filled, _ := l.Fill(ctx, p, "k", 1)
-	hold, _ := l.Reserve(ctx, p.Ask("other", 5), time.Minute)
+	filled, _ := l.Charge(ctx, p, "k", 1)
+	hold, _ := l.Reserve(ctx, p.Request("other", 5), time.Minute)
 	check, _ := l.Check(ctx, p, "other", 5)
 	settled, _ := l.Settle(ctx, hold.ID, 5)
-	again := p.Ask("again", 2)
+	again := p.Request("again", 2)
 	again.IdempotencyKey = "x"
 	if _, err := l.Do(ctx, again); err != nil {
 		t.Fatal(err)
 	}
 	replayed, _ := l.Do(ctx, again)
-	all, _ := l.AllowAll(ctx, p.Ask("k", 5), p.Ask("third", 1))
-	if !check.Allowed || !refund.Allowed || !filled.Allowed || !settled.Allowed || !replayed.Replayed || all.Allowed || !all.Each[1].Allowed {
+	all, _ := l.AllowAll(ctx, p.Request("k", 5), p.Request("third", 1))
+	if !check.Allowed || !refund.Allowed || !filled.Allowed || !settled.Allowed || !replayed.Replayed || all.Allowed || !all.PerRequest[1].Allowed {
 		t.Fatal(check, refund, filled, settled, replayed, all)
 	}
 	for name, r := range map[string]Result{
 		"denied": denied, "check": check, "refund": refund, "fill": filled, "reserve": hold.Result, "settle": settled,
-		"replayed": replayed, "denied with others": all.Each[1], "zero": {Allowed: true, Granted: 5},
+		"replayed": replayed, "denied with others": all.PerRequest[1], "zero": {Allowed: true, Granted: 5},
 	} {
 		if got, err := l.Undo(ctx, p, "k", r); err != nil || got.Granted != 0 || !got.Allowed || got.Level != 10 {
 			t.Errorf("%s: got %+v, %v", name, got, err)

@@ -22,18 +22,18 @@ import (
 //
 // An ask with an IdempotencyKey that was admitted before is answered as it was
 // then, with Result.Replayed, and counted no second time.
-func (e *engine) Do(ctx context.Context, ask Ask) (Result, error) {
-	return e.one(ctx, verbTake, ask)
+func (e *engine) Do(ctx context.Context, request Request) (Result, error) {
+	return e.one(ctx, verbTake, request)
 }
 
 // Allow asks for one unit. It is Do at cost 1.
 func (e *engine) Allow(ctx context.Context, p Policy, key string) (Result, error) {
-	return e.one(ctx, verbTake, p.Ask(key, 1))
+	return e.one(ctx, verbTake, p.Request(key, 1))
 }
 
 // AllowN asks for n units, all or nothing. It is Do at cost n.
 func (e *engine) AllowN(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.one(ctx, verbTake, p.Ask(key, n))
+	return e.one(ctx, verbTake, p.Request(key, n))
 }
 
 // AllowUpTo asks for up to n units and is granted what fits: whole units of a
@@ -41,26 +41,26 @@ func (e *engine) AllowN(ctx context.Context, p Policy, key string, n float64) (R
 // Result.Allowed is true when something was granted, Result.Granted is how
 // much, and Result.RetryAfter is until one unit more, or the rest if less.
 func (e *engine) AllowUpTo(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.one(ctx, verbUpTo, p.Ask(key, n))
+	return e.one(ctx, verbUpTo, p.Request(key, n))
 }
 
 // Check tells what AllowN would answer and consumes nothing. At n = 0 it reads
 // how the key stands, and is allowed unless the key is blocked.
 func (e *engine) Check(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.one(ctx, verbCheck, p.Ask(key, n))
+	return e.one(ctx, verbCheck, p.Request(key, n))
 }
 
 // Statement tells how the key stands, as of one moment. It consumes nothing.
-func (e *engine) Statement(ctx context.Context, p Policy, key string) (s Statement, err error) {
-	c := e.call(verbUsage, p.Ask(key, 0))
+func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err error) {
+	c := e.call(verbUsage, p.Request(key, 0))
 	defer e.put(c)
 	if s.Result, err = e.pass(ctx, c); err != nil {
-		return Statement{}, err
+		return Usage{}, err
 	}
-	s.Holds, s.Held = c.usage.Reservations, min(c.usage.Reserved, s.Result.Level)
-	s.Spent, s.Left = s.Result.Level-s.Held, s.Result.Remaining
+	s.Reservations, s.Reserved = c.usage.Reservations, min(c.usage.Reserved, s.Result.Level)
+	s.Spent, s.Remaining = s.Result.Level-s.Reserved, s.Result.Remaining
 	if w, ok := c.outcome.View.(*algorithm.Window); ok && w.Count > 0 {
-		s.Ends = time.UnixMicro(w.EndsAt)
+		s.WindowEnds = time.UnixMicro(w.EndsAt)
 	}
 	return s, nil
 }
@@ -68,8 +68,8 @@ func (e *engine) Statement(ctx context.Context, p Policy, key string) (s Stateme
 // Fill records n units that were spent whatever the limit says. The key is
 // filled up to the burst at most; Result.Granted is what went in and
 // Result.Full whether that left no room. It is never denied, blocked or not.
-func (e *engine) Fill(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.one(ctx, verbFill, p.Ask(key, n))
+func (e *engine) Charge(ctx context.Context, p Policy, key string, n float64) (Result, error) {
+	return e.one(ctx, verbCharge, p.Request(key, n))
 }
 
 // Refund gives n units back, at most what is there; Result.Granted is how
@@ -79,7 +79,7 @@ func (e *engine) Fill(ctx context.Context, p Policy, key string, n float64) (Res
 // into a window counts for the window that runs: Undo gives back what is left of an
 // earlier answer. A LeakyBucketQueue gives ErrUnsupported.
 func (e *engine) Refund(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.one(ctx, verbRefund, p.Ask(key, n))
+	return e.one(ctx, verbRefund, p.Request(key, n))
 }
 
 // Undo gives back what an earlier answer granted, as far as it is still there, so
@@ -104,11 +104,11 @@ func (e *engine) Undo(ctx context.Context, p Policy, key string, r Result) (Resu
 		return Result{}, fmt.Errorf("%w: Undo on %s: a place in the queue goes back when its Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
 	}
 	if !r.grant.Made {
-		stands, err := e.one(ctx, verbCheck, p.Ask(key, 0))
+		stands, err := e.one(ctx, verbCheck, p.Request(key, 0))
 		stands.Allowed, stands.Granted, stands.RetryAfter, stands.Reason = err == nil, 0, 0, ""
 		return stands, err
 	}
-	c := e.call(verbUndo, p.Ask(key, r.Granted))
+	c := e.call(verbUndo, p.Request(key, r.Granted))
 	defer e.put(c)
 	c.grant = r.grant
 	return e.pass(ctx, c)
@@ -118,7 +118,7 @@ func (e *engine) Undo(ctx context.Context, p Policy, key string, r Result) (Resu
 // have nothing to give back; what is settled is counted in full. What was admitted
 // under an idempotency key stays remembered.
 func (e *engine) Reset(ctx context.Context, p Policy, key string) error {
-	_, err := e.one(ctx, verbReset, p.Ask(key, 0))
+	_, err := e.one(ctx, verbReset, p.Request(key, 0))
 	return err
 }
 
@@ -129,7 +129,7 @@ func (e *engine) Block(ctx context.Context, p Policy, key string, d time.Duratio
 	if reason := badDuration(d); reason != "" || d == 0 {
 		return store.Invalid("duration", d.String(), "must be positive whole microseconds, at most a hundred years")
 	}
-	c := e.call(verbBlock, p.Ask(key, 0))
+	c := e.call(verbBlock, p.Request(key, 0))
 	defer e.put(c)
 	c.blockFor = d.Microseconds()
 	_, err := e.pass(ctx, c)
@@ -139,7 +139,7 @@ func (e *engine) Block(ctx context.Context, p Policy, key string, d time.Duratio
 // Unblock lifts the key's block, whether by Block or by Policy.BlockFor, and
 // leaves what it has used. A key without a block is no error.
 func (e *engine) Unblock(ctx context.Context, p Policy, key string) error {
-	_, err := e.one(ctx, verbUnblock, p.Ask(key, 0))
+	_, err := e.one(ctx, verbUnblock, p.Request(key, 0))
 	return err
 }
 
@@ -156,21 +156,21 @@ func (e *engine) Unblock(ctx context.Context, p Policy, key string) error {
 // A LeakyBucketQueue gives ErrUnsupported: what is in a queue is not given back.
 // Where the database cannot be asked Reserve fails whatever Policy.OnError is: a
 // hold that nobody keeps could not be settled.
-func (e *engine) Reserve(ctx context.Context, ask Ask, ttl time.Duration) (Hold, error) {
+func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration) (Reservation, error) {
 	if reason := badDuration(ttl); reason != "" || ttl < store.MinTTL {
-		return Hold{}, store.Invalid("ttl", ttl.String(), "must be whole microseconds from one second to a hundred years")
+		return Reservation{}, store.Invalid("ttl", ttl.String(), "must be whole microseconds from one second to a hundred years")
 	}
-	c := e.call(verbReserve, ask)
+	c := e.call(verbReserve, request)
 	defer e.put(c)
 	c.ttl = ttl
 	r, err := e.pass(ctx, c)
 	switch before := c.outcome.Before; {
 	case err != nil || !r.Allowed:
-		return Hold{Result: r}, err
+		return Reservation{Result: r}, err
 	case before != nil:
-		return Hold{r, before.ID, time.UnixMicro(before.ExpiresAt)}, nil
+		return Reservation{r, before.ID, time.UnixMicro(before.ExpiresAt)}, nil
 	}
-	return Hold{r, c.admission.ID, time.UnixMicro(c.outcome.UpdatedAt + c.admission.TTL)}, nil
+	return Reservation{r, c.admission.ID, time.UnixMicro(c.outcome.UpdatedAt + c.admission.TTL)}, nil
 }
 
 // Settle ends a hold with what was really spent, from 0 to 2^53 units. Less than
@@ -187,8 +187,8 @@ func (e *engine) Reserve(ctx context.Context, ask Ask, ttl time.Duration) (Hold,
 // After the hold has expired Settle records what was spent all the same, and says
 // so in Result.Expired. Settled once more with the same units it changes nothing
 // and answers with Result.Replayed, so it can be retried; with others, or after a
-// Cancel, it is an ErrHoldEnded. A hold that never was, or whose ttl was over longer
-// than Config.IdempotencyTTL ago, is an ErrNoHold.
+// Cancel, it is an ErrReservationEnded. A hold that never was, or whose ttl was over longer
+// than Config.IdempotencyTTL ago, is an ErrNoReservation.
 //
 // Settle and Cancel are Durable whatever the policy was. Where Config.KeySecret is
 // set, the denials that this process remembers of the key are kept until
@@ -203,21 +203,21 @@ func (e *engine) Settle(ctx context.Context, id string, units float64) (Result, 
 	}
 	again := s.State == store.Settled && s.Units == units
 	if !s.Changed && !again {
-		return Result{}, fmt.Errorf("%w: it was %s, with %s of its %s units", store.ErrHoldEnded, s.State, amount(s.Units), amount(s.Reserved))
+		return Result{}, fmt.Errorf("%w: it was %s, with %s of its %s units", store.ErrReservationEnded, s.State, amount(s.Units), amount(s.Reserved))
 	}
 	q := store.Query{Rules: s.Rules, Algorithm: s.Algorithm, Room: s.Capacity}
-	r := result(&q, verbFill, &s.Outcome, s.Limit, e.source)
+	r := result(&q, verbCharge, &s.Outcome, s.Limit, e.source)
 	r.Granted, r.Replayed, r.Expired = units, again, s.State == store.Expired || s.Overdue(s.Now)
 	return r, nil
 }
 
 // Cancel ends a hold of which nothing was spent, and gives back what Settle at 0
 // would. It may be repeated, and is no error after the hold has expired. A hold
-// that was settled is an ErrHoldEnded; one that is not known an ErrNoHold.
+// that was settled is an ErrReservationEnded; one that is not known an ErrNoReservation.
 func (e *engine) Cancel(ctx context.Context, id string) error {
 	s, err := e.end(ctx, id, store.Cancelled, 0)
 	if err == nil && s.State == store.Settled {
-		return fmt.Errorf("%w: it was settled, with %s of its %s units", store.ErrHoldEnded, amount(s.Units), amount(s.Reserved))
+		return fmt.Errorf("%w: it was settled, with %s of its %s units", store.ErrReservationEnded, amount(s.Units), amount(s.Reserved))
 	}
 	return err
 }
@@ -230,7 +230,7 @@ func (e *engine) end(ctx context.Context, id string, state store.State, units fl
 	name, random, _ := strings.Cut(id, ":")
 	a := algorithm.Name(name)
 	if a.Index() < 0 || a == algorithm.LeakyBucketQueue || len(random) < 16 || len(id) > 128 || strings.IndexByte(id, 0) >= 0 || !utf8.ValidString(id) {
-		return s, store.Invalid("hold", store.Quote(id), "is not the ID of a Hold")
+		return s, store.Invalid("reservation", store.Quote(id), "is not the ID of a Reservation")
 	}
 	change := store.Ending{ID: id, Algorithm: a, State: state, Units: units, Now: e.now()}
 	if !e.tx {
@@ -256,8 +256,8 @@ func (e *engine) end(ctx context.Context, id string, state store.State, units fl
 // flight takes it only then, goes back if nobody has queued behind it: before
 // DoWait returns if it had the place, which Config.Timeout bounds, else after it.
 // The sleep is real time even when Config.Now is set.
-func (l *Limiter) DoWait(ctx context.Context, ask Ask) (Result, error) {
-	c := l.call(verbWait, ask)
+func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
+	c := l.call(verbWait, request)
 	defer l.put(c)
 	c.within = left(ctx)
 	r, err := l.pass(ctx, c)
@@ -266,14 +266,14 @@ func (l *Limiter) DoWait(ctx context.Context, ask Ask) (Result, error) {
 	}
 	l.leaving.RLock() // Close waits for this one
 	defer l.leaving.RUnlock()
-	l.leave(ctx, ask, &c.query, c.outcome.Ticket)
+	l.leave(ctx, request, &c.query, c.outcome.Ticket)
 	return Result{}, store.EndedContext(ctx)
 }
 
 // Wait is DoWait of n units that returns nil when it is their turn, and a
 // *DeniedError for a denial.
 func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) error {
-	r, err := l.DoWait(ctx, p.Ask(key, n))
+	r, err := l.DoWait(ctx, p.Request(key, n))
 	if err == nil && !r.Allowed {
 		return &DeniedError{Result: r}
 	}
@@ -287,24 +287,24 @@ func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) err
 // ctx ends WaitAll returns ctx's error. Places in queues then go back where nobody
 // has queued behind, and of the other asks what Undo would give back, when
 // those of DoWait do; Config.Timeout bounds that for each ask.
-func (l *Limiter) WaitAll(ctx context.Context, asks ...Ask) (Results, error) {
-	asks = slices.Clone(asks) // which are the caller's, and may be needed for longer
+func (l *Limiter) WaitAll(ctx context.Context, requests ...Request) (Results, error) {
+	requests = slices.Clone(requests) // which are the caller's, and may be needed for longer
 	w := &places{within: left(ctx)}
-	all, err := l.all(ctx, asks, w)
+	all, err := l.all(ctx, requests, w)
 	if err != nil {
 		return all, err
 	}
 	delay := time.Duration(0)
-	for i := range all.Each {
-		delay = max(delay, all.Each[i].Delay)
+	for i := range all.PerRequest {
+		delay = max(delay, all.PerRequest[i].Delay)
 	}
 	if sleep(ctx, delay) {
 		return all, nil
 	}
 	l.leaving.RLock()
 	defer l.leaving.RUnlock()
-	l.leaveAll(ctx, asks, w)
-	return Results{Binding: -1}, store.EndedContext(ctx)
+	l.leaveAll(ctx, requests, w)
+	return Results{DeniedBy: -1}, store.EndedContext(ctx)
 }
 
 // left returns how long ctx lasts.

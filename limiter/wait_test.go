@@ -25,11 +25,11 @@ func TestCloseDuringWait(t *testing.T) {
 	p := Policy{Name: "queue", Algorithm: LeakyBucketQueue, Limit: 1, Period: time.Second, OnError: FailOpen}
 	for name, wait := range map[string]func(context.Context, *Limiter) (bool, error){
 		"DoWait": func(ctx context.Context, l *Limiter) (bool, error) {
-			r, err := l.DoWait(ctx, p.Ask("k", 1))
+			r, err := l.DoWait(ctx, p.Request("k", 1))
 			return r.Allowed, err
 		},
 		"WaitAll": func(ctx context.Context, l *Limiter) (bool, error) {
-			r, err := l.WaitAll(ctx, p.Ask("k", 1))
+			r, err := l.WaitAll(ctx, p.Request("k", 1))
 			return r.Allowed, err
 		},
 	} {
@@ -48,22 +48,22 @@ func TestWaitAllCancelledLater(t *testing.T) {
 	bucket := Policy{Name: "bucket", Algorithm: TokenBucket, Limit: 10, Period: time.Hour}
 	now, advance := manualClock()
 	answered := make(chan struct{}, 10)
-	l := NewMemory(&Config{Now: now, Observe: func(context.Context, Ask, Result, error) { answered <- struct{}{} }})
-	allow := func(ask Ask) {
+	l := NewMemory(&Config{Now: now, Observe: func(context.Context, Request, Result, error) { answered <- struct{}{} }})
+	allow := func(request Request) {
 		t.Helper()
-		if r, err := l.Do(t.Context(), ask); err != nil || !r.Allowed {
+		if r, err := l.Do(t.Context(), request); err != nil || !r.Allowed {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		<-answered
 	}
-	allow(queue.Ask("k", 1))
+	allow(queue.Request("k", 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
-	go func() { _, err := l.WaitAll(ctx, bucket.Ask("k", 10), queue.Ask("k", 1)); gone <- err }()
+	go func() { _, err := l.WaitAll(ctx, bucket.Request("k", 10), queue.Request("k", 1)); gone <- err }()
 	<-answered
 	<-answered
 	advance(30 * time.Minute)
-	allow(bucket.Ask("k", 5))
+	allow(bucket.Request("k", 5))
 	cancel()
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)

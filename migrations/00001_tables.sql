@@ -157,9 +157,9 @@ AS $$ SELECT coalesce(pg_catalog.array_agg(CASE WHEN r.n <= $2 THEN LEAST(r.tota
 -- What Reserve set aside until it is settled or cancelled, and what was admitted
 -- under an idempotency key. The units are counted in the key's own row, which
 -- knows nothing of this one. The policy's numbers are those of the admission.
-CREATE TABLE pglimit_hold (
+CREATE TABLE pglimit_reservation (
     reserved        float8 NOT NULL,  -- units admitted
-    units           float8 NOT NULL,  -- what of them is counted by now; of a settled hold, what was spent
+    units           float8 NOT NULL,  -- what of them is counted by now; of a settled reservation, what was spent
     level           float8 NOT NULL,  -- of the key right after the admission
     limit_units     float8 NOT NULL,
     burst           float8 NOT NULL,
@@ -170,20 +170,20 @@ CREATE TABLE pglimit_hold (
     ends_at_us      bigint NOT NULL,  -- end of the window it was counted in; 0 where there is none
     counted_at_us   bigint NOT NULL,  -- since when it leaks or ages
     created_at_us   bigint NOT NULL,
-    expires_at_us   bigint NOT NULL,  -- from when, if still held, it is given back
+    expires_at_us   bigint NOT NULL,  -- from when, if still open, it is given back
     forget_at_us    bigint NOT NULL,  -- from when the row may be deleted
-    state           text COLLATE "C" NOT NULL,  -- held, settled, cancelled, expired; spent: never was a hold
+    state           text COLLATE "C" NOT NULL,  -- open, settled, cancelled, expired; spent: never was a reservation
     algorithm       text COLLATE "C" NOT NULL,
     id              text COLLATE "C" NOT NULL,
     policy          text COLLATE "C" NOT NULL,
     key             text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C",  -- NULL if it had none, was cancelled or has expired
-    CONSTRAINT pglimit_hold_pkey PRIMARY KEY (id)
+    CONSTRAINT pglimit_reservation_pkey PRIMARY KEY (id)
 );
-CREATE UNIQUE INDEX pglimit_hold_idempotency ON pglimit_hold (policy, key, idempotency_key, algorithm) WHERE idempotency_key IS NOT NULL;
-CREATE INDEX pglimit_hold_open ON pglimit_hold (policy, key, expires_at_us) WHERE state = 'held';
-CREATE INDEX pglimit_hold_expires ON pglimit_hold (expires_at_us) WHERE state = 'held';
-CREATE INDEX pglimit_hold_forget ON pglimit_hold (forget_at_us);
+CREATE UNIQUE INDEX pglimit_reservation_idempotency ON pglimit_reservation (policy, key, idempotency_key, algorithm) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX pglimit_reservation_open ON pglimit_reservation (policy, key, expires_at_us) WHERE state = 'open';
+CREATE INDEX pglimit_reservation_expires ON pglimit_reservation (expires_at_us) WHERE state = 'open';
+CREATE INDEX pglimit_reservation_forget ON pglimit_reservation (forget_at_us);
 
 -- Who may do a task that one process does at a time (the janitor's sweeps).
 CREATE TABLE pglimit_lease (
@@ -209,7 +209,7 @@ DECLARE
         'LOCK TABLE pglimit_fixed_window IN ACCESS EXCLUSIVE MODE',
         'LOCK TABLE pglimit_sliding_window_counter IN ACCESS EXCLUSIVE MODE',
         'LOCK TABLE pglimit_sliding_window_log IN ACCESS EXCLUSIVE MODE',
-        'LOCK TABLE pglimit_hold IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE pglimit_reservation IN ACCESS EXCLUSIVE MODE',
         'LOCK TABLE pglimit_lease IN ACCESS EXCLUSIVE MODE'];
     deadlock_ms float8 := (SELECT s.setting::float8 FROM pg_catalog.pg_settings AS s WHERE s.name = 'deadlock_timeout');
     before text := current_setting('lock_timeout'::text);
@@ -222,7 +222,7 @@ BEGIN
         PERFORM set_config('lock_timeout'::text, (deadlock_ms + 1000::float8)::text, true);
         LOCK TABLE pglimit_leaky_bucket, pglimit_leaky_bucket_queue, pglimit_token_bucket, pglimit_gcra,
             pglimit_fixed_window, pglimit_sliding_window_counter, pglimit_sliding_window_log,
-            pglimit_hold, pglimit_lease IN SHARE UPDATE EXCLUSIVE MODE;
+            pglimit_reservation, pglimit_lease IN SHARE UPDATE EXCLUSIVE MODE;
     EXCEPTION WHEN lock_not_available THEN
         NULL; -- a VACUUM by hand, or the like
     END;
@@ -246,7 +246,7 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 DROP TABLE pglimit_lease;
-DROP TABLE pglimit_hold;
+DROP TABLE pglimit_reservation;
 DROP FUNCTION pglimit_lower(float8[], integer, float8, float8);
 DROP FUNCTION pglimit_rebase(float8[], float8);
 DROP TABLE pglimit_sliding_window_log;

@@ -23,7 +23,7 @@
 -- Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
@@ -32,7 +32,7 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock
              sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
              sqlc.arg(leak)::float8 AS leak,
              sqlc.arg(tick_us)::bigint AS tick_us,
-             sqlc.arg(hold_us)::bigint AS hold_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
+             sqlc.arg(lifetime_us)::bigint AS lifetime_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
              LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
@@ -63,7 +63,7 @@ RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_u
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in LeakyBucketTake. A row that stays locked for longer than
--- lock_timeout fails the statement: LeakyBucketHeld lists such rows.
+-- lock_timeout fails the statement: LeakyBucketLocked lists such rows.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -72,7 +72,7 @@ WITH c AS MATERIALIZED (
 )
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.*,
              LEAST(r.count, floor(r.capacity / r.cost)) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
@@ -80,7 +80,7 @@ FROM (SELECT c.now_us, r.*,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(leaks)::float8[]) AS leak,
                       pg_catalog.unnest(sqlc.arg(ticks_us)::bigint[]) AS tick_us,
-                      pg_catalog.unnest(sqlc.arg(holds_us)::bigint[]) AS hold_us, pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us, pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
@@ -105,22 +105,22 @@ RETURNING t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, 
 
 -- name: LeakyBucketReserve :one
 -- LeakyBucketReserve is LeakyBucketTake for one ask that, if it is granted, is noted in
--- pglimit_hold as well: as a hold, to be settled by its id (state 'held'), or only
+-- pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
 -- to be remembered under its idempotency key (state 'spent').
 --
 -- No row comes back where that key has been admitted before: nothing is decided
--- then. If what was admitted is a hold that has expired, it has to be given back
+-- then. If what was admitted is a reservation that has expired, it has to be given back
 -- first. Of two at once under one idempotency key, the second waits for the first to
 -- commit and fails with unique_violation. All of it is undone; asked again, it finds
 -- what the first admitted.
 --
--- Index: the primary key; pglimit_hold_idempotency. Locks the key's row until the
+-- Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
 -- transaction ends.
--- Denied: as in LeakyBucketTake; no hold is made.
+-- Denied: as in LeakyBucketTake; no reservation is made.
 WITH taken AS (
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
@@ -129,9 +129,9 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock
              sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
              sqlc.arg(leak)::float8 AS leak,
              sqlc.arg(tick_us)::bigint AS tick_us,
-             sqlc.arg(hold_us)::bigint AS hold_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
+             sqlc.arg(lifetime_us)::bigint AS lifetime_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
              LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
-WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = sqlc.narg(idempotency_key)::text
                     AND h.algorithm = 'leaky_bucket' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -153,8 +153,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
             AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
             < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
-), held AS (
-INSERT INTO pglimit_hold
+), reservation AS (
+INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'leaky_bucket', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
@@ -167,33 +167,33 @@ WHERE t.granted > 0::float8
 SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t;
 
 -- name: LeakyBucketSettle :one
--- LeakyBucketSettle ends a hold: units is what is to stay counted of it (0 to cancel
--- it, or when it expired), state what it becomes. The hold comes first and then the
+-- LeakyBucketSettle ends a reservation: units is what is to stay counted of it (0 to cancel
+-- it, or when it expired), state what it becomes. The reservation comes first and then the
 -- key's row, so no two of these wait for each other. It changes something only
--- where the hold is open (for 'expired' only once it has), or has expired and is
--- settled late; changes reports whether it does. units_before is what was counted until now. A hold
+-- where the reservation is open (for 'expired' only once it has), or has expired and is
+-- settled late; changes reports whether it does. units_before is what was counted until now. A reservation
 -- that is cancelled or expires gives its idempotency key up.
 --
 -- How the key stands comes from its row after the change, or, where that was left
 -- alone, as the statement finds it: updated_at_us is as of when.
 --
--- What has leaked of a hold since it was made is not there to be given back: with
+-- What has leaked of a reservation since it was made is not there to be given back: with
 -- n units counted, at most n less the rate times its age. What was spent beyond the
--- hold is added, even where there is no room.
+-- reservation is added, even where there is no room.
 --
--- Index: the primary keys. Locks the hold and the key's row until the transaction
--- ends. No row comes back for a hold that is not known.
+-- Index: the primary keys. Locks the reservation and the key's row until the transaction
+-- ends. No row comes back for a reservation that is not known.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
-), hold AS MATERIALIZED (
+), reservation AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
            h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, sqlc.arg(units)::float8 AS actual,
-           (h.state = 'held' AND (sqlc.arg(state)::text <> 'expired' OR h.expires_at_us <= c.now_us)
+           (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
-    FROM c JOIN pglimit_hold AS h ON h.id = sqlc.arg(id)::text AND h.state <> 'spent'
+    FROM c JOIN pglimit_reservation AS h ON h.id = sqlc.arg(id)::text AND h.state <> 'spent'
                 AND (h.forget_at_us > c.now_us OR sqlc.arg(state)::text = 'expired')
     FOR UPDATE OF h
 ), counted AS (
@@ -201,7 +201,7 @@ INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak, h.tick_us, h.now_us,
        h.now_us, -h.counted_at_us, h.now_us
-FROM hold AS h
+FROM reservation AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
@@ -229,11 +229,11 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
-UPDATE pglimit_hold AS h SET
+UPDATE pglimit_reservation AS h SET
     state = sqlc.arg(state)::text,
     idempotency_key = CASE WHEN sqlc.arg(state)::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN sqlc.arg(state)::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
-FROM hold AS b LEFT JOIN counted AS t ON true
+FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
@@ -241,24 +241,24 @@ SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
        coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
        coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.leaked_at_us, r.leaked_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
-FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_bucket AS r ON r.policy = h.policy AND r.key = h.key;
+FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_bucket AS r ON r.policy = h.policy AND r.key = h.key;
 
--- name: LeakyBucketFill :one
--- LeakyBucketFill records units that were spent whatever the limit says. What is
--- there is drained and clamped at zero first, then filled up to the capacity at
+-- name: LeakyBucketCharge :one
+-- LeakyBucketCharge records units that were spent whatever the limit says. What is
+-- there is drained and clamped at zero first, then charged up to the capacity at
 -- most; granted is what went in. Blocks neither stop it nor start.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.hold_us
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              sqlc.arg(capacity)::float8 AS capacity,
              sqlc.arg(leak)::float8 AS leak,
              sqlc.arg(tick_us)::bigint AS tick_us,
-             sqlc.arg(hold_us)::bigint AS hold_us,
+             sqlc.arg(lifetime_us)::bigint AS lifetime_us,
              LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
@@ -343,8 +343,8 @@ SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
--- name: LeakyBucketHeld :many
--- LeakyBucketHeld lists the keys whose rows another transaction has locked at this
+-- name: LeakyBucketLocked :many
+-- LeakyBucketLocked lists the keys whose rows another transaction has locked at this
 -- moment.
 --
 -- Index: the primary key. Locks the rows that are free, and waits for no lock and
@@ -387,27 +387,27 @@ WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.bl
   AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
 -- name: LeakyBucketReset :execrows
--- LeakyBucketReset forgets the key: what it holds and its block. Open holds stay,
+-- LeakyBucketReset forgets the key: what it holds and its block. Open reservations stay,
 -- but nothing of them is counted any more that they could give back. Those that it
 -- cannot see, because they were made while it waited for the key's row, are for
--- HoldsFree.
+-- ReservationsFree.
 --
--- Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
+-- Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
 -- and then its row, if there is one, until the transaction ends.
 WITH freed AS (
-    UPDATE pglimit_hold AS h SET units = 0
-    WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = 'leaky_bucket' AND h.state = 'held'
+    UPDATE pglimit_reservation AS h SET units = 0
+    WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = 'leaky_bucket' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_leaky_bucket AS t
 USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
-WHERE c.holds >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits, (SELECT count(*) FROM freed) AS reservations) AS c
+WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
 -- name: LeakyBucketSweep :one
 -- LeakyBucketSweep looks at up to max_rows rows that are due at cutoff_us, the
 -- longest due first. It deletes those that hold nothing, by their own columns, and
--- have no open hold; deleted counts them. The others are due again when they are
+-- have no open reservation; deleted counts them. The others are due again when they are
 -- empty, and in an hour at the soonest; kept counts them.
 --
 -- A row that another transaction holds is passed over. What a row holds is read as it
@@ -415,12 +415,12 @@ WHERE c.holds >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(ke
 -- UPDATE finds would be to ask the one from before the lock.
 --
 -- Index: expires_at_us, then the primary key; for what is deleted
--- pglimit_hold_open. Locks the rows that it changes.
+-- pglimit_reservation_open. Locks the rows that it changes.
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
                 ELSE t.leaked_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak) + CASE WHEN t.level > ceil(t.level / t.leak) * t.leak THEN 1 ELSE 0 END::float8)
                     * t.tick_us::float8)::bigint END, t.updated_at_us, t.blocked_until_us) AS empty_at_us,
-           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'leaky_bucket') AS held
+           EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'leaky_bucket') AS reserved
     FROM pglimit_leaky_bucket AS t
     WHERE t.expires_at_us <= sqlc.arg(cutoff_us)::bigint
     ORDER BY t.expires_at_us
@@ -428,27 +428,27 @@ WITH due AS MATERIALIZED (
     FOR UPDATE OF t SKIP LOCKED
 ), deleted AS (
     DELETE FROM pglimit_leaky_bucket AS t USING due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= sqlc.arg(cutoff_us)::bigint AND NOT d.held
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= sqlc.arg(cutoff_us)::bigint AND NOT d.reserved
     RETURNING 1
 ), kept AS (
     UPDATE pglimit_leaky_bucket AS t SET expires_at_us = GREATEST(d.empty_at_us, sqlc.arg(cutoff_us)::bigint + 3600000000)
     FROM due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > sqlc.arg(cutoff_us)::bigint OR d.held)
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > sqlc.arg(cutoff_us)::bigint OR d.reserved)
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept;
 
--- name: LeakyBucketStatement :one
--- LeakyBucketStatement is LeakyBucketGet, and adds up the key's open holds at that same
+-- name: LeakyBucketUsage :one
+-- LeakyBucketUsage is LeakyBucketGet, and adds up the key's open reservations at that same
 -- moment: how many there are, and what is counted for them.
 --
--- Index: the primary key, pglimit_hold_open. Locks nothing.
-SELECT s.*, o.holds, o.held
+-- Index: the primary key, pglimit_reservation_open. Locks nothing.
+SELECT s.*, o.reservations, o.reserved
 FROM (
 SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
 ) AS s,
-LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
-         WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'held' AND h.algorithm = 'leaky_bucket') AS o;
+LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+         WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'open' AND h.algorithm = 'leaky_bucket') AS o;

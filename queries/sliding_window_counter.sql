@@ -22,7 +22,7 @@
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
@@ -30,7 +30,7 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock
              sqlc.arg(policy)::text AS policy, sqlc.arg(key)::text AS key,
              sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
              sqlc.arg(period_us)::bigint AS period_us,
-             sqlc.arg(hold_us)::bigint AS hold_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
+             sqlc.arg(lifetime_us)::bigint AS lifetime_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
              LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -84,7 +84,7 @@ RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in SlidingWindowCounterTake. A row that stays locked for longer than
--- lock_timeout fails the statement: SlidingWindowCounterHeld lists such rows.
+-- lock_timeout fails the statement: SlidingWindowCounterLocked lists such rows.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -94,14 +94,14 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.*,
              LEAST(r.count, floor(r.capacity / r.cost)) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
                       pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost, pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(periods_us)::bigint[]) AS period_us,
-                      pg_catalog.unnest(sqlc.arg(holds_us)::bigint[]) AS hold_us, pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us, pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -148,23 +148,23 @@ RETURNING t.policy, t.key, t.granted, t.current, t.previous, t.period_us, t.ends
 
 -- name: SlidingWindowCounterReserve :one
 -- SlidingWindowCounterReserve is SlidingWindowCounterTake for one ask that, if it is granted, is noted in
--- pglimit_hold as well: as a hold, to be settled by its id (state 'held'), or only
+-- pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
 -- to be remembered under its idempotency key (state 'spent').
 --
 -- No row comes back where that key has been admitted before: nothing is decided
--- then. If what was admitted is a hold that has expired, it has to be given back
+-- then. If what was admitted is a reservation that has expired, it has to be given back
 -- first. Of two at once under one idempotency key, the second waits for the first to
 -- commit and fails with unique_violation. All of it is undone; asked again, it finds
 -- what the first admitted.
 --
--- Index: the primary key; pglimit_hold_idempotency. Locks the key's row until the
+-- Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
 -- transaction ends.
--- Denied: as in SlidingWindowCounterTake; no hold is made.
+-- Denied: as in SlidingWindowCounterTake; no reservation is made.
 WITH taken AS (
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
@@ -172,9 +172,9 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock
              sqlc.arg(policy)::text AS policy, sqlc.arg(key)::text AS key,
              sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
              sqlc.arg(period_us)::bigint AS period_us,
-             sqlc.arg(hold_us)::bigint AS hold_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
+             sqlc.arg(lifetime_us)::bigint AS lifetime_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
              LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
-WHERE NOT EXISTS (SELECT 1 FROM pglimit_hold AS h
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = sqlc.narg(idempotency_key)::text
                     AND h.algorithm = 'sliding_window_counter' AND h.forget_at_us > a.now_us)
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -219,8 +219,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
-), held AS (
-INSERT INTO pglimit_hold
+), reservation AS (
+INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
 SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'sliding_window_counter', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
@@ -233,33 +233,33 @@ WHERE t.granted > 0::float8
 SELECT t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t;
 
 -- name: SlidingWindowCounterSettle :one
--- SlidingWindowCounterSettle ends a hold: units is what is to stay counted of it (0 to cancel
--- it, or when it expired), state what it becomes. The hold comes first and then the
+-- SlidingWindowCounterSettle ends a reservation: units is what is to stay counted of it (0 to cancel
+-- it, or when it expired), state what it becomes. The reservation comes first and then the
 -- key's row, so no two of these wait for each other. It changes something only
--- where the hold is open (for 'expired' only once it has), or has expired and is
--- settled late; changes reports whether it does. units_before is what was counted until now. A hold
+-- where the reservation is open (for 'expired' only once it has), or has expired and is
+-- settled late; changes reports whether it does. units_before is what was counted until now. A reservation
 -- that is cancelled or expires gives its idempotency key up.
 --
 -- How the key stands comes from its row after the change, or, where that was left
 -- alone, as the statement finds it: updated_at_us is as of when.
 --
--- What goes back is taken from the window that the hold was counted in, if that is
--- the current one or, of the same period, the one before. What was spent beyond the hold counts as of
+-- What goes back is taken from the window that the reservation was counted in, if that is
+-- the current one or, of the same period, the one before. What was spent beyond the reservation counts as of
 -- now, even where there is no room.
 --
--- Index: the primary keys. Locks the hold and the key's row until the transaction
--- ends. No row comes back for a hold that is not known.
+-- Index: the primary keys. Locks the reservation and the key's row until the transaction
+-- ends. No row comes back for a reservation that is not known.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
-), hold AS MATERIALIZED (
+), reservation AS MATERIALIZED (
     SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
            h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, sqlc.arg(units)::float8 AS actual,
-           (h.state = 'held' AND (sqlc.arg(state)::text <> 'expired' OR h.expires_at_us <= c.now_us)
+           (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
-    FROM c JOIN pglimit_hold AS h ON h.id = sqlc.arg(id)::text AND h.state <> 'spent'
+    FROM c JOIN pglimit_reservation AS h ON h.id = sqlc.arg(id)::text AND h.state <> 'spent'
                 AND (h.forget_at_us > c.now_us OR sqlc.arg(state)::text = 'expired')
     FOR UPDATE OF h
 ), counted AS (
@@ -267,7 +267,7 @@ INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
        (h.now_us / h.period_us + 1) * h.period_us, h.now_us, -h.ends_at_us, h.now_us
-FROM hold AS h
+FROM reservation AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
@@ -302,11 +302,11 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
-UPDATE pglimit_hold AS h SET
+UPDATE pglimit_reservation AS h SET
     state = sqlc.arg(state)::text,
     idempotency_key = CASE WHEN sqlc.arg(state)::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN sqlc.arg(state)::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
-FROM hold AS b LEFT JOIN counted AS t ON true
+FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.id = b.id AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
@@ -315,24 +315,24 @@ SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
        coalesce(t.current, r.current, 0)::float8 AS level, coalesce(t.previous, r.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us,
            coalesce(t.period_us, r.period_us, 1)::bigint AS window_us
-FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = h.policy AND r.key = h.key;
+FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = h.policy AND r.key = h.key;
 
--- name: SlidingWindowCounterFill :one
--- SlidingWindowCounterFill records units that were spent whatever the limit says. What is
--- there is drained and clamped at zero first, then filled up to the capacity at
+-- name: SlidingWindowCounterCharge :one
+-- SlidingWindowCounterCharge records units that were spent whatever the limit says. What is
+-- there is drained and clamped at zero first, then charged up to the capacity at
 -- most; granted is what went in. Blocks neither stop it nor start.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, 0, a.now_us + a.hold_us
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, 0, a.now_us + a.lifetime_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              sqlc.arg(capacity)::float8 AS capacity,
              sqlc.arg(period_us)::bigint AS period_us,
-             sqlc.arg(hold_us)::bigint AS hold_us,
+             sqlc.arg(lifetime_us)::bigint AS lifetime_us,
              LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -449,8 +449,8 @@ SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.pre
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
--- name: SlidingWindowCounterHeld :many
--- SlidingWindowCounterHeld lists the keys whose rows another transaction has locked at this
+-- name: SlidingWindowCounterLocked :many
+-- SlidingWindowCounterLocked lists the keys whose rows another transaction has locked at this
 -- moment.
 --
 -- Index: the primary key. Locks the rows that are free, and waits for no lock and
@@ -493,27 +493,27 @@ WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.bl
   AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
 -- name: SlidingWindowCounterReset :execrows
--- SlidingWindowCounterReset forgets the key: what it holds and its block. Open holds stay,
+-- SlidingWindowCounterReset forgets the key: what it holds and its block. Open reservations stay,
 -- but nothing of them is counted any more that they could give back. Those that it
 -- cannot see, because they were made while it waited for the key's row, are for
--- HoldsFree.
+-- ReservationsFree.
 --
--- Index: the primary key, of holds pglimit_hold_open. Locks the key's open holds
+-- Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
 -- and then its row, if there is one, until the transaction ends.
 WITH freed AS (
-    UPDATE pglimit_hold AS h SET units = 0
-    WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'held'
+    UPDATE pglimit_reservation AS h SET units = 0
+    WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_sliding_window_counter AS t
 USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits, (SELECT count(*) FROM freed) AS holds) AS c
-WHERE c.holds >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits, (SELECT count(*) FROM freed) AS reservations) AS c
+WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
 -- name: SlidingWindowCounterSweep :one
 -- SlidingWindowCounterSweep looks at up to max_rows rows that are due at cutoff_us, the
 -- longest due first. It deletes those that hold nothing, by their own columns, and
--- have no open hold; deleted counts them. The others are due again when they are
+-- have no open reservation; deleted counts them. The others are due again when they are
 -- empty, and in an hour at the soonest; kept counts them.
 --
 -- A row that another transaction holds is passed over. What a row holds is read as it
@@ -521,11 +521,11 @@ WHERE c.holds >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(ke
 -- UPDATE finds would be to ask the one from before the lock.
 --
 -- Index: expires_at_us, then the primary key; for what is deleted
--- pglimit_hold_open. Locks the rows that it changes.
+-- pglimit_reservation_open. Locks the rows that it changes.
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.current > 0::float8 THEN t.ends_at_us + t.period_us WHEN t.previous > 0::float8 THEN t.ends_at_us ELSE 0 END, t.updated_at_us,
             t.blocked_until_us) AS empty_at_us,
-           EXISTS (SELECT 1 FROM pglimit_hold AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'held' AND h.algorithm = 'sliding_window_counter') AS held
+           EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'sliding_window_counter') AS reserved
     FROM pglimit_sliding_window_counter AS t
     WHERE t.expires_at_us <= sqlc.arg(cutoff_us)::bigint
     ORDER BY t.expires_at_us
@@ -533,22 +533,22 @@ WITH due AS MATERIALIZED (
     FOR UPDATE OF t SKIP LOCKED
 ), deleted AS (
     DELETE FROM pglimit_sliding_window_counter AS t USING due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= sqlc.arg(cutoff_us)::bigint AND NOT d.held
+    WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= sqlc.arg(cutoff_us)::bigint AND NOT d.reserved
     RETURNING 1
 ), kept AS (
     UPDATE pglimit_sliding_window_counter AS t SET expires_at_us = GREATEST(d.empty_at_us, sqlc.arg(cutoff_us)::bigint + 3600000000)
     FROM due AS d
-    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > sqlc.arg(cutoff_us)::bigint OR d.held)
+    WHERE t.policy = d.policy AND t.key = d.key AND (d.empty_at_us > sqlc.arg(cutoff_us)::bigint OR d.reserved)
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept;
 
--- name: SlidingWindowCounterStatement :one
--- SlidingWindowCounterStatement is SlidingWindowCounterGet, and adds up the key's open holds at that same
+-- name: SlidingWindowCounterUsage :one
+-- SlidingWindowCounterUsage is SlidingWindowCounterGet, and adds up the key's open reservations at that same
 -- moment: how many there are, and what is counted for them.
 --
--- Index: the primary key, pglimit_hold_open. Locks nothing.
-SELECT s.*, o.holds, o.held
+-- Index: the primary key, pglimit_reservation_open. Locks nothing.
+SELECT s.*, o.reservations, o.reserved
 FROM (
 SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
        coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
@@ -556,5 +556,5 @@ SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.pre
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
 LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
 ) AS s,
-LATERAL (SELECT count(*) AS holds, coalesce(sum(h.units), 0)::float8 AS held FROM pglimit_hold AS h
-         WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'held' AND h.algorithm = 'sliding_window_counter') AS o;
+LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+         WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'open' AND h.algorithm = 'sliding_window_counter') AS o;

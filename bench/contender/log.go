@@ -26,23 +26,23 @@ type LogDecider interface {
 	Decider
 	// Fill makes each key's log hold n entries, spread over the period that
 	// ends now, and forgets every other key.
-	Fill(ctx context.Context, keys []string, n int) error
+	Charge(ctx context.Context, keys []string, n int) error
 }
 
 // Logs is every contender of the sliding log. Their Deciders are LogDeciders.
 func Logs() []Contender {
 	return []Contender{
-		ourLog("log-single", "pglimit, sliding log, one statement per decision, Relaxed", -1),
-		ourLog("log-batch", "pglimit, sliding log, batching, Relaxed", 0),
+		ourLog("log-single", "pglimit, sliding log, one statement per decision, Relaxed", false),
+		ourLog("log-batch", "pglimit, sliding log, batching, Relaxed", true),
 		sortedSet,
 	}
 }
 
-func ourLog(id, what string, batchRows int) Contender {
+func ourLog(id, what string, batches bool) Contender {
 	return Contender{
 		ID: id, What: what, Server: onPostgres, Keeps: soon, Commit: "on", State: "log",
 		Open: func(e *Env, r Rule) (Decider, error) {
-			d, err := newLimiter(e, batchRows, limiter.Policy{
+			d, err := newLimiter(e, batches, limiter.Policy{
 				Name: r.Name, Algorithm: limiter.SlidingWindowLog,
 				Limit: float64(r.Limit), Period: r.Period, Durability: limiter.Relaxed,
 			})
@@ -58,7 +58,7 @@ type logDecider struct {
 
 // Fill writes the rows as if their entries had been allowed one by one, which
 // would take minutes.
-func (d *logDecider) Fill(ctx context.Context, keys []string, n int) error {
+func (d *logDecider) Charge(ctx context.Context, keys []string, n int) error {
 	if _, err := d.env.Postgres.Pool.Exec(ctx, `TRUNCATE pglimit_sliding_window_log`); err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (d *sortedSetDecider) Used(ctx context.Context, key string) (float64, error
 	return float64(n), err
 }
 
-func (d *sortedSetDecider) Fill(ctx context.Context, keys []string, n int) error {
+func (d *sortedSetDecider) Charge(ctx context.Context, keys []string, n int) error {
 	old, err := d.client.Do(ctx, d.client.B().Keys().Pattern(sortedSetPrefix+"*").Build()).AsStrSlice()
 	if err != nil {
 		return err

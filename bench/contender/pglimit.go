@@ -21,21 +21,21 @@ var (
 
 // single is this limiter at one statement per decision.
 func single(id string, m mode) Contender {
-	return ours(id, "pglimit, token bucket, one statement per decision, "+m.name, -1, m)
+	return ours(id, "pglimit, token bucket, one statement per decision, "+m.name, false, m)
 }
 
 // batching is this limiter as it is by default.
 func batching(id string, m mode) Contender {
-	return ours(id, "pglimit, token bucket, batching, "+m.name, 0, m)
+	return ours(id, "pglimit, token bucket, batching, "+m.name, true, m)
 }
 
 // ours counts in the same rows whatever its settings. Its sessions are at
 // synchronous_commit = on: Relaxed is the limiter's own doing.
-func ours(id, what string, batchRows int, m mode) Contender {
+func ours(id, what string, batches bool, m mode) Contender {
 	return Contender{
 		ID: id, What: what, Server: onPostgres, Keeps: m.keeps, Commit: "on", State: "pglimit",
 		Open: func(e *Env, r Rule) (Decider, error) {
-			return newLimiter(e, batchRows, limiter.Policy{
+			return newLimiter(e, batches, limiter.Policy{
 				Name: r.Name, Algorithm: limiter.TokenBucket,
 				Limit: float64(r.Limit), Period: r.Period, Burst: float64(r.Burst),
 				Durability: m.durability,
@@ -46,9 +46,9 @@ func ours(id, what string, batchRows int, m mode) Contender {
 
 // newLimiter makes a limiter without a deny cache: every decision is one of
 // the database. The timeout outlasts any stall of the disk.
-func newLimiter(e *Env, batchRows int, p limiter.Policy) (*limiterDecider, error) {
+func newLimiter(e *Env, batches bool, p limiter.Policy) (*limiterDecider, error) {
 	l, err := limiter.New(e.Postgres.Pool, &limiter.Config{
-		Timeout: time.Minute, BatchRows: batchRows, DenyCacheTTL: -1,
+		Timeout: time.Minute, DisableBatching: !batches, DisableDenyCache: true,
 	})
 	return &limiterDecider{l, p}, err
 }

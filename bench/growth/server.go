@@ -159,7 +159,7 @@ const decisionTimeout = 30 * time.Second
 // newLimiter is one as an application has it, but that each denial is the
 // database's.
 func newLimiter(pool *pgxpool.Pool) (*limiter.Limiter, error) {
-	return limiter.New(pool, &limiter.Config{DenyCacheTTL: -1, Timeout: decisionTimeout})
+	return limiter.New(pool, &limiter.Config{DisableDenyCache: true, Timeout: decisionTimeout})
 }
 
 // settle waits until no more sessions than left are on the database. A session

@@ -67,7 +67,7 @@ func (c *cell) measure(ctx context.Context, config *pgxpool.Config, p plan) erro
 		return err
 	}
 	defer pool.Close()
-	l, err := limiter.New(pool, &limiter.Config{DenyCacheTTL: -1, Timeout: decisionTimeout})
+	l, err := limiter.New(pool, &limiter.Config{DisableDenyCache: true, Timeout: decisionTimeout})
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (c *cell) measure(ctx context.Context, server *servers.Postgres, p plan) er
 // one measures the i-th contender once, under a policy's name of its own, and
 // holds what it counted against what it was asked for.
 func (c *cell) one(ctx context.Context, pool *pgxpool.Pool, p plan, i int, name string) error {
-	l, err := limiter.New(pool, &limiter.Config{DenyCacheTTL: -1, Timeout: decisionTimeout})
+	l, err := limiter.New(pool, &limiter.Config{DisableDenyCache: true, Timeout: decisionTimeout})
 	if err != nil {
 		return err
 	}

@@ -116,7 +116,7 @@ var (
 	twoAll = contender{
 		ID: "two, AllowAll", What: "`AllowAll` of the two: two round trips",
 		decide: func(ctx context.Context, e *env, keys []string, _ func(time.Duration)) error {
-			all, err := e.limiter.AllowAll(ctx, e.policy.Ask(keys[0], 1), e.policy.Ask(keys[1], 1))
+			all, err := e.limiter.AllowAll(ctx, e.policy.Request(keys[0], 1), e.policy.Request(keys[1], 1))
 			return allowed(all.Allowed, err)
 		},
 		used: usedLimits,
@@ -125,7 +125,7 @@ var (
 		ID: "two, AllowAll inside", What: "BEGIN; `InTx(tx).AllowAll` of the two; COMMIT: four round trips, each row written twice",
 		decide: func(ctx context.Context, e *env, keys []string, _ func(time.Duration)) error {
 			return pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
-				all, err := e.limiter.InTx(tx).AllowAll(ctx, e.policy.Ask(keys[0], 1), e.policy.Ask(keys[1], 1))
+				all, err := e.limiter.InTx(tx).AllowAll(ctx, e.policy.Request(keys[0], 1), e.policy.Request(keys[1], 1))
 				return allowed(all.Allowed, err)
 			})
 		},

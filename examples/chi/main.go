@@ -46,7 +46,7 @@ func newHandler(l *limiter.Limiter) http.Handler {
 
 	// An account's failed logins, from each address: nobody locks another out.
 	account := httplimit.User(func(r *http.Request) string { name, _, _ := r.BasicAuth(); return name })
-	failed := httplimit.RefundIf(func(status int) bool { return status != http.StatusUnauthorized })
+	failed := httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized })
 	r.With(httplimit.New(l, httplimit.Each(httplimit.Join(account, client.Key), logins), failed)).Post("/login", login)
 
 	r.Group(func(r chi.Router) {
@@ -62,10 +62,10 @@ func newHandler(l *limiter.Limiter) http.Handler {
 }
 
 // costs asks for so many units of the user's plan.
-func costs(units float64) func(*http.Request) ([]limiter.Ask, error) {
-	return func(r *http.Request) ([]limiter.Ask, error) {
+func costs(units float64) func(*http.Request) ([]limiter.Request, error) {
+	return func(r *http.Request) ([]limiter.Request, error) {
 		u := r.Context().Value(userKey{}).(user)
-		return []limiter.Ask{plans[u.plan].Ask(u.name, units)}, nil
+		return []limiter.Request{plans[u.plan].Request(u.name, units)}, nil
 	}
 }
 

@@ -45,12 +45,12 @@ var users = map[string]user{
 
 func newHandler(l *limiter.Limiter) http.Handler {
 	e := echo.New()
-	api := e.Group("", authenticate, limit(httplimit.New(l, asks, httplimit.XRateLimit())))
+	api := e.Group("", authenticate, limit(httplimit.New(l, requests, httplimit.WithXRateLimit())))
 	api.GET("/items/:id", func(c *echo.Context) error { return c.String(http.StatusOK, "item "+c.Param("id")+"\n") })
 	api.GET("/export", func(c *echo.Context) error { return c.String(http.StatusOK, "all items\n") })
 
 	account := httplimit.User(func(r *http.Request) string { name, _, _ := r.BasicAuth(); return name })
-	failed := httplimit.RefundIf(func(status int) bool { return status != http.StatusUnauthorized })
+	failed := httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized })
 	e.POST("/login", login, limit(httplimit.New(l, httplimit.Each(account, logins), failed)))
 	return e
 }
@@ -69,14 +69,14 @@ func limit(middleware func(http.Handler) http.Handler) echo.MiddlewareFunc {
 }
 
 // asks are all granted, or none is. echo.WrapMiddleware sets r.Pattern.
-func asks(r *http.Request) ([]limiter.Ask, error) {
+func requests(r *http.Request) ([]limiter.Request, error) {
 	u := r.Context().Value(userKey{}).(user)
 	cost := 1.0
 	if r.Pattern == "/export" {
 		cost = 20
 	}
 	address, err := client.Key(r)
-	return []limiter.Ask{plans[u.plan].Ask(u.name, cost), perTenant.Ask(u.tenant, cost), perAddress.Ask(address, 1)}, err
+	return []limiter.Request{plans[u.plan].Request(u.name, cost), perTenant.Request(u.tenant, cost), perAddress.Request(address, 1)}, err
 }
 
 type userKey struct{}

@@ -44,10 +44,10 @@ var users = map[string]user{"alice": {"alice", "free", "wonderland"}, "bob": {"b
 
 // limit makes middleware of gin of that of net/http, for asks that gin.Context
 // tells.
-func limit(l *limiter.Limiter, asks func(*gin.Context) ([]limiter.Ask, error), opts ...httplimit.Option) gin.HandlerFunc {
+func limit(l *limiter.Limiter, requests func(*gin.Context) ([]limiter.Request, error), opts ...httplimit.Option) gin.HandlerFunc {
 	type contextKey struct{}
 	of := func(r *http.Request) *gin.Context { return r.Context().Value(contextKey{}).(*gin.Context) }
-	h := httplimit.New(l, func(r *http.Request) ([]limiter.Ask, error) { return asks(of(r)) }, opts...)(
+	h := httplimit.New(l, func(r *http.Request) ([]limiter.Request, error) { return requests(of(r)) }, opts...)(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c := of(r)
 			c.Next()
@@ -62,13 +62,13 @@ func limit(l *limiter.Limiter, asks func(*gin.Context) ([]limiter.Ask, error), o
 func newHandler(l *limiter.Limiter) http.Handler {
 	r := gin.New()
 	r.Use(gin.Recovery())
-	r.POST("/login", limit(l, func(c *gin.Context) ([]limiter.Ask, error) {
+	r.POST("/login", limit(l, func(c *gin.Context) ([]limiter.Request, error) {
 		name, _, _ := c.Request.BasicAuth()
 		if name == "" {
 			return nil, httplimit.ErrNoKey
 		}
-		return []limiter.Ask{logins.Ask(name, 1)}, nil
-	}, httplimit.RefundIf(func(status int) bool { return status != http.StatusUnauthorized })), login)
+		return []limiter.Request{logins.Request(name, 1)}, nil
+	}, httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized })), login)
 
 	api := r.Group("/", authenticate, limit(l, perUser))
 	api.GET("/items/:id", func(c *gin.Context) { c.String(http.StatusOK, "item %s\n", c.Param("id")) })
@@ -78,13 +78,13 @@ func newHandler(l *limiter.Limiter) http.Handler {
 }
 
 // perUser asks for the route's cost, of a user's plan or of a stranger's address.
-func perUser(c *gin.Context) ([]limiter.Ask, error) {
+func perUser(c *gin.Context) ([]limiter.Request, error) {
 	cost := max(1, costs[c.FullPath()])
 	if u, known := c.Get("user"); known {
-		return []limiter.Ask{plans[u.(user).plan].Ask(u.(user).name, cost)}, nil
+		return []limiter.Request{plans[u.(user).plan].Request(u.(user).name, cost)}, nil
 	}
 	address, err := client.Key(c.Request)
-	return []limiter.Ask{strangers.Ask(address, cost)}, err
+	return []limiter.Request{strangers.Request(address, cost)}, err
 }
 
 // authenticate stands for the application's own. It leaves the user in gin's

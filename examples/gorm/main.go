@@ -95,7 +95,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	defer limits.Close()
 	s := &shop{db, limits}
 
-	account := limiter.Key("account", time.Now().Format(time.RFC3339Nano)) // a new one each time
+	account := limiter.JoinKey("account", time.Now().Format(time.RFC3339Nano)) // a new one each time
 	for _, cents := range []int64{60_00, 30_00, 20_00, 10_00} {
 		left, err := s.order(ctx, &Order{Account: account, Cents: cents})
 		var denied *limiter.DeniedError

@@ -59,8 +59,8 @@ func (s *service) complete(ctx context.Context, out io.Writer, tenant, prompt st
 
 // reserve sets aside what an answer may use at most. Keep the hold's ID with a job
 // that another process is to finish.
-func (s *service) reserve(ctx context.Context, tenant, prompt string, maxTokens int) (limiter.Hold, error) {
-	hold, err := s.limits.Reserve(ctx, budget.Ask(tenant, float64(estimate(prompt)+maxTokens)), ttl)
+func (s *service) reserve(ctx context.Context, tenant, prompt string, maxTokens int) (limiter.Reservation, error) {
+	hold, err := s.limits.Reserve(ctx, budget.Request(tenant, float64(estimate(prompt)+maxTokens)), ttl)
 	if err == nil && !hold.Result.Allowed {
 		err = &limiter.DeniedError{Result: hold.Result}
 	}

@@ -139,7 +139,7 @@ func TestDeniedIsNotAsked(t *testing.T) {
 	}
 }
 
-func reserve(t *testing.T, s *service, tenant string, units int) limiter.Hold {
+func reserve(t *testing.T, s *service, tenant string, units int) limiter.Reservation {
 	t.Helper()
 	h, err := s.reserve(t.Context(), tenant, prompt, units-1)
 	if err != nil {
@@ -201,7 +201,7 @@ func TestFinishedElsewhere(t *testing.T) {
 		there.finish(t.Context(), used.ID, 0),
 		there.finish(t.Context(), failed.ID, 120),
 	} {
-		if !errors.Is(err, limiter.ErrHoldEnded) {
+		if !errors.Is(err, limiter.ErrReservationEnded) {
 			t.Errorf("finished otherwise: %v", err)
 		}
 	}

@@ -49,7 +49,7 @@ type tenant struct {
 	at        *service
 }
 
-func (t *tenant) ask(ctx context.Context, prompt string) error {
+func (t *tenant) request(ctx context.Context, prompt string) error {
 	var answer strings.Builder
 	used, err := t.at.complete(ctx, &answer, t.key, prompt, 400)
 	denied, ok := errors.AsType[*limiter.DeniedError](err)
@@ -67,9 +67,9 @@ func (t *tenant) ask(ctx context.Context, prompt string) error {
 	return nil
 }
 
-func (t *tenant) statement(ctx context.Context, title string) error {
-	s, err := t.at.limits.Statement(ctx, budget, t.key)
-	fmt.Fprintf(t, "%-5s  %-22s  %v spent, %v held, %v left\n", t.name, title, s.Spent, s.Held, s.Left)
+func (t *tenant) usage(ctx context.Context, title string) error {
+	s, err := t.at.limits.Usage(ctx, budget, t.key)
+	fmt.Fprintf(t, "%-5s  %-22s  %v spent, %v reserved, %v remaining\n", t.name, title, s.Spent, s.Reserved, s.Remaining)
 	return err
 }
 
@@ -80,11 +80,11 @@ func (t *tenant) job(ctx context.Context, other *service) error {
 		return err
 	}
 	return errors.Join(
-		t.statement(ctx, "a job begins"),
-		t.ask(ctx, "is there room"),
+		t.usage(ctx, "a job begins"),
+		t.request(ctx, "is there room"),
 		other.finish(ctx, hold.ID, 60),
-		t.statement(ctx, "it ends elsewhere"),
-		t.ask(ctx, "is there room now"),
+		t.usage(ctx, "it ends elsewhere"),
+		t.request(ctx, "is there room now"),
 	)
 }
 
@@ -110,17 +110,17 @@ func run(ctx context.Context, url string, config *limiter.Config, out io.Writer)
 	var running sync.WaitGroup
 	for i, name := range []string{"red", "green", "blue"} {
 		t := &tenants[i]
-		t.name, t.key, t.at = name, limiter.Key(name, stamp), here
+		t.name, t.key, t.at = name, limiter.JoinKey(name, stamp), here
 		running.Go(func() {
 			switch name {
 			case "red":
 				errs[i] = t.job(ctx, other)
 			case "green":
-				errs[i] = errors.Join(t.ask(ctx, "to be or not to be"), t.ask(ctx, "that is the question"))
+				errs[i] = errors.Join(t.request(ctx, "to be or not to be"), t.request(ctx, "that is the question"))
 			case "blue":
-				errs[i] = errors.Join(t.ask(ctx, "fail at once"), t.ask(ctx, "to be or fail to be"))
+				errs[i] = errors.Join(t.request(ctx, "fail at once"), t.request(ctx, "to be or fail to be"))
 			}
-			errs[i] = errors.Join(errs[i], t.statement(ctx, "at the end"))
+			errs[i] = errors.Join(errs[i], t.usage(ctx, "at the end"))
 		})
 	}
 	running.Wait()

@@ -125,9 +125,9 @@ func uses(err error, pause func(ctx context.Context, used int), chunks ...int) M
 // want checks how a tenant stands.
 func (s *service) want(t *testing.T, tenant string, spent, held float64) {
 	t.Helper()
-	st, err := s.limits.Statement(context.WithoutCancel(t.Context()), budget, tenant)
-	if left := max(0, budget.Limit-spent-held); err != nil || st.Spent != spent || st.Held != held || st.Left != left {
-		t.Errorf("%s: spent %v, held %v, left %v (%v); want %v, %v, %v", tenant, st.Spent, st.Held, st.Left, err, spent, held, left)
+	st, err := s.limits.Usage(context.WithoutCancel(t.Context()), budget, tenant)
+	if left := max(0, budget.Limit-spent-held); err != nil || st.Spent != spent || st.Reserved != held || st.Remaining != left {
+		t.Errorf("%s: spent %v, held %v, left %v (%v); want %v, %v, %v", tenant, st.Spent, st.Reserved, st.Remaining, err, spent, held, left)
 	}
 }
 

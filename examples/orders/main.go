@@ -67,7 +67,7 @@ func run(ctx context.Context, url string, config *limiter.Config, out io.Writer)
 	s := &shop{pool, limits}
 
 	stamp := time.Now().Format(time.RFC3339Nano) // new accounts each time
-	name := func(who string) string { return limiter.Key(who, stamp) }
+	name := func(who string) string { return limiter.JoinKey(who, stamp) }
 	for _, o := range []struct {
 		who, number, company string
 		cents                int64
@@ -100,7 +100,7 @@ func run(ctx context.Context, url string, config *limiter.Config, out io.Writer)
 		who    string
 		budget limiter.Policy
 	}{{"alice", accountBudget}, {"bob", accountBudget}, {"carol", accountBudget}, {"initech", companyBudget}} {
-		st, err := limits.Statement(ctx, line.budget, name(line.who))
+		st, err := limits.Usage(ctx, line.budget, name(line.who))
 		if err != nil {
 			return err
 		}
@@ -109,7 +109,7 @@ func run(ctx context.Context, url string, config *limiter.Config, out io.Writer)
 		if err := pool.QueryRow(ctx, sum, name(line.who)).Scan(&ordered); err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%-7s  %6.2f ordered, %6.2f spent, %5.2f left\n", line.who, euros(ordered), euros(st.Spent), euros(st.Left))
+		fmt.Fprintf(out, "%-7s  %6.2f ordered, %6.2f spent, %5.2f left\n", line.who, euros(ordered), euros(st.Spent), euros(st.Remaining))
 	}
 	return nil
 }

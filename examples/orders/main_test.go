@@ -122,13 +122,13 @@ func bounded(t *testing.T) context.Context {
 // agree checks that what was ordered is what was spent, to the cent, and returns it.
 func (s *shop) agree(t *testing.T, budget limiter.Policy, key string) float64 {
 	t.Helper()
-	st, err := s.limits.Statement(t.Context(), budget, key)
+	st, err := s.limits.Usage(t.Context(), budget, key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ordered := one[float64](t, s, `SELECT coalesce(sum(cents), 0)::float8 FROM orders WHERE $1 IN (account, company)`, key)
-	if ordered != st.Spent || st.Held != 0 || st.Left != budget.Limit-ordered {
-		t.Errorf("%s: %v cents were ordered; spent %v, held %v, left %v", key, ordered, st.Spent, st.Held, st.Left)
+	if ordered != st.Spent || st.Reserved != 0 || st.Remaining != budget.Limit-ordered {
+		t.Errorf("%s: %v cents were ordered; spent %v, held %v, left %v", key, ordered, st.Spent, st.Reserved, st.Remaining)
 	}
 	if ordered > budget.Limit {
 		t.Errorf("%s: %v cents were ordered, and the budget is %v", key, ordered, budget.Limit)

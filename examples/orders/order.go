@@ -73,9 +73,9 @@ func (s *shop) place(ctx context.Context, o Order) error {
 // counts nothing. The row and what is remembered are committed together, so both
 // are new or neither is.
 func (s *shop) spend(ctx context.Context, tx pgx.Tx, o Order, isNew bool) error {
-	ask := accountBudget.Ask(o.Account, float64(o.Cents))
-	ask.IdempotencyKey = o.Number
-	r, err := s.limits.InTx(tx).Do(ctx, ask)
+	request := accountBudget.Request(o.Account, float64(o.Cents))
+	request.IdempotencyKey = o.Number
+	r, err := s.limits.InTx(tx).Do(ctx, request)
 	switch {
 	case err != nil:
 		return err
@@ -94,16 +94,16 @@ func (s *shop) spendOfBoth(ctx context.Context, tx pgx.Tx, o Order, isNew bool) 
 	if !isNew {
 		return same(ctx, tx, o)
 	}
-	asks := []limiter.Ask{
-		accountBudget.Ask(o.Account, float64(o.Cents)),
-		companyBudget.Ask(o.Company, float64(o.Cents)),
+	requests := []limiter.Request{
+		accountBudget.Request(o.Account, float64(o.Cents)),
+		companyBudget.Request(o.Company, float64(o.Cents)),
 	}
-	all, err := s.limits.InTx(tx).AllowAll(ctx, asks...)
+	all, err := s.limits.InTx(tx).AllowAll(ctx, requests...)
 	if err != nil {
 		return err
 	}
 	if !all.Allowed {
-		return overBudget(asks[all.Binding].Policy, all.Each[all.Binding])
+		return overBudget(requests[all.DeniedBy].Policy, all.PerRequest[all.DeniedBy])
 	}
 	return nil
 }

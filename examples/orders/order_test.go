@@ -112,11 +112,11 @@ func TestPlacedAgain(t *testing.T) {
 	place(own, errTaken)
 	place(paid, errTaken)
 	own.Company, paid.Company = "", "initech"
-	now = now.Add(limiter.DefaultIdempotencyTTL)
+	now = now.Add(24 * time.Hour)
 	place(own, errTaken) // forgotten, but for the order itself
 	place(paid, nil)
 
-	st, err := s.limits.Statement(t.Context(), accountBudget, "alice")
+	st, err := s.limits.Usage(t.Context(), accountBudget, "alice")
 	if err != nil || st.Spent != 0 {
 		t.Errorf("April: %+v, %v", st, err)
 	}

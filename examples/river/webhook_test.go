@@ -26,11 +26,11 @@ func TestNoTenantExceedsItsLimit(t *testing.T) {
 	}
 	var mu sync.Mutex
 	turns := map[string][]time.Time{} // when each may leave
-	config := &limiter.Config{Observe: func(_ context.Context, ask limiter.Ask, r limiter.Result, err error) {
+	config := &limiter.Config{Observe: func(_ context.Context, request limiter.Request, r limiter.Result, err error) {
 		if err == nil && r.Allowed {
 			mu.Lock()
 			defer mu.Unlock()
-			turns[ask.Key] = append(turns[ask.Key], r.At.Add(r.Delay))
+			turns[request.Key] = append(turns[request.Key], r.At.Add(r.Delay))
 		}
 	}}
 	a := newProcess(t, url, config, rates, 5, river.EventKindJobCompleted)

@@ -25,7 +25,7 @@ func TestAllowAllDeniedConsumesNothing(t *testing.T) {
 	ctx := context.Background()
 	pool := bed.NewPool(t)
 	bed.Exec(t, pool, "CREATE TABLE orders (id text PRIMARY KEY)")
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
 	for _, inside := range []bool{false, true} {
 		for _, blockFor := range []time.Duration{0, time.Hour} {
 			for _, p := range bed.Variants(10, 1000*time.Hour) {
@@ -34,31 +34,31 @@ func TestAllowAllDeniedConsumesNothing(t *testing.T) {
 					t.Parallel()
 					free, full := t.Name()+"free", t.Name()+"full"
 					bed.Must(t)(l.AllowN(ctx, p, full, 6))
-					asks := []limiter.Ask{p.Ask(full, 5), p.Ask(free, 3), p.Ask(full, 1)}
+					requests := []limiter.Request{p.Request(full, 5), p.Request(free, 3), p.Request(full, 1)}
 					var all limiter.Results
 					if inside {
 						tx := bed.Begin(t, pool, pgx.TxOptions{})
 						if _, err := tx.Exec(ctx, "INSERT INTO orders VALUES ($1)", t.Name()); err != nil {
 							t.Fatal(err)
 						}
-						all = bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, asks...))
+						all = bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...))
 						bed.Commit(t, tx)
 						if n := bed.Value[int](t, pool, "SELECT count(*) FROM orders WHERE id = $1", t.Name()); n != 1 {
 							t.Error("the caller's order is gone")
 						}
 					} else {
-						all = bed.MustAll(t)(l.AllowAll(ctx, asks...))
+						all = bed.MustAll(t)(l.AllowAll(ctx, requests...))
 					}
 					binding := 0
-					if all.Each[2].RetryAfter > all.Each[0].RetryAfter {
+					if all.PerRequest[2].RetryAfter > all.PerRequest[0].RetryAfter {
 						binding = 2
 					}
-					if all.Allowed || all.Binding != binding || all.Each[0].Allowed || !all.Each[1].Allowed || all.Each[2].Allowed {
+					if all.Allowed || all.DeniedBy != binding || all.PerRequest[0].Allowed || !all.PerRequest[1].Allowed || all.PerRequest[2].Allowed {
 						t.Errorf("got %+v", all)
 					}
-					for i, r := range all.Each {
+					for i, r := range all.PerRequest {
 						if r.Granted != 0 || r.Allowed != (r.RetryAfter == 0) || r.Allowed != (r.Reason == "") {
-							t.Errorf("asks[%d]: %+v", i, r)
+							t.Errorf("requests[%d]: %+v", i, r)
 						}
 					}
 					if r := bed.Must(t)(l.Check(ctx, p, free, 10)); !r.Allowed || r.Level != 0 {
@@ -80,27 +80,27 @@ func TestAllowAllRollsBackWithTheCaller(t *testing.T) {
 	ctx := context.Background()
 	pool := bed.NewPool(t)
 	l := bed.NewLimiter(t, pool, nil)
-	var asks []limiter.Ask
+	var requests []limiter.Request
 	for _, p := range bed.Variants(10, 1000*time.Hour) {
 		bed.Must(t)(l.AllowN(ctx, p, "used", 4))
-		asks = append(asks, p.Ask("used", 3), p.Ask("new", 2), p.Ask("used", 1))
+		requests = append(requests, p.Request("used", 3), p.Request("new", 2), p.Request("used", 1))
 	}
 	levels := func() (all []float64) {
-		for _, ask := range asks {
-			all = append(all, bed.Must(t)(l.Check(ctx, ask.Policy, ask.Key, 0)).Level)
+		for _, request := range requests {
+			all = append(all, bed.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)).Level)
 		}
 		return all
 	}
 	before := levels()
 	for _, committed := range []bool{false, true} {
 		tx := bed.Begin(t, pool, pgx.TxOptions{})
-		all := bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, asks...))
-		if !all.Allowed || all.Binding != -1 {
+		all := bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...))
+		if !all.Allowed || all.DeniedBy != -1 {
 			t.Fatalf("got %+v", all)
 		}
 		for i, want := range []float64{7, 2, 8} { // as of each ask, the ones before it included
-			if r := all.Each[i]; !bed.Near(r.Level, want) || r.Granted != asks[i].Cost {
-				t.Errorf("asks[%d]: %+v, want level %v", i, r, want)
+			if r := all.PerRequest[i]; !bed.Near(r.Level, want) || r.Granted != requests[i].Cost {
+				t.Errorf("requests[%d]: %+v, want level %v", i, r, want)
 			}
 		}
 		want := slices.Clone(before)
@@ -128,17 +128,17 @@ func TestAllowAllBadInput(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour, OnError: limiter.FailOpen, BlockFor: time.Hour}
 	q := p
 	q.Limit = 20
-	many := slices.Repeat([]limiter.Ask{p.Ask("k", 1)}, 1001)
+	many := slices.Repeat([]limiter.Request{p.Request("k", 1)}, 1001)
 	for _, c := range []struct {
-		asks []limiter.Ask
+		asks []limiter.Request
 		want string
 	}{
 		{nil, "asks none"},
 		{many, "asks 1001"},
-		{[]limiter.Ask{p.Ask("k", 1), p.Ask("l", 0)}, "asks[1]: pglimit: invalid: cost 0"},
-		{[]limiter.Ask{p.Ask("k", 1), p.Ask("l", 1), p.Ask("", 1)}, `asks[2]: pglimit: invalid: key ""`},
-		{[]limiter.Ask{{Key: "k", Cost: 1}}, "asks[0]: pglimit: invalid policy: Name"},
-		{[]limiter.Ask{p.Ask("k", 1), q.Ask("l", 1), q.Ask("k", 1)}, `asks[0] and asks[2] are for the same key under two policies "p"`},
+		{[]limiter.Request{p.Request("k", 1), p.Request("l", 0)}, "requests[1]: pglimit: invalid: cost 0"},
+		{[]limiter.Request{p.Request("k", 1), p.Request("l", 1), p.Request("", 1)}, `requests[2]: pglimit: invalid: key ""`},
+		{[]limiter.Request{{Key: "k", Cost: 1}}, "requests[0]: pglimit: invalid policy: Name"},
+		{[]limiter.Request{p.Request("k", 1), q.Request("l", 1), q.Request("k", 1)}, `requests[0] and requests[2] are for the same key under two policies "p"`},
 	} {
 		tx := bed.Begin(t, pool, pgx.TxOptions{})
 		_, outside := l.AllowAll(ctx, c.asks...)
@@ -153,9 +153,9 @@ func TestAllowAllBadInput(t *testing.T) {
 	// The same name and key under another algorithm is another row.
 	other := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	asks := []limiter.Ask{other.Ask("k", 3), p.Ask("k", 6), p.Ask("k", 6), other.Ask("l", 2)}
-	for _, all := range []limiter.Results{bed.MustAll(t)(l.AllowAll(ctx, asks...)), bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, asks...))} {
-		if all.Allowed || all.Binding != 2 || all.Each[2].RetryAfter != limiter.Never || !all.Each[0].Allowed || !all.Each[1].Allowed {
+	requests := []limiter.Request{other.Request("k", 3), p.Request("k", 6), p.Request("k", 6), other.Request("l", 2)}
+	for _, all := range []limiter.Results{bed.MustAll(t)(l.AllowAll(ctx, requests...)), bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...))} {
+		if all.Allowed || all.DeniedBy != 2 || all.PerRequest[2].RetryAfter != limiter.Never || !all.PerRequest[0].Allowed || !all.PerRequest[1].Allowed {
 			t.Errorf("a sum above the burst: %+v", all)
 		}
 	}
@@ -165,13 +165,13 @@ func TestAllowAllBadInput(t *testing.T) {
 			t.Errorf("%s: %d rows were written", a, n)
 		}
 	}
-	if all := bed.MustAll(t)(l.AllowAll(ctx, asks[0], asks[1])); !all.Allowed {
+	if all := bed.MustAll(t)(l.AllowAll(ctx, requests[0], requests[1])); !all.Allowed {
 		t.Errorf("two algorithms: %+v", all)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.AllowAll(ctx, asks...); err != limiter.ErrClosed { // no ask's fault
+	if _, err := l.AllowAll(ctx, requests...); err != limiter.ErrClosed { // no ask's fault
 		t.Errorf("closed: got %v", err)
 	}
 }
@@ -183,16 +183,16 @@ func TestAllowAllOfAThousand(t *testing.T) {
 	pool := bed.NewPool(t)
 	l := bed.NewLimiter(t, pool, nil)
 	all := bed.Variants(2, 1000*time.Hour)
-	var asks []limiter.Ask
+	var requests []limiter.Request
 	for i := range 1000 {
-		asks = append(asks, all[i%len(all)].Ask(fmt.Sprint("key", i/len(all)), 2))
+		requests = append(requests, all[i%len(all)].Request(fmt.Sprint("key", i/len(all)), 2))
 	}
 	for _, want := range []bool{true, false} {
-		if got := bed.MustAll(t)(l.AllowAll(ctx, asks...)); got.Allowed != want || want != (got.Binding == -1) {
+		if got := bed.MustAll(t)(l.AllowAll(ctx, requests...)); got.Allowed != want || want != (got.DeniedBy == -1) {
 			t.Errorf("outside: %v, want %v", got.Allowed, want)
 		}
 		tx := bed.Begin(t, pool, pgx.TxOptions{})
-		if got := bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, asks...)); got.Allowed {
+		if got := bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...)); got.Allowed {
 			t.Error("inside: allowed where nothing is left")
 		}
 		bed.Commit(t, tx)
@@ -204,11 +204,11 @@ func TestAllowAllNamesTheKeyThatTheDatabaseRefuses(t *testing.T) {
 	t.Parallel()
 	l := bed.NewLimiter(t, bed.Latin1(t), nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour, OnError: limiter.FailOpen}
-	_, err := l.AllowAll(t.Context(), p.Ask("a", 1), p.Ask("漢字", 1))
-	if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "asks[1]") {
+	_, err := l.AllowAll(t.Context(), p.Request("a", 1), p.Request("漢字", 1))
+	if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "requests[1]") {
 		t.Errorf("got %v", err)
 	}
-	if all := bed.MustAll(t)(l.AllowAll(t.Context(), p.Ask("a", 10), p.Ask("é", 1))); !all.Allowed {
+	if all := bed.MustAll(t)(l.AllowAll(t.Context(), p.Request("a", 10), p.Request("é", 1))); !all.Allowed {
 		t.Errorf("got %+v", all)
 	}
 }
@@ -234,16 +234,16 @@ func TestAllowAllDurability(t *testing.T) {
 				if i < 2 {
 					q.Algorithm = limiter.FixedWindow
 				}
-				ask := l.AllowAll
+				request := l.AllowAll
 				var tx pgx.Tx
 				want, changes := own, map[string]int{"a": 1, "b": 2, "c": 1} // b: taken, then blocked
 				if inside {
 					tx = bed.Begin(t, bed.Connect(t, c.URL, bed.Setting("synchronous_commit", session)), pgx.TxOptions{})
-					ask = l.InTx(tx).AllowAll
+					request = l.InTx(tx).AllowAll
 					want, changes = session, map[string]int{"a": 3, "b": 4, "c": 3} // locked, taken, locked; b: blocked
 				}
-				bed.MustAll(t)(ask(ctx, p.Ask("a", 1), p.Ask("c", 1), q.Ask("b", 10)))
-				bed.MustAll(t)(ask(ctx, p.Ask("a", 1), p.Ask("c", 1), q.Ask("b", 10)))
+				bed.MustAll(t)(request(ctx, p.Request("a", 1), p.Request("c", 1), q.Request("b", 10)))
+				bed.MustAll(t)(request(ctx, p.Request("a", 1), p.Request("c", 1), q.Request("b", 10)))
 				if inside {
 					bed.Commit(t, tx)
 				}
@@ -260,25 +260,25 @@ func TestAllowAllFailsOpen(t *testing.T) {
 	var observed []string
 	b := bed.NewBroken(t, limiter.Config{
 		Logger: slog.New(slog.DiscardHandler),
-		Observe: func(_ context.Context, ask limiter.Ask, r limiter.Result, err error) {
-			observed = append(observed, fmt.Sprint(ask.Key, " ", r.Allowed, " ", r.Granted, " ", err != nil))
+		Observe: func(_ context.Context, request limiter.Request, r limiter.Result, err error) {
+			observed = append(observed, fmt.Sprint(request.Key, " ", r.Allowed, " ", r.Granted, " ", err != nil))
 		},
 	})
-	bed.MustAll(t)(b.L.AllowAll(ctx, bed.FailsOpen.Ask("a", 99), bed.FailsClosed.Ask("b", 100)))
-	bed.MustAll(t)(b.L.AllowAll(ctx, bed.FailsOpen.Ask("a", 1), bed.FailsClosed.Ask("b", 1)))
+	bed.MustAll(t)(b.L.AllowAll(ctx, bed.FailsOpen.Request("a", 99), bed.FailsClosed.Request("b", 100)))
+	bed.MustAll(t)(b.L.AllowAll(ctx, bed.FailsOpen.Request("a", 1), bed.FailsClosed.Request("b", 1)))
 	tx := bed.Begin(t, b.Pool, pgx.TxOptions{})
 	b.Cut()
-	all := bed.MustAll(t)(b.L.AllowAll(ctx, bed.FailsOpen.Ask("c", 2), bed.FailsOpen.Ask("d", 3)))
-	if !all.Allowed || all.Binding != -1 || all.Each[1].Granted != 3 || all.Each[1].Source != limiter.SourceDegraded {
+	all := bed.MustAll(t)(b.L.AllowAll(ctx, bed.FailsOpen.Request("c", 2), bed.FailsOpen.Request("d", 3)))
+	if !all.Allowed || all.DeniedBy != -1 || all.PerRequest[1].Granted != 3 || all.PerRequest[1].Source != limiter.SourceDegraded {
 		t.Errorf("all fail open: %+v", all)
 	}
-	if all, err := b.L.AllowAll(ctx, bed.FailsOpen.Ask("e", 1), bed.FailsClosed.Ask("f", 1)); !errors.Is(err, limiter.ErrUnavailable) || all.Allowed {
+	if all, err := b.L.AllowAll(ctx, bed.FailsOpen.Request("e", 1), bed.FailsClosed.Request("f", 1)); !errors.Is(err, limiter.ErrUnavailable) || all.Allowed {
 		t.Errorf("one fails closed: %+v, %v", all, err)
 	}
 	if _, err := tx.Exec(ctx, "SELECT 1/0"); err == nil {
 		t.Fatal("the transaction goes on")
 	}
-	if all, err := b.L.InTx(tx).AllowAll(ctx, bed.FailsOpen.Ask("g", 1), bed.FailsOpen.Ask("h", 1)); err == nil || all.Allowed {
+	if all, err := b.L.InTx(tx).AllowAll(ctx, bed.FailsOpen.Request("g", 1), bed.FailsOpen.Request("h", 1)); err == nil || all.Allowed {
 		t.Errorf("inside: %+v, %v", all, err)
 	}
 	want := "a true 99 false, b true 100 false, a true 0 false, b false 0 false, c true 2 false, d true 3 false, e false 0 true, f false 0 true, g false 0 true, h false 0 true"
@@ -303,11 +303,11 @@ func TestAllowAllAndTheDenyCache(t *testing.T) {
 	if r := bed.Must(t)(l.Allow(ctx, p, "k")); r.Source != limiter.SourceCache {
 		t.Errorf("Allow: %+v", r)
 	}
-	asks := []limiter.Ask{p.Ask("k", 10), p.Ask("l", 10)}
-	if all := bed.MustAll(t)(l.AllowAll(ctx, asks...)); !all.Allowed {
+	requests := []limiter.Request{p.Request("k", 10), p.Request("l", 10)}
+	if all := bed.MustAll(t)(l.AllowAll(ctx, requests...)); !all.Allowed {
 		t.Errorf("AllowAll was answered from the cache: %+v", all)
 	}
-	if all := bed.MustAll(t)(l.AllowAll(ctx, asks...)); all.Allowed || all.Each[1].Source != limiter.SourceDatabase {
+	if all := bed.MustAll(t)(l.AllowAll(ctx, requests...)); all.Allowed || all.PerRequest[1].Source != limiter.SourceDatabase {
 		t.Errorf("AllowAll: %+v", all)
 	}
 	if err := other.Reset(ctx, p, "l"); err != nil {
@@ -328,7 +328,7 @@ func TestAllowAllConflicts(t *testing.T) {
 	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: 1000 * time.Hour, BlockFor: time.Hour, OnError: limiter.FailOpen}
 	for _, cost := range []float64{60, 60} { // granted; then denied, and a block started
-		bed.MustAll(t)(l.AllowAll(ctx, p.Ask("a", cost), p.Ask("b", 1)))
+		bed.MustAll(t)(l.AllowAll(ctx, p.Request("a", cost), p.Request("b", 1)))
 	}
 	if got := bed.Value[string](t, c.Pool, "SELECT string_agg(key || ' ' || isolation, ', ' ORDER BY xid, key) FROM committed"); got !=
 		"a read committed, b read committed, a read committed" {
@@ -338,8 +338,8 @@ func TestAllowAllConflicts(t *testing.T) {
 	if _, err := tx.Exec(ctx, "SELECT 1"); err != nil { // takes the snapshot
 		t.Fatal(err)
 	}
-	bed.MustAll(t)(l.AllowAll(ctx, p.Ask("c", 1), p.Ask("d", 1)))
-	_, err := l.InTx(tx).AllowAll(ctx, p.Ask("c", 1), p.Ask("d", 1))
+	bed.MustAll(t)(l.AllowAll(ctx, p.Request("c", 1), p.Request("d", 1)))
+	_, err := l.InTx(tx).AllowAll(ctx, p.Request("c", 1), p.Request("d", 1))
 	var pgErr *pgconn.PgError
 	if !errors.Is(err, limiter.ErrRetryTx) || !errors.As(err, &pgErr) || pgErr.Code != "40001" {
 		t.Errorf("got %v, want ErrRetryTx around 40001", err)
@@ -360,7 +360,7 @@ func TestAllowAllSeesARowThatChanges(t *testing.T) {
 	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	if all, err := l.InTx(tx).AllowAll(ctx, p.Ask("a", 1), p.Ask("b", 1)); !errors.Is(err, limiter.ErrRetryTx) || all.Allowed {
+	if all, err := l.InTx(tx).AllowAll(ctx, p.Request("a", 1), p.Request("b", 1)); !errors.Is(err, limiter.ErrRetryTx) || all.Allowed {
 		t.Errorf("got %+v, %v", all, err)
 	}
 }

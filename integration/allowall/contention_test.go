@@ -26,7 +26,7 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 		t.Run("secret="+secret, func(t *testing.T) {
 			t.Parallel()
 			url := bed.NewDatabase(t)
-			c := &allCrowd{policies: bed.Variants(60, 100_000*time.Hour), granted: map[limiter.Ask]float64{}}
+			c := &allCrowd{policies: bed.Variants(60, 100_000*time.Hour), granted: map[limiter.Request]float64{}}
 			var wg sync.WaitGroup
 			var pools []*pgxpool.Pool
 			for range 2 {
@@ -50,10 +50,10 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 			wg.Wait()
 			l := bed.NewLimiter(t, pools[0], &limiter.Config{KeySecret: []byte(secret)})
 			denied := 0
-			for ask, want := range c.granted {
-				r := bed.Must(t)(l.Check(t.Context(), ask.Policy, ask.Key, 0))
+			for request, want := range c.granted {
+				r := bed.Must(t)(l.Check(t.Context(), request.Policy, request.Key, 0))
 				if !bed.Near(r.Level, want) {
-					t.Errorf("%s %s: level %v, granted %v", bed.Variant(ask.Policy), ask.Key, r.Level, want)
+					t.Errorf("%s %s: level %v, granted %v", bed.Variant(request.Policy), request.Key, r.Level, want)
 				}
 				if want > 57 {
 					denied++
@@ -87,39 +87,39 @@ func noDeadlock(t *testing.T, pool *pgxpool.Pool) {
 type allCrowd struct {
 	policies []limiter.Policy
 	mu       sync.Mutex
-	granted  map[limiter.Ask]float64 // by policy and key
+	granted  map[limiter.Request]float64 // by policy and key
 }
 
 // act does one thing at random.
 func (c *allCrowd) act(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter) error {
-	asks := make([]limiter.Ask, 1+rand.IntN(5))
-	for i := range asks {
-		asks[i] = c.policies[rand.IntN(len(c.policies))].Ask(fmt.Sprint("key", rand.IntN(10)), float64(1+rand.IntN(3)))
+	requests := make([]limiter.Request, 1+rand.IntN(5))
+	for i := range requests {
+		requests[i] = c.policies[rand.IntN(len(c.policies))].Request(fmt.Sprint("key", rand.IntN(10)), float64(1+rand.IntN(3)))
 	}
 	switch rand.IntN(3) {
 	case 0:
-		r, err := l.Do(ctx, asks[0])
+		r, err := l.Do(ctx, requests[0])
 		if r.Allowed {
-			c.count(asks[:1])
+			c.count(requests[:1])
 		}
 		return err
 	case 1:
-		all, err := l.AllowAll(ctx, asks...)
+		all, err := l.AllowAll(ctx, requests...)
 		if all.Allowed {
-			c.count(asks)
+			c.count(requests)
 		}
 		return err
 	}
-	return c.inside(ctx, pool, l, asks)
+	return c.inside(ctx, pool, l, requests)
 }
 
 // errUndo rolls a transaction back.
 var errUndo = errors.New("undo")
 
-func (c *allCrowd) inside(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, asks []limiter.Ask) error {
+func (c *allCrowd) inside(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, requests []limiter.Request) error {
 	var all limiter.Results
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
-		if all, err = l.InTx(tx).AllowAll(ctx, asks...); err == nil && rand.IntN(3) == 0 {
+		if all, err = l.InTx(tx).AllowAll(ctx, requests...); err == nil && rand.IntN(3) == 0 {
 			err = errUndo
 		}
 		return err
@@ -128,15 +128,15 @@ func (c *allCrowd) inside(ctx context.Context, pool *pgxpool.Pool, l *limiter.Li
 	case errors.Is(err, errUndo):
 		return nil
 	case err == nil && all.Allowed:
-		c.count(asks)
+		c.count(requests)
 	}
 	return err
 }
 
-func (c *allCrowd) count(asks []limiter.Ask) {
+func (c *allCrowd) count(requests []limiter.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, ask := range asks {
-		c.granted[limiter.Ask{Policy: ask.Policy, Key: ask.Key}] += ask.Cost
+	for _, request := range requests {
+		c.granted[limiter.Request{Policy: request.Policy, Key: request.Key}] += request.Cost
 	}
 }

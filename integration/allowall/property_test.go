@@ -72,7 +72,7 @@ func newAllHistory(rt *rapid.T, pool *pgxpool.Pool, name string, plain bool, ove
 	h := &allHistory{pool: pool, clock: new(conformance.Clock), at: 1_000_000_000, plain: plain}
 	h.inMemory = limiter.NewMemory(&limiter.Config{Now: h.clock.Now})
 	var err error
-	if h.inSQL, err = over(&limiter.Config{Now: h.clock.Now, DenyCacheTTL: -1}); err != nil {
+	if h.inSQL, err = over(&limiter.Config{Now: h.clock.Now, DisableDenyCache: true}); err != nil {
 		rt.Fatal(err)
 	}
 	for i := range rapid.IntRange(1, 4).Draw(rt, "policies") {
@@ -99,51 +99,51 @@ func (h *allHistory) run(rt *rapid.T, mode string) {
 			h.single(rt)
 			continue
 		}
-		asks := make([]limiter.Ask, rapid.IntRange(1, 6).Draw(rt, "asks"))
-		for i := range asks {
-			asks[i] = h.ask(rt)
+		requests := make([]limiter.Request, rapid.IntRange(1, 6).Draw(rt, "asks"))
+		for i := range requests {
+			requests[i] = h.ask(rt)
 		}
 		inside := mode == "inside" || mode == "both" && rapid.Bool().Draw(rt, "inside")
 		if inside && rapid.IntRange(0, 4).Draw(rt, "rolled back") == 0 {
-			h.inside(rt, asks, pgx.Tx.Rollback)
+			h.inside(rt, requests, pgx.Tx.Rollback)
 			continue
 		}
-		want, wantErr := h.inMemory.AllowAll(context.Background(), asks...)
+		want, wantErr := h.inMemory.AllowAll(context.Background(), requests...)
 		var got limiter.Results
 		var gotErr error
 		if inside {
-			got, gotErr = h.inside(rt, asks, pgx.Tx.Commit)
+			got, gotErr = h.inside(rt, requests, pgx.Tx.Commit)
 		} else {
-			got, gotErr = h.inSQL.AllowAll(context.Background(), asks...)
+			got, gotErr = h.inSQL.AllowAll(context.Background(), requests...)
 		}
 		if fmt.Sprint(gotErr) != fmt.Sprint(wantErr) {
 			rt.Fatalf("step %d: SQL: %v, memory: %v", step, gotErr, wantErr)
 		}
-		for i := range want.Each {
-			want.Each[i].Source = limiter.SourceDatabase
+		for i := range want.PerRequest {
+			want.PerRequest[i].Source = limiter.SourceDatabase
 		}
 		if h.plain && !alikeAll(got, want) || !h.plain && !reflect.DeepEqual(got, want) {
-			rt.Fatalf("step %d at %d, inside: %v\nasks:   %+v\nSQL:    %+v\nmemory: %+v", step, h.at, inside, asks, got, want)
+			rt.Fatalf("step %d at %d, inside: %v\nasks:   %+v\nSQL:    %+v\nmemory: %+v", step, h.at, inside, requests, got, want)
 		}
 	}
 }
 
-func (h *allHistory) ask(rt *rapid.T) limiter.Ask {
+func (h *allHistory) ask(rt *rapid.T) limiter.Request {
 	p := rapid.SampledFrom(h.policies).Draw(rt, "policy")
 	key := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key")
 	if h.plain {
-		return p.Ask(key, bed.DrawShare(rt, p))
+		return p.Request(key, bed.DrawShare(rt, p))
 	}
-	return p.Ask(key, bed.DrawCost(rt, "allow", p))
+	return p.Request(key, bed.DrawCost(rt, "allow", p))
 }
 
-func (h *allHistory) inside(rt *rapid.T, asks []limiter.Ask, end func(pgx.Tx, context.Context) error) (limiter.Results, error) {
+func (h *allHistory) inside(rt *rapid.T, requests []limiter.Request, end func(pgx.Tx, context.Context) error) (limiter.Results, error) {
 	ctx := context.Background()
 	tx, err := h.pool.Begin(ctx)
 	if err != nil {
 		rt.Fatal(err)
 	}
-	all, allErr := h.inSQL.InTx(tx).AllowAll(ctx, asks...)
+	all, allErr := h.inSQL.InTx(tx).AllowAll(ctx, requests...)
 	if err := end(tx, ctx); err != nil {
 		rt.Fatal(err)
 	}
@@ -152,29 +152,29 @@ func (h *allHistory) inside(rt *rapid.T, asks []limiter.Ask, end func(pgx.Tx, co
 
 // single does something else in between, to both.
 func (h *allHistory) single(rt *rapid.T) {
-	ask := h.ask(rt)
-	op := rapid.SampledFrom([]string{"allow", "fill", "block", "unblock", "reset"}).Draw(rt, "op")
-	want, wantErr := conformance.Do(context.Background(), h.inMemory, ask.Policy, op, ask.Key, ask.Cost)
-	got, gotErr := conformance.Do(context.Background(), h.inSQL, ask.Policy, op, ask.Key, ask.Cost)
+	request := h.ask(rt)
+	op := rapid.SampledFrom([]string{"allow", "charge", "block", "unblock", "reset"}).Draw(rt, "op")
+	want, wantErr := conformance.Do(context.Background(), h.inMemory, request.Policy, op, request.Key, request.Cost)
+	got, gotErr := conformance.Do(context.Background(), h.inSQL, request.Policy, op, request.Key, request.Cost)
 	want.Source = got.Source
 	if bed.Near(want.Granted, got.Granted) { // what a Fill puts in is what the level leaves
 		want.Granted = got.Granted
 	}
 	if fmt.Sprint(gotErr) != fmt.Sprint(wantErr) || !bed.Alike(got, want) {
-		rt.Fatalf("%s %+v at %d\nSQL:    %+v, %v\nmemory: %+v, %v", op, ask, h.at, got, gotErr, want, wantErr)
+		rt.Fatalf("%s %+v at %d\nSQL:    %+v, %v\nmemory: %+v, %v", op, request, h.at, got, gotErr, want, wantErr)
 	}
 }
 
 // alikeAll is equality but for the rounding of levels.
 func alikeAll(a, b limiter.Results) bool {
-	if len(a.Each) != len(b.Each) {
+	if len(a.PerRequest) != len(b.PerRequest) {
 		return false
 	}
-	for i := range a.Each {
-		if !bed.Alike(a.Each[i], b.Each[i]) {
+	for i := range a.PerRequest {
+		if !bed.Alike(a.PerRequest[i], b.PerRequest[i]) {
 			return false
 		}
-		a.Each[i] = b.Each[i]
+		a.PerRequest[i] = b.PerRequest[i]
 	}
 	return reflect.DeepEqual(a, b)
 }

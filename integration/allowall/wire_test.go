@@ -58,21 +58,21 @@ func TestAllowAllRoundTrips(t *testing.T) {
 	ctx := t.Context()
 	var trips atomic.Int64
 	pool := bed.Connect(t, bed.NewDatabase(t), bed.OneConnection, countTrips(&trips))
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
 	logs := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: 1000 * time.Hour}
 	blocks := limiter.Policy{Name: "blocks", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour, BlockFor: time.Hour}
 	plain := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
 	for _, c := range []struct {
 		what            string
-		asks            []limiter.Ask
+		asks            []limiter.Request
 		allowed         bool
 		outside, inside int64
 	}{
-		{"allowed", []limiter.Ask{logs.Ask("a", 1), blocks.Ask("a", 1), plain.Ask("a", 1), plain.Ask("b", 1)}, true, 2, 2},
-		{"denied", []limiter.Ask{plain.Ask("a", 1), plain.Ask("full", 1)}, false, 2, 1},
-		{"denied, with logs and a block", []limiter.Ask{logs.Ask("full", 1), logs.Ask("full", 1), logs.Ask("a", 1), blocks.Ask("full", 1)}, false, 2, 2},
-		{"one ask", []limiter.Ask{plain.Ask("a", 1)}, true, 1, 1},
-		{"above the burst", []limiter.Ask{plain.Ask("a", 1), logs.Ask("b", 11)}, false, 1, 1},
+		{"allowed", []limiter.Request{logs.Request("a", 1), blocks.Request("a", 1), plain.Request("a", 1), plain.Request("b", 1)}, true, 2, 2},
+		{"denied", []limiter.Request{plain.Request("a", 1), plain.Request("full", 1)}, false, 2, 1},
+		{"denied, with logs and a block", []limiter.Request{logs.Request("full", 1), logs.Request("full", 1), logs.Request("a", 1), blocks.Request("full", 1)}, false, 2, 2},
+		{"one ask", []limiter.Request{plain.Request("a", 1)}, true, 1, 1},
+		{"above the burst", []limiter.Request{plain.Request("a", 1), logs.Request("b", 11)}, false, 1, 1},
 	} {
 		outside, inside := int64(math.MaxInt64), int64(math.MaxInt64)
 		for range 4 { // statements are prepared, and once a second expired holds are looked for
@@ -83,7 +83,7 @@ func TestAllowAllRoundTrips(t *testing.T) {
 				if err := l.Unblock(ctx, p, "full"); err != nil {
 					t.Fatal(err)
 				}
-				bed.Must(t)(l.Fill(ctx, p, "full", 10))
+				bed.Must(t)(l.Charge(ctx, p, "full", 10))
 			}
 			before := trips.Load()
 			all := bed.MustAll(t)(l.AllowAll(ctx, c.asks...))
@@ -142,19 +142,19 @@ func TestAllowAllCrash(t *testing.T) {
 		}
 	}
 	l := bed.NewLimiter(t, pool, nil)
-	var asks []limiter.Ask
+	var requests []limiter.Request
 	for _, p := range bed.Variants(10, 1000*time.Hour) {
-		asks = append(asks, p.Ask("k", 4))
+		requests = append(requests, p.Request("k", 4))
 	}
 	for _, want := range []float64{0, 4} {
 		crash.next.Store(want == 0)
-		all, err := l.AllowAll(ctx, asks...)
+		all, err := l.AllowAll(ctx, requests...)
 		if crashed := errors.Is(err, limiter.ErrUnavailable); crashed != (want == 0) || all.Allowed != (want != 0) {
 			t.Errorf("got %+v, %v", all, err)
 		}
-		for _, ask := range asks {
-			if r := bed.Must(t)(l.Check(ctx, ask.Policy, "k", 0)); !bed.Near(r.Level, want) {
-				t.Errorf("%s: level %v, want %v", bed.Variant(ask.Policy), r.Level, want)
+		for _, request := range requests {
+			if r := bed.Must(t)(l.Check(ctx, request.Policy, "k", 0)); !bed.Near(r.Level, want) {
+				t.Errorf("%s: level %v, want %v", bed.Variant(request.Policy), r.Level, want)
 			}
 		}
 	}
@@ -170,7 +170,7 @@ func TestAllowAllDenialsAreAnswers(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: 1000 * time.Hour}
 	bed.Must(t)(l.Allow(ctx, p, "full"))
 	for range 5 {
-		if all := bed.MustAll(t)(l.AllowAll(ctx, p.Ask("a", 1), p.Ask("full", 1))); all.Allowed {
+		if all := bed.MustAll(t)(l.AllowAll(ctx, p.Request("a", 1), p.Request("full", 1))); all.Allowed {
 			t.Errorf("got %+v", all)
 		}
 	}
@@ -224,29 +224,29 @@ func TestAllowAllLocksInOneOrder(t *testing.T) {
 	pool := bed.Connect(t, bed.NewDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &sent })
 	for _, secret := range []string{"", "secret"} {
 		l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
-		var asks []limiter.Ask
+		var requests []limiter.Request
 		for i, a := range limiter.Algorithms() {
 			p := limiter.Policy{Name: fmt.Sprint(9 - i), Algorithm: a, Limit: 10, Period: time.Hour}
 			for j := range 10 {
-				asks = append(asks, p.Ask(fmt.Sprintf("a key as long as its HMAC in the end %02d", (j*7)%10), 1))
+				requests = append(requests, p.Request(fmt.Sprintf("a key as long as its HMAC in the end %02d", (j*7)%10), 1))
 			}
 		}
 		for _, inside := range []bool{false, true} {
-			rand.Shuffle(len(asks), func(i, j int) { asks[i], asks[j] = asks[j], asks[i] })
+			rand.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
 			sent.rows, sent.statements = nil, nil
 			statements := []int{1 + len(limiter.Algorithms())} // with BEGIN
 			if inside {
 				tx := bed.Begin(t, pool, pgx.TxOptions{})
-				bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, asks...))
+				bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...))
 				bed.Commit(t, tx)
 				statements = []int{len(limiter.Algorithms()), len(limiter.Algorithms())}
 			} else {
-				bed.MustAll(t)(l.AllowAll(ctx, asks...))
+				bed.MustAll(t)(l.AllowAll(ctx, requests...))
 			}
 			if !slices.Equal(sent.statements, statements) {
 				t.Errorf("inside: %v: batches of %d statements, want %d", inside, sent.statements, statements)
 			}
-			if rows := sent.rows[:len(asks)]; !slices.IsSorted(rows) {
+			if rows := sent.rows[:len(requests)]; !slices.IsSorted(rows) {
 				t.Errorf("with the secret %q, inside: %v, rows are locked in the order %q", secret, inside, rows)
 			}
 			if secret != "" && strings.Contains(sent.rows[0], "a key") {
@@ -294,7 +294,7 @@ func TestAllowAllTriesAgain(t *testing.T) {
 		bed.Must(t)(l.InTx(tx).Allow(ctx, p, key))
 		trace.f = func() { bed.Commit(t, tx) }
 		trace.next.Store(c.released)
-		all, err := l.AllowAll(ctx, p.Ask("a"+key, 1), p.Ask(key, 1))
+		all, err := l.AllowAll(ctx, p.Request("a"+key, 1), p.Request(key, 1))
 		if all.Allowed != c.allowed || errors.Is(err, limiter.ErrUnavailable) == c.allowed {
 			t.Errorf("released before try %d: %+v, %v", c.released, all, err)
 		}

@@ -59,10 +59,10 @@ func (c *Crowd) HoldAsIs(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx 
 
 // Behind asks for a held key, while nobody else asks, and returns once the ask
 // is in its place.
-func (c *Crowd) Behind(ctx context.Context, t *testing.T, ask limiter.Ask) <-chan Answer {
+func (c *Crowd) Behind(ctx context.Context, t *testing.T, request limiter.Request) <-chan Answer {
 	t.Helper()
 	n := c.Waiting() + 1
-	a := Ask(ctx, c.Limiter, ask)
+	a := Request(ctx, c.Limiter, request)
 	AwaitWaiting(t, c.Limiter, n)
 	return a
 }
@@ -77,16 +77,16 @@ func (c *Crowd) StallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []s
 	var free []<-chan Answer
 	c.Shut()
 	if !lone {
-		free = append(free, c.Queue(ctx, p.Ask("first", 1)))
+		free = append(free, c.Queue(ctx, p.Request("first", 1)))
 	}
 	for _, key := range keys {
-		held[key] = append(held[key], c.Queue(ctx, p.Ask(key, 1)))
+		held[key] = append(held[key], c.Queue(ctx, p.Request(key, 1)))
 	}
 	for i, key := range Neighbours() {
-		free = append(free, c.Queue(ctx, p.Ask(key, 1)))
+		free = append(free, c.Queue(ctx, p.Request(key, 1)))
 		if i%7 == 0 {
 			for _, key := range keys {
-				held[key] = append(held[key], c.Queue(ctx, p.Ask(key, 1)))
+				held[key] = append(held[key], c.Queue(ctx, p.Request(key, 1)))
 			}
 		}
 	}
@@ -101,13 +101,13 @@ func (c *Crowd) StallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []s
 	c.Sent.Forget()
 	for _, key := range keys {
 		for range 3 {
-			held[key] = append(held[key], c.Behind(ctx, t, p.Ask(key, 1)))
+			held[key] = append(held[key], c.Behind(ctx, t, p.Request(key, 1)))
 		}
 	}
 	free = nil
 	for range 5 {
 		for _, key := range Neighbours() {
-			free = append(free, Ask(ctx, c.Limiter, p.Ask(key, 1)))
+			free = append(free, Request(ctx, c.Limiter, p.Request(key, 1)))
 		}
 	}
 	for _, a := range free {

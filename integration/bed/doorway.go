@@ -69,10 +69,10 @@ func (g *Doorway) Reopen() {
 
 // Queue sends a request from a new goroutine. It returns when the request is in its
 // place or has its answer: Config.Timeout may end before it gets there.
-func (g *Doorway) Queue(ctx context.Context, ask limiter.Ask) <-chan Answer {
+func (g *Doorway) Queue(ctx context.Context, request limiter.Request) <-chan Answer {
 	answers := make(chan Answer, 1)
 	go func() {
-		r, err := g.Do(ctx, ask)
+		r, err := g.Do(ctx, request)
 		answers <- Answer{r, err}
 	}()
 	if g.Asked == 0 {
@@ -98,10 +98,10 @@ type Answer struct {
 }
 
 // Ask sends a request from a new goroutine, with the gate open.
-func Ask(ctx context.Context, l *limiter.Limiter, ask limiter.Ask) <-chan Answer {
+func Request(ctx context.Context, l *limiter.Limiter, request limiter.Request) <-chan Answer {
 	answers := make(chan Answer, 1)
 	go func() {
-		r, err := l.Do(ctx, ask)
+		r, err := l.Do(ctx, request)
 		answers <- Answer{r, err}
 	}()
 	return answers
@@ -169,9 +169,9 @@ func (g *SQLDoorway) Reopen() {
 }
 
 // Queue sends a request from a new goroutine and returns when it is in its place.
-func (g *SQLDoorway) Queue(ctx context.Context, ask limiter.Ask) <-chan Answer {
+func (g *SQLDoorway) Queue(ctx context.Context, request limiter.Request) <-chan Answer {
 	before := g.db.Stats().WaitCount
-	answers := Ask(ctx, g.Limiter, ask)
+	answers := Request(ctx, g.Limiter, request)
 	if g.asked == 0 {
 		for g.db.Stats().WaitCount == before {
 			runtime.Gosched()

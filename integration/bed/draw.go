@@ -57,7 +57,7 @@ func DrawPlans(rt *rapid.T, p limiter.Policy, name string) []limiter.Policy {
 
 // Operations are those that conformance.Do knows, the usual ones more than once.
 func Operations(a limiter.Algorithm) []string {
-	all := []string{"allow", "allow", "allow", "allow_up_to", "allow_up_to", "check", "fill", "block", "unblock", "reset"}
+	all := []string{"allow", "allow", "allow", "allow_up_to", "allow_up_to", "check", "charge", "block", "unblock", "reset"}
 	if a != limiter.LeakyBucketQueue {
 		all = append(all, "refund", "refund")
 	}

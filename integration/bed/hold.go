@@ -18,7 +18,7 @@ func InSQLAndMemory(t *testing.T, f func(t *testing.T, l *limiter.Limiter, clock
 	t.Run("SQL", func(t *testing.T) {
 		t.Parallel()
 		clock := new(conformance.Clock)
-		f(t, NewLimiter(t, NewPool(t), &limiter.Config{Now: clock.Now, DenyCacheTTL: -1}), clock)
+		f(t, NewLimiter(t, NewPool(t), &limiter.Config{Now: clock.Now, DisableDenyCache: true}), clock)
 	})
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
@@ -28,14 +28,14 @@ func InSQLAndMemory(t *testing.T, f func(t *testing.T, l *limiter.Limiter, clock
 }
 
 // HoldVerbs are those that a Limiter and a Tx share.
-type HoldVerbs interface {
-	Do(context.Context, limiter.Ask) (limiter.Result, error)
-	Reserve(context.Context, limiter.Ask, time.Duration) (limiter.Hold, error)
+type ReservationVerbs interface {
+	Do(context.Context, limiter.Request) (limiter.Result, error)
+	Reserve(context.Context, limiter.Request, time.Duration) (limiter.Reservation, error)
 	Settle(context.Context, string, float64) (limiter.Result, error)
 	Cancel(context.Context, string) error
 	Check(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
 	Refund(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
-	Fill(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
+	Charge(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
 	Reset(context.Context, limiter.Policy, string) error
 }
 
@@ -54,22 +54,22 @@ func Holdable() (policies []limiter.Policy) {
 func SettableOn(t *testing.T, pool *pgxpool.Pool) (l, other *limiter.Limiter, at func(time.Duration)) {
 	t.Helper()
 	clock := new(conformance.Clock)
-	config := &limiter.Config{Now: clock.Now, DenyCacheTTL: -1, IdempotencyTTL: time.Minute}
+	config := &limiter.Config{Now: clock.Now, DisableDenyCache: true, IdempotencyTTL: time.Minute}
 	return NewLimiter(t, pool, config), NewLimiter(t, pool, config), func(d time.Duration) { clock.Set(1_000_000_000 + d.Microseconds()) }
 }
 
 // Reserve makes a hold that has to be allowed.
-func Reserve(t *testing.T, l HoldVerbs, ask limiter.Ask, ttl time.Duration) limiter.Hold {
+func Reserve(t *testing.T, l ReservationVerbs, request limiter.Request, ttl time.Duration) limiter.Reservation {
 	t.Helper()
-	h, err := l.Reserve(context.Background(), ask, ttl)
+	h, err := l.Reserve(context.Background(), request, ttl)
 	if err != nil || !h.Result.Allowed || h.ID == "" {
-		t.Fatalf("reserve %v: %+v, %v", ask.Cost, h, err)
+		t.Fatalf("reserve %v: %+v, %v", request.Cost, h, err)
 	}
 	return h
 }
 
 // Level reads what a key holds.
-func Level(t *testing.T, l HoldVerbs, p limiter.Policy, key string) float64 {
+func Level(t *testing.T, l ReservationVerbs, p limiter.Policy, key string) float64 {
 	t.Helper()
 	return Must(t)(l.Check(context.Background(), p, key, 0)).Level
 }

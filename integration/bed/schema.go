@@ -128,7 +128,7 @@ func CallStatements(ctx context.Context, conn db.DBTX, choose func(name string) 
 		args := []reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(conn)}
 		for p := 2; p < method.Type().NumIn(); p++ {
 			arg := reflect.New(method.Type().In(p)).Elem()
-			fill(arg)
+			charge(arg)
 			// The first reservation has the ID that other statements look for; a
 			// further one that is granted needs another.
 			if strings.HasSuffix(name, "Reserve") && slices.ContainsFunc(called, NamesEndingIn("Reserve")) && arg.Kind() == reflect.Struct {
@@ -148,7 +148,7 @@ func CallStatements(ctx context.Context, conn db.DBTX, choose func(name string) 
 
 // fill sets every field to something that a statement accepts; what may be
 // null stays null.
-func fill(v reflect.Value) {
+func charge(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
 		v.SetString("x")
@@ -160,13 +160,13 @@ func fill(v reflect.Value) {
 		v.SetInt(1_000_000)
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
-		fill(v.Index(0))
+		charge(v.Index(0))
 	case reflect.Struct:
 		for i := range v.NumField() {
 			switch v.Type().Field(i).Name {
 			case "Commit", "LockTimeout": // empty: as the session has it
 			default:
-				fill(v.Field(i))
+				charge(v.Field(i))
 			}
 		}
 	}

@@ -82,7 +82,7 @@ func TestCalendarDecidesAsMemory(t *testing.T) {
 	ctx := context.Background()
 	pool := bed.NewPool(t)
 	clock := new(conformance.Clock)
-	inSQL := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+	inSQL := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 	histories := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		histories++
@@ -154,26 +154,26 @@ func TestCalendarBatch(t *testing.T) {
 		for range 5 {
 			at = max(0, drawStep(rt, at))
 			clock.Set(at)
-			var asks []limiter.Ask
+			var requests []limiter.Request
 			for range rapid.IntRange(2, 15).Draw(rt, "asks") {
 				p := rapid.SampledFrom(policies).Draw(rt, "policy")
-				asks = append(asks, p.Ask(fmt.Sprint("key", histories), bed.DrawShare(rt, p)))
+				requests = append(requests, p.Request(fmt.Sprint("key", histories), bed.DrawShare(rt, p)))
 			}
 			g.Shut()
-			answers := make([]<-chan bed.Answer, len(asks))
-			for i, ask := range asks {
-				answers[i] = g.Queue(context.Background(), ask)
+			answers := make([]<-chan bed.Answer, len(requests))
+			for i, request := range requests {
+				answers[i] = g.Queue(context.Background(), request)
 			}
 			g.Reopen()
-			for i, ask := range asks {
-				want, err := inMemory.Do(context.Background(), ask)
+			for i, request := range requests {
+				want, err := inMemory.Do(context.Background(), request)
 				if err != nil {
 					rt.Fatal(err)
 				}
 				got := <-answers[i]
 				want.Source = got.Source
 				if got.Err != nil || got.Result != want {
-					rt.Fatalf("ask %d of %d at %v: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(asks), clock.Now(), ask, got.Result, got.Err, want)
+					rt.Fatalf("ask %d of %d at %v: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(requests), clock.Now(), request, got.Result, got.Err, want)
 				}
 			}
 		}

@@ -112,7 +112,7 @@ func TestCalendarClocksApart(t *testing.T) {
 					return l.AllowUpTo(t.Context(), p, key, 1)
 				},
 				"Fill": func(l *limiter.Limiter, p limiter.Policy, key string) (limiter.Result, error) {
-					return l.Fill(t.Context(), p, key, 1)
+					return l.Charge(t.Context(), p, key, 1)
 				},
 				"InTx": func(l *limiter.Limiter, p limiter.Policy, key string) (r limiter.Result, err error) {
 					err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -122,15 +122,15 @@ func TestCalendarClocksApart(t *testing.T) {
 					return r, err
 				},
 			}
-			for way, ask := range ways {
+			for way, request := range ways {
 				for _, calendar := range limiter.Calendars() {
 					p := limiter.Policy{Name: string(calendar), Algorithm: limiter.FixedWindow, Limit: 10, Calendar: calendar, TimeZone: "Europe/Vienna"}
 					l := bed.NewLimiter(t, pool, nil)
 					offTheHour(t, ahead)
 					sent.take()
-					byTheDatabase(t, ahead, p, bed.Must(t)(ask(l, p, way)))
+					byTheDatabase(t, ahead, p, bed.Must(t)(request(l, p, way)))
 					first := sent.take()
-					r := bed.Must(t)(ask(l, p, way))
+					r := bed.Must(t)(request(l, p, way))
 					byTheDatabase(t, ahead, p, r)
 					again := sent.take()
 					// By 40 minutes it depends on the time of the hour.
@@ -163,11 +163,11 @@ func TestCalendarBatchWithClocksApart(t *testing.T) {
 	policies := append(calendarPolicies(10), plain)
 	offTheHour(t, ahead)
 	g.Shut()
-	first := g.Queue(t.Context(), plain.Ask("first", 1)) // it is not told that the clocks are apart
+	first := g.Queue(t.Context(), plain.Request("first", 1)) // it is not told that the clocks are apart
 	var answers []<-chan bed.Answer
 	for range 3 {
 		for _, p := range policies {
-			answers = append(answers, g.Queue(t.Context(), p.Ask("k", 1)))
+			answers = append(answers, g.Queue(t.Context(), p.Request("k", 1)))
 		}
 	}
 	g.Reopen()
@@ -213,12 +213,12 @@ func TestCalendarClockThatJumps(t *testing.T) {
 	if names := sent.take(); len(names) != 6 {
 		t.Errorf("%d statements were sent: %v", len(names), names)
 	}
-	_, err = g.Fill(t.Context(), jumps, "k", 1)
+	_, err = g.Charge(t.Context(), jumps, "k", 1)
 	check("Fill", err)
 
 	g.Shut()
-	first := g.Queue(t.Context(), plain.Ask("first", 1))
-	with, without := g.Queue(t.Context(), jumps.Ask("k", 1)), g.Queue(t.Context(), plain.Ask("k", 1))
+	first := g.Queue(t.Context(), plain.Request("first", 1))
+	with, without := g.Queue(t.Context(), jumps.Request("k", 1)), g.Queue(t.Context(), plain.Request("k", 1))
 	g.Reopen()
 	bed.ResultOf(t, "the first", first)
 	check("in a batch", (<-with).Err)
@@ -240,7 +240,7 @@ func TestCalendarClockSetWhileHeld(t *testing.T) {
 	c.Limiter = bed.NewGated(t, bed.Connect(t, address, c.Guard, bed.FourConnections, sent.trace), limiter.Config{BreakAfter: 1})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: bed.HeldLimit, Calendar: limiter.Month}
 	tx := c.Hold(t, p, "m")
-	held := c.Behind(t.Context(), t, p.Ask("m", 1))
+	held := c.Behind(t.Context(), t, p.Request("m", 1))
 	set("real + interval '90 days'")
 	bed.Eventually(t, "the clocks are compared", func(context.Context) (bool, error) { return slices.Contains(sent.take(), "Clock"), nil })
 	bed.Commit(t, tx)

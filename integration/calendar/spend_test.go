@@ -25,34 +25,36 @@ func TestCalendarOfSpendsIsTheDatabases(t *testing.T) {
 				if err != nil {
 					return limiter.Result{}, err
 				}
-				return r.Each[1], nil
+				return r.PerRequest[1], nil
 			}
-			held := func(h limiter.Hold, err error) (limiter.Result, error) { return h.Result, err }
-			once := func(ask limiter.Ask) limiter.Ask { ask.IdempotencyKey = "1"; return ask }
-			ways := map[string]func(*limiter.Limiter, limiter.Ask) (limiter.Result, error){
-				"AllowAll": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
-					return all(l.AllowAll(ctx, plain.Ask("k", 1), ask))
+			held := func(h limiter.Reservation, err error) (limiter.Result, error) { return h.Result, err }
+			once := func(request limiter.Request) limiter.Request { request.IdempotencyKey = "1"; return request }
+			ways := map[string]func(*limiter.Limiter, limiter.Request) (limiter.Result, error){
+				"AllowAll": func(l *limiter.Limiter, request limiter.Request) (limiter.Result, error) {
+					return all(l.AllowAll(ctx, plain.Request("k", 1), request))
 				},
-				"AllowAll in a transaction": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
-					return all(bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Results, error) { return tx.AllowAll(ctx, plain.Ask("k", 1), ask) }))
+				"AllowAll in a transaction": func(l *limiter.Limiter, request limiter.Request) (limiter.Result, error) {
+					return all(bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Results, error) { return tx.AllowAll(ctx, plain.Request("k", 1), request) }))
 				},
-				"Reserve": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
-					return held(l.Reserve(ctx, ask, time.Hour))
+				"Reserve": func(l *limiter.Limiter, request limiter.Request) (limiter.Result, error) {
+					return held(l.Reserve(ctx, request, time.Hour))
 				},
-				"Reserve in a transaction": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
-					return held(bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Hold, error) { return tx.Reserve(ctx, ask, time.Hour) }))
+				"Reserve in a transaction": func(l *limiter.Limiter, request limiter.Request) (limiter.Result, error) {
+					return held(bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Reservation, error) { return tx.Reserve(ctx, request, time.Hour) }))
 				},
-				"once": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) { return l.Do(ctx, once(ask)) },
-				"once in a transaction": func(l *limiter.Limiter, ask limiter.Ask) (limiter.Result, error) {
-					return bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Result, error) { return tx.Do(ctx, once(ask)) })
+				"once": func(l *limiter.Limiter, request limiter.Request) (limiter.Result, error) {
+					return l.Do(ctx, once(request))
+				},
+				"once in a transaction": func(l *limiter.Limiter, request limiter.Request) (limiter.Result, error) {
+					return bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Result, error) { return tx.Do(ctx, once(request)) })
 				},
 			}
-			for way, ask := range ways {
+			for way, request := range ways {
 				for _, calendar := range limiter.Calendars() {
 					p := limiter.Policy{Name: string(calendar), Algorithm: limiter.FixedWindow, Limit: 10, Calendar: calendar, TimeZone: "America/Havana"}
 					l := bed.NewLimiter(t, pool, nil)
 					offTheHour(t, ahead)
-					r, err := ask(l, p.Ask(way, 1))
+					r, err := request(l, p.Request(way, 1))
 					if err != nil || !r.Allowed || !bed.Near(bed.Level(t, l, p, way), 1) {
 						t.Fatalf("%s, %s: %+v, %v", way, calendar, r, err)
 					}

@@ -42,7 +42,7 @@ func TestCoalesceDecidesAsMemory(t *testing.T) {
 type door interface {
 	Shut()
 	Reopen()
-	Queue(context.Context, limiter.Ask) <-chan bed.Answer
+	Queue(context.Context, limiter.Request) <-chan bed.Answer
 }
 
 func batchesDecideAsMemory(rt *rapid.T, g door, clock *conformance.Clock, base limiter.Policy, times int) {
@@ -55,27 +55,27 @@ func batchesDecideAsMemory(rt *rapid.T, g door, clock *conformance.Clock, base l
 	for range times {
 		at = max(0, at+bed.DrawDelta(rt, plans[0]))
 		clock.Set(at)
-		var asks []limiter.Ask
+		var requests []limiter.Request
 		for range rapid.IntRange(1, 12).Draw(rt, "asks") {
 			p := rapid.SampledFrom(plans).Draw(rt, "plan")
 			key := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "key")
-			asks = append(asks, p.Ask(key, bed.DrawShare(rt, p)))
+			requests = append(requests, p.Request(key, bed.DrawShare(rt, p)))
 		}
 		g.Shut()
-		answers := make([]<-chan bed.Answer, len(asks))
-		for i, ask := range asks {
-			answers[i] = g.Queue(context.Background(), ask)
+		answers := make([]<-chan bed.Answer, len(requests))
+		for i, request := range requests {
+			answers[i] = g.Queue(context.Background(), request)
 		}
 		g.Reopen()
-		for i, ask := range asks {
-			want, err := inMemory.Do(context.Background(), ask)
+		for i, request := range requests {
+			want, err := inMemory.Do(context.Background(), request)
 			if err != nil {
 				rt.Fatal(err)
 			}
 			got := <-answers[i]
 			want.Source = got.Source
 			if got.Err != nil || !bed.Alike(got.Result, want) {
-				rt.Fatalf("ask %d of %d at %d: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(asks), at, ask, got.Result, got.Err, want)
+				rt.Fatalf("ask %d of %d at %d: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(requests), at, request, got.Result, got.Err, want)
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func TestCoalesceGrantsEqualRequestsInOrder(t *testing.T) {
 	g.Shut()
 	var answers []<-chan bed.Answer
 	for range 100 {
-		answers = append(answers, g.Queue(t.Context(), p.Ask("hot", 1)))
+		answers = append(answers, g.Queue(t.Context(), p.Request("hot", 1)))
 	}
 	g.Reopen()
 	for i, a := range answers {
@@ -116,7 +116,7 @@ func TestCoalesceFailsOneBadRequestAlone(t *testing.T) {
 	var answers []<-chan bed.Answer
 	keys := []string{"first", "a", "not in Latin-1: 猫", "z", "a"}
 	for _, key := range keys {
-		answers = append(answers, g.Queue(t.Context(), p.Ask(key, 1)))
+		answers = append(answers, g.Queue(t.Context(), p.Request(key, 1)))
 	}
 	g.Reopen()
 	for i, a := range answers {
@@ -134,10 +134,10 @@ func TestCoalesceCancelledInQueueConsumesNothing(t *testing.T) {
 	g := bed.NewDoorway(t, bed.NewDatabase(t), limiter.Config{})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 	g.Shut()
-	first := g.Queue(t.Context(), p.Ask("first", 1))
+	first := g.Queue(t.Context(), p.Request("first", 1))
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := []<-chan bed.Answer{g.Queue(ctx, p.Ask("alone", 1)), g.Queue(ctx, p.Ask("shared", 1))}
-	stays := g.Queue(t.Context(), p.Ask("shared", 1))
+	gone := []<-chan bed.Answer{g.Queue(ctx, p.Request("alone", 1)), g.Queue(ctx, p.Request("shared", 1))}
+	stays := g.Queue(t.Context(), p.Request("shared", 1))
 	cancel()
 	for _, a := range gone {
 		if got := <-a; !errors.Is(got.Err, context.Canceled) {
@@ -164,9 +164,9 @@ func TestCoalesceTimeoutInQueue(t *testing.T) {
 	g.Shut()
 	var first <-chan bed.Answer
 	for g.Asked == 0 { // until it gets to the gate in its time
-		first = g.Queue(t.Context(), p.Ask("first", 1))
+		first = g.Queue(t.Context(), p.Request("first", 1))
 	}
-	second := g.Queue(t.Context(), p.Ask("second", 1))
+	second := g.Queue(t.Context(), p.Request("second", 1))
 	if got := <-second; !errors.Is(got.Err, limiter.ErrUnavailable) || !strings.Contains(got.Err.Error(), "Config.Timeout is 50ms") {
 		t.Errorf("%+v, %v", got.Result, got.Err)
 	}
@@ -189,7 +189,7 @@ func TestCoalesceOverload(t *testing.T) {
 	g.Shut()
 	var answers []<-chan bed.Answer
 	for i := range 3 {
-		answers = append(answers, g.Queue(t.Context(), p.Ask(fmt.Sprint(i), 1)))
+		answers = append(answers, g.Queue(t.Context(), p.Request(fmt.Sprint(i), 1)))
 	}
 	if r, err := g.Allow(t.Context(), p, "one too many"); !errors.Is(err, limiter.ErrOverloaded) || r.Reason != limiter.ReasonOverload {
 		t.Errorf("past the bound: %+v, %v", r, err)
@@ -227,7 +227,7 @@ func TestCoalesceCloseDrains(t *testing.T) {
 	g.Shut()
 	var answers []<-chan bed.Answer
 	for i := range 5 {
-		answers = append(answers, g.Queue(t.Context(), p.Ask(fmt.Sprint(i), 1)))
+		answers = append(answers, g.Queue(t.Context(), p.Request(fmt.Sprint(i), 1)))
 	}
 	var opened atomic.Bool
 	closed := make(chan bool, 1)
@@ -272,7 +272,7 @@ func TestCoalesceNeverDeadlocks(t *testing.T) {
 	for process := range 3 {
 		config := &limiter.Config{Timeout: time.Minute, BatchStatements: 4}
 		if process == 2 {
-			config.BatchRows = -1
+			config.DisableBatching = true
 		}
 		l := bed.NewLimiter(t, bed.Connect(t, address), config)
 		for caller := range 32 {

@@ -55,10 +55,10 @@ func TestHeldRowsThatNobodySees(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: bed.HeldLimit, Period: 1000 * time.Hour}
 	tx := c.Hold(t, p, "50")
 	c.Shut()
-	free := []<-chan bed.Answer{c.Queue(t.Context(), p.Ask("first", 1))}
+	free := []<-chan bed.Answer{c.Queue(t.Context(), p.Request("first", 1))}
 	var held <-chan bed.Answer
 	for i := range 100 {
-		a := c.Queue(t.Context(), p.Ask(fmt.Sprintf("%02d", i), 1))
+		a := c.Queue(t.Context(), p.Request(fmt.Sprintf("%02d", i), 1))
 		if i == 50 {
 			held = a
 		} else {
@@ -88,7 +88,7 @@ func TestHeldRowsDoNotStallEachOther(t *testing.T) {
 	keys := []string{"m", "n", "o"}
 	for _, key := range keys {
 		transactions[key] = c.Hold(t, p, key)
-		answers[key] = c.Behind(t.Context(), t, p.Ask(key, 1))
+		answers[key] = c.Behind(t.Context(), t, p.Request(key, 1))
 	}
 	for i, key := range slices.Backward(keys) {
 		bed.Commit(t, transactions[key])
@@ -115,10 +115,10 @@ func TestHeldRowsLeaveConnections(t *testing.T) {
 	var held []<-chan bed.Answer
 	for _, p := range policies {
 		bed.Must(t)(c.InTx(tx).AllowN(t.Context(), p, "m", bed.HeldLimit-1))
-		held = append(held, c.Behind(t.Context(), t, p.Ask("m", 1)))
+		held = append(held, c.Behind(t.Context(), t, p.Request("m", 1)))
 	}
 	for _, p := range policies {
-		bed.ResultOf(t, "a neighbour", bed.Ask(t.Context(), c.Limiter, p.Ask("n", 1)))
+		bed.ResultOf(t, "a neighbour", bed.Request(t.Context(), c.Limiter, p.Request("n", 1)))
 	}
 	bed.AwaitWaiting(t, c.Limiter, len(policies))
 	bed.Commit(t, tx)
@@ -139,7 +139,7 @@ func TestHeldRowsLeftByTheirCallers(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var gone []<-chan bed.Answer
 		for _, key := range keys {
-			gone = append(gone, c.Behind(ctx, t, p.Ask(key, 1)))
+			gone = append(gone, c.Behind(ctx, t, p.Request(key, 1)))
 		}
 		cancel()
 		for _, a := range gone {
@@ -169,7 +169,7 @@ func TestHeldRowsLeftByTheirCallers(t *testing.T) {
 		c := bed.NewCrowd(t)
 		tx := c.Hold(t, p, "m")
 		leave(t, c, "m", "m")
-		again := c.Behind(t.Context(), t, p.Ask("m", 1))
+		again := c.Behind(t.Context(), t, p.Request("m", 1))
 		leave(t, c, "m")
 		bed.Commit(t, tx)
 		// What a statement was in flight for may have been counted.
@@ -181,7 +181,7 @@ func TestHeldRowsLeftByTheirCallers(t *testing.T) {
 		t.Parallel()
 		address := bed.NewDatabase(t)
 		pool := bed.Connect(t, address, bed.FourConnections)
-		l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: 50 * time.Millisecond, BreakAfter: -1})
+		l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: 50 * time.Millisecond, DisableBreaker: true})
 		tx := bed.Begin(t, bed.Connect(t, address), pgx.TxOptions{})
 		bed.Must(t)(l.InTx(tx).Allow(t.Context(), p, "m"))
 		for range 2 {
@@ -209,7 +209,7 @@ func TestHeldRowsKeepClose(t *testing.T) {
 	c := bed.NewCrowd(t)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: bed.HeldLimit, Period: 1000 * time.Hour}
 	tx := c.Hold(t, p, "m")
-	first, second := c.Behind(t.Context(), t, p.Ask("m", 1)), c.Behind(t.Context(), t, p.Ask("m", 2))
+	first, second := c.Behind(t.Context(), t, p.Request("m", 1)), c.Behind(t.Context(), t, p.Request("m", 2))
 	closed := make(chan error, 1)
 	go func() { closed <- c.Close() }()
 	bed.Eventually(t, "the limiter is closed", func(ctx context.Context) (bool, error) {

@@ -49,9 +49,9 @@ func TestCoalesceOverSQLAwkwardKeys(t *testing.T) {
 		pool := bed.Connect(t, address)
 		for _, p := range bed.Variants(10, 1000*time.Hour) {
 			g.Shut()
-			answers := []<-chan bed.Answer{g.Queue(t.Context(), p.Ask("first", 1))}
+			answers := []<-chan bed.Answer{g.Queue(t.Context(), p.Request("first", 1))}
 			for _, key := range awkward {
-				answers = append(answers, g.Queue(t.Context(), p.Ask(key, 1)), g.Queue(t.Context(), p.Ask(key, 1)))
+				answers = append(answers, g.Queue(t.Context(), p.Request(key, 1)), g.Queue(t.Context(), p.Request(key, 1)))
 			}
 			g.Reopen()
 			for i, a := range answers {
@@ -99,24 +99,24 @@ func TestCoalesceOverSQLExactCosts(t *testing.T) {
 		pool := bed.Connect(t, address)
 		small := limiter.Policy{Name: "small", Algorithm: limiter.FixedWindow, Limit: 1, Period: 1000 * time.Hour}
 		large := limiter.Policy{Name: "large", Algorithm: limiter.FixedWindow, Limit: 1 << 53, Period: 1000 * time.Hour}
-		costs := map[string]limiter.Ask{}
+		costs := map[string]limiter.Request{}
 		for i, cost := range []float64{1e-9, 0.1, 0.1 + 0.2, 1.0 / 3} {
-			costs[fmt.Sprint("s", i)] = small.Ask(fmt.Sprint("s", i), cost)
+			costs[fmt.Sprint("s", i)] = small.Request(fmt.Sprint("s", i), cost)
 		}
 		for i, cost := range []float64{1 << 53, 1<<53 - 1, 1e15 + 1, 12345678.9} {
-			costs[fmt.Sprint("l", i)] = large.Ask(fmt.Sprint("l", i), cost)
+			costs[fmt.Sprint("l", i)] = large.Request(fmt.Sprint("l", i), cost)
 		}
 		for _, alone := range []bool{false, true} {
 			if !alone {
 				g.Shut()
 			}
 			var answers []<-chan bed.Answer
-			for _, ask := range costs {
+			for _, request := range costs {
 				if alone {
-					bed.Must(t)(g.Do(t.Context(), ask))
+					bed.Must(t)(g.Do(t.Context(), request))
 					continue
 				}
-				answers = append(answers, g.Queue(t.Context(), ask))
+				answers = append(answers, g.Queue(t.Context(), request))
 			}
 			if !alone {
 				g.Reopen()
@@ -124,9 +124,9 @@ func TestCoalesceOverSQLExactCosts(t *testing.T) {
 			for _, a := range answers {
 				bed.ResultOf(t, "an ask", a)
 			}
-			for key, ask := range costs {
-				if got := bed.Value[float64](t, pool, "SELECT cost FROM pglimit_fixed_window WHERE key = $1", key); got != ask.Cost {
-					t.Errorf("%v is stored as %v", ask.Cost, got)
+			for key, request := range costs {
+				if got := bed.Value[float64](t, pool, "SELECT cost FROM pglimit_fixed_window WHERE key = $1", key); got != request.Cost {
+					t.Errorf("%v is stored as %v", request.Cost, got)
 				}
 			}
 			bed.Exec(t, pool, "DELETE FROM pglimit_fixed_window")
@@ -151,7 +151,7 @@ func TestCoalesceOverSQLFailsOneBadRequestAlone(t *testing.T) {
 		var answers []<-chan bed.Answer
 		keys := []string{"first", "a", "not in Latin-1: 猫", "z", "a"}
 		for _, key := range keys {
-			answers = append(answers, g.Queue(t.Context(), p.Ask(key, 1)))
+			answers = append(answers, g.Queue(t.Context(), p.Request(key, 1)))
 		}
 		g.Reopen()
 		for i, a := range answers {
@@ -181,11 +181,11 @@ func TestHeldRowsOverSQLStallNobody(t *testing.T) {
 				bed.Must(t)(l.InSQLTx(tx).AllowN(t.Context(), p, "m", bed.HeldLimit/2))
 				var held []<-chan bed.Answer
 				for i := range bed.HeldLimit {
-					held = append(held, bed.Ask(t.Context(), l, p.Ask("m", 1)))
+					held = append(held, bed.Request(t.Context(), l, p.Request("m", 1)))
 					bed.AwaitWaiting(t, l, i+1)
 				}
 				for _, key := range bed.Neighbours() {
-					bed.ResultOf(t, "a neighbour", bed.Ask(t.Context(), l, p.Ask(key, 1)))
+					bed.ResultOf(t, "a neighbour", bed.Request(t.Context(), l, p.Request(key, 1)))
 				}
 				if err := tx.Commit(); err != nil {
 					t.Fatal(err)

@@ -102,11 +102,11 @@ type levelsEvent struct {
 // everyAlgorithm asks one unit of each, with a limit of 3 in so long a time that
 // nothing comes back.
 func everyAlgorithm(key string, times string) string {
-	var asks []string
+	var requests []string
 	for _, a := range limiter.Algorithms() {
-		asks = append(asks, `{"policy":{"algorithm":"`+string(a)+`","limit":3,"period":"1000h"},"cost":1}`)
+		requests = append(requests, `{"policy":{"algorithm":"`+string(a)+`","limit":3,"period":"1000h"},"cost":1}`)
 	}
-	return `{"key":"` + key + `","times":` + times + `,"asks":[` + strings.Join(asks, ",") + `]}`
+	return `{"key":"` + key + `","times":` + times + `,"requests":[` + strings.Join(requests, ",") + `]}`
 }
 
 // TestPlayground runs the command: limits hold, streams and curl see the same, and
@@ -261,12 +261,12 @@ func TestPlaygroundPatient(t *testing.T) {
 	go func() {
 		defer close(answered)
 		_, text := page(site.URL).do(t, http.MethodPost, "/api/send",
-			`{"key":"alice","times":1,"asks":[{"policy":{"algorithm":"gcra","limit":3,"period":"1h"}}]}`)
+			`{"key":"alice","times":1,"requests":[{"policy":{"algorithm":"gcra","limit":3,"period":"1h"}}]}`)
 		answered <- text
 	}()
 	bed.Eventually(t, "the ask has waited for longer", func(ctx context.Context) (long bool, err error) {
 		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
-			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > $1)`, limiter.DefaultTimeout).Scan(&long)
+			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > $1)`, time.Second).Scan(&long)
 		return long || len(answered) > 0, err
 	})
 	if err := tx.Rollback(t.Context()); err != nil {

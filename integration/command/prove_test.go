@@ -22,7 +22,7 @@ type proof struct {
 	Algorithms     []struct {
 		Algorithm   string
 		Keys        int
-		Asks, Asked int64
+		Requests, Asked int64
 		Admitted    int64
 		Allowed     float64
 		RolledBack  int64 `json:"rolled_back"`

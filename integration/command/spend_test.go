@@ -21,36 +21,36 @@ func TestCommandSpend(t *testing.T) {
 		code int
 		want string // in stdout, or in stderr; ID and TIME stand for theirs
 	}{
-		{"statement" + budget, 0, "spent  0\nheld   0 in 0 open holds\nleft   1000000000000 of 1000000000000\n"},
-		{"reserve --cost 999999999999" + budget, 0, "held 999999999999 until TIME as ID: 1 of 1000000000000 remaining\n"},
+		{"usage" + budget, 0, "spent      0\nreserved   0 in 0 open reservations\nremaining  1000000000000 of 1000000000000\n"},
+		{"reserve --cost 999999999999" + budget, 0, "reserved 999999999999 until TIME as ID: 1 of 1000000000000 remaining\n"},
 		{"reserve --cost 2" + budget, 1, "denied (limit): retry after "},
-		{"statement" + budget, 0, "spent  0\nheld   999999999999 in 1 open hold\nleft   1 of 1000000000000\nuntil  TIME\n"},
-		{"statement --json" + budget, 0, `"spent": 0,
-  "held": 999999999999,
-  "holds": 1,
-  "left": 1,
+		{"usage" + budget, 0, "spent      0\nreserved   999999999999 in 1 open reservation\nremaining  1 of 1000000000000\nuntil      TIME\n"},
+		{"usage --json" + budget, 0, `"spent": 0,
+  "reserved": 999999999999,
+  "reservations": 1,
+  "remaining": 1,
   "limit": 1000000000000,
   "burst": 1000000000000,
-  "ends": "TIME"`},
+  "window_ends": "TIME"`},
 		{"settle ID 1000000000000", 0, "settled with 1000000000000: 0 of 1000000000000 remaining\n"},
 		{"settle ID 1000000000000", 0, "settled with 1000000000000: 0 of 1000000000000 remaining; it was settled before\n"},
-		{"settle ID 1", 2, "the hold has ended: it was settled, with 1000000000000 of its 999999999999 units"},
-		{"cancel ID", 2, "the hold has ended: it was settled"},
+		{"settle ID 1", 2, "the reservation has ended: it was settled, with 1000000000000 of its 999999999999 units"},
+		{"cancel ID", 2, "the reservation has ended: it was settled"},
 		{"allow" + budget, 1, "denied (limit)"},
 		{"reset --algorithm fixed_window k", 0, "k"},
-		{"reserve --cost 10 --idempotency-key stream-1" + budget, 0, "held 10 until TIME as ID: 999999999990 of 1000000000000 remaining\n"},
+		{"reserve --cost 10 --idempotency-key stream-1" + budget, 0, "reserved 10 until TIME as ID: 999999999990 of 1000000000000 remaining\n"},
 		{"reserve --cost 10 --idempotency-key stream-1 --json" + budget, 0, `"replayed": true`},
 		{"reserve --cost 11 --idempotency-key stream-1" + budget, 2, `IdempotencyKey "stream-1": was used with cost 10, now with 11`},
 		{"cancel ID", 0, "cancelled ID\n"},
 		{"cancel ID --json", 0, `"verb": "cancel"`},
-		{"settle ID 10", 2, "the hold has ended: it was cancelled"},
-		{"statement" + budget, 0, "left   1000000000000 of 1000000000000\n"},
+		{"settle ID 10", 2, "the reservation has ended: it was cancelled"},
+		{"usage" + budget, 0, "remaining  1000000000000 of 1000000000000\n"},
 		{"settle ID x", 2, `UNITS is "x": take a number, such as 180`},
-		{"settle fixed_window:AAAAAAAAAAAAAAAAAAAAAAAAAA 1", 2, "no such hold"},
+		{"settle fixed_window:AAAAAAAAAAAAAAAAAAAAAAAAAA 1", 2, "no such reservation"},
 		{"reserve --ttl 10ms" + budget, 2, "ttl 10ms: must be whole microseconds from one second"},
 	} {
 		code, stdout, stderr := bed.Pglimit(t, address, strings.Fields(strings.ReplaceAll(c.args, "ID", id))...)
-		if strings.HasPrefix(c.want, "held ") {
+		if strings.HasPrefix(c.want, "reserved ") {
 			id = regexp.MustCompile(`fixed_window:[A-Z2-7]{26}`).FindString(stdout)
 		}
 		got := stdout

@@ -31,7 +31,7 @@ func TestCommandVerbsGolden(t *testing.T) {
 	for _, line := range []string{
 		"check --algorithm fixed_window --limit 5 --period 1000h alice",
 		"allow --algorithm fixed_window --limit 5 --period 1000h --cost 2 alice",
-		"fill --algorithm fixed_window --limit 5 --period 1000h --cost 9 alice",
+		"charge --algorithm fixed_window --limit 5 --period 1000h --cost 9 alice",
 		"check --algorithm fixed_window --limit 5 --period 1000h alice",
 		"check --algorithm fixed_window --limit 5 --period 1000h --cost 0 alice",
 		"allow --algorithm fixed_window --limit 5 --period 1000h alice",
@@ -125,8 +125,8 @@ func TestCommandVerbsExitCodes(t *testing.T) {
 		{address, "check --limit 1 k", 0, ""},
 		{address, "check --limit 1 --cost 2 k", 1, ""},
 		{address, "check --limit 1 --cost -1 k", 2, "cost -1: must be positive"},
-		{address, "fill --limit 1 --cost 0 k", 2, "Check at cost 0 reads"},
-		{address, "fill --limit 1 k", 0, ""},
+		{address, "charge --limit 1 --cost 0 k", 2, "Check at cost 0 reads"},
+		{address, "charge --limit 1 k", 0, ""},
 		{address, "refund --limit 1 --algorithm leaky_bucket_queue k", 2, "Refund on leaky_bucket_queue"},
 		{address, "wait --limit 1 --algorithm gcra k", 2, "Wait on gcra"},
 		{address, "block k -- -5m", 2, "duration -5m0s: must be positive"},
@@ -232,11 +232,11 @@ func TestCommandJanitor(t *testing.T) {
 	expired(t, address, limiter.GCRA, 3)
 	expired(t, address, limiter.FixedWindow, 2)
 	var once struct {
-		Removed       int64
-		ByTable       map[string]int64 `json:"by_table"`
-		Kept          int64
-		HoldsExpired  int64 `json:"holds_expired"`
-		HeldElsewhere bool  `json:"held_elsewhere"`
+		Removed             int64
+		ByTable             map[string]int64 `json:"by_table"`
+		Kept                int64
+		ReservationsExpired int64 `json:"reservations_expired"`
+		HeldElsewhere       bool  `json:"held_elsewhere"`
 	}
 	bed.PglimitJSON(t, &once, address, "janitor", "--once", "--batch-size", "2")
 	if once.Removed != 5 || once.ByTable["pglimit_gcra"] != 3 || once.ByTable["pglimit_fixed_window"] != 2 || once.HeldElsewhere {

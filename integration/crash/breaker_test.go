@@ -19,7 +19,7 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-const breakForUs = int64(limiter.DefaultBreakFor / time.Microsecond)
+const breakForUs = int64(time.Second / time.Microsecond)
 
 var ()
 
@@ -198,13 +198,13 @@ func TestBreakerAndContexts(t *testing.T) {
 // TestBreakerConfig: off, the default, and a number without meaning.
 func TestBreakerConfig(t *testing.T) {
 	t.Parallel()
-	off := bed.NewBroken(t, limiter.Config{BreakAfter: -1})
+	off := bed.NewBroken(t, limiter.Config{DisableBreaker: true})
 	byDefault := bed.NewBroken(t, limiter.Config{})
 	off.Cut()
 	byDefault.Cut()
-	for i := range limiter.DefaultBreakAfter + 2 {
+	for i := range 10 + 2 {
 		off.ExpectUnavailable(t, false)
-		byDefault.ExpectUnavailable(t, i >= limiter.DefaultBreakAfter)
+		byDefault.ExpectUnavailable(t, i >= 10)
 	}
 	if _, err := limiter.New(off.Pool, &limiter.Config{BreakFor: -1}); !errors.Is(err, limiter.ErrInvalid) {
 		t.Errorf("got %v", err)

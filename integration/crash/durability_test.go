@@ -20,7 +20,7 @@ var commitSettings = []string{"off", "on", "local", "remote_write", "remote_appl
 type verbs interface {
 	AllowN(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
 	AllowUpTo(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
-	Fill(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
+	Charge(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
 	Refund(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
 	Reset(context.Context, limiter.Policy, string) error
 	Block(context.Context, limiter.Policy, string, time.Duration) error
@@ -44,17 +44,17 @@ func everyVerb(t *testing.T, v verbs, p limiter.Policy, after func()) (changes m
 	answered := func(_ limiter.Result, err error) error { return err }
 	change("allow", answered(v.AllowN(ctx, p, "allow", 2)))
 	change("upto", answered(v.AllowUpTo(ctx, p, "upto", 2)))
-	change("fill", answered(v.Fill(ctx, p, "fill", 2)))
-	change("deny", answered(v.Fill(ctx, p, "deny", p.Limit)))
+	change("charge", answered(v.Charge(ctx, p, "charge", 2)))
+	change("deny", answered(v.Charge(ctx, p, "deny", p.Limit)))
 	change("deny", answered(v.AllowN(ctx, p, "deny", p.Limit)))
 	if p.Algorithm != limiter.LeakyBucketQueue {
-		change("refund", answered(v.Fill(ctx, p, "refund", 2)))
+		change("refund", answered(v.Charge(ctx, p, "refund", 2)))
 		change("refund", answered(v.Refund(ctx, p, "refund", 1)))
 	}
 	change("block", v.Block(ctx, p, "block", time.Hour))
 	change("unblock", v.Block(ctx, p, "unblock", time.Hour))
 	change("unblock", v.Unblock(ctx, p, "unblock"))
-	change("reset", answered(v.Fill(ctx, p, "reset", 2)))
+	change("reset", answered(v.Charge(ctx, p, "reset", 2)))
 	change("reset", v.Reset(ctx, p, "reset"))
 	return changes
 }
@@ -68,7 +68,7 @@ func TestDurabilityOfLoneStatements(t *testing.T) {
 		t.Run(session, func(t *testing.T) {
 			t.Parallel()
 			pool := bed.Connect(t, c.URL, bed.OneConnection, bed.Setting("synchronous_commit", session))
-			l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
+			l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
 			for _, base := range bed.Variants(10, 1000*time.Hour) {
 				for _, d := range bed.Durabilities {
 					p := base
@@ -132,7 +132,7 @@ func TestDurabilityOfBatches(t *testing.T) {
 					g.Shut()
 					var answers []<-chan bed.Answer
 					for _, key := range []string{"first", "second", "third"} {
-						answers = append(answers, g.Queue(t.Context(), p.Ask(key, 1)))
+						answers = append(answers, g.Queue(t.Context(), p.Request(key, 1)))
 					}
 					g.Reopen()
 					for _, a := range answers {
@@ -166,10 +166,10 @@ func TestDurabilityOfBatchesStaysApart(t *testing.T) {
 		durable.Name, relaxed.Name = base.Name+"-durable", base.Name+"-relaxed"
 		relaxed.Durability = limiter.Relaxed
 		g.Shut()
-		answers := []<-chan bed.Answer{g.Queue(ctx, durable.Ask("first", 1))}
+		answers := []<-chan bed.Answer{g.Queue(ctx, durable.Request("first", 1))}
 		first := make(chan bed.Answer, 1)
 		go func() {
-			r, err := g.Do(ctx, relaxed.Ask("first", 1))
+			r, err := g.Do(ctx, relaxed.Request("first", 1))
 			first <- bed.Answer{Result: r, Err: err}
 		}()
 		for arrived := false; !arrived; runtime.Gosched() {
@@ -185,7 +185,7 @@ func TestDurabilityOfBatchesStaysApart(t *testing.T) {
 		}
 		answers = append(answers, first)
 		for i := range 4 {
-			answers = append(answers, g.Queue(ctx, durable.Ask(fmt.Sprint(i), 1)), g.Queue(ctx, relaxed.Ask(fmt.Sprint(i), 1)))
+			answers = append(answers, g.Queue(ctx, durable.Request(fmt.Sprint(i), 1)), g.Queue(ctx, relaxed.Request(fmt.Sprint(i), 1)))
 		}
 		g.Reopen()
 		for _, a := range answers {
@@ -239,7 +239,7 @@ func TestDurabilityUnderStricterIsolation(t *testing.T) {
 	t.Parallel()
 	c := bed.NewCommitLog(t)
 	pool := bed.Connect(t, c.URL, bed.Setting("synchronous_commit", "off"), bed.Setting("default_transaction_isolation", "repeatable read"))
-	l := bed.NewLimiter(t, pool, &limiter.Config{BatchRows: -1, DenyCacheTTL: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{DisableBatching: true, DisableDenyCache: true})
 	p := limiter.Policy{Name: "conflict", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 	bed.Must(t)(l.Allow(t.Context(), p, "k"))
 	tx := bed.Begin(t, c.Pool, pgx.TxOptions{})

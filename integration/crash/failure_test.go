@@ -42,7 +42,7 @@ func TestOutageOfAStoppedServer(t *testing.T) {
 	config := &limiter.Config{
 		Timeout: 5 * time.Second,
 		Logger:  slog.New(slog.NewTextHandler(&logged, nil)),
-		Observe: func(_ context.Context, _ limiter.Ask, r limiter.Result, _ error) {
+		Observe: func(_ context.Context, _ limiter.Request, r limiter.Result, _ error) {
 			mu.Lock()
 			defer mu.Unlock()
 			observed = append(observed, r.Source)
@@ -125,7 +125,7 @@ func TestOutageTimeoutHolds(t *testing.T) {
 	if r := bed.Must(t)(l.Allow(ctx, p, "k")); !r.Allowed || r.Source != limiter.SourceDegraded {
 		t.Errorf("open: %+v", r)
 	}
-	unbounded := bed.NewLimiter(t, pool, &limiter.Config{Timeout: -1})
+	unbounded := bed.NewLimiter(t, pool, &limiter.Config{DisableTimeout: true})
 	own, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	if _, err := unbounded.Allow(own, p, "k"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, limiter.ErrUnavailable) {

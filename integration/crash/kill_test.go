@@ -224,7 +224,7 @@ func (c *crash) killUnderLoad(t *testing.T, round int) {
 	filled, refunded, denied := policy("filled", limiter.Durable), policy("refunded", limiter.Durable), policy("blocked", limiter.Durable)
 	b, since := c.under(t, func(b *load, l *limiter.Limiter) {
 		for key := range loadKeys {
-			bed.Must(t)(l.Fill(t.Context(), refunded, fmt.Sprint(key), plenty))
+			bed.Must(t)(l.Charge(t.Context(), refunded, fmt.Sprint(key), plenty))
 		}
 		for i := range 6 {
 			b.caller(t, spends(l, allowed, i))
@@ -234,7 +234,7 @@ func (c *crash) killUnderLoad(t *testing.T, round int) {
 			key := func(n int) string { return fmt.Sprint((17*i + n) % loadKeys) }
 			b.caller(t,
 				func(ctx context.Context, n int) (place, error) {
-					_, err := l.Fill(ctx, filled, key(n), 1)
+					_, err := l.Charge(ctx, filled, key(n), 1)
 					return place{filled.Name, key(n)}, err
 				},
 				func(ctx context.Context, n int) (place, error) {

@@ -28,7 +28,7 @@ func BenchmarkDecision(b *testing.B) {
 		var n int64
 		return pool.QueryRow(ctx, `INSERT INTO bare AS t VALUES ($1, $2, 1) ON CONFLICT (policy, key) DO UPDATE SET n = t.n + 1 RETURNING n`, "bench", key).Scan(&n)
 	}
-	l := bed.NewLimiter(b, pool, &limiter.Config{DenyCacheTTL: -1})
+	l := bed.NewLimiter(b, pool, &limiter.Config{DisableDenyCache: true})
 	for _, callers := range []int{1, 16} {
 		for _, a := range limiter.Algorithms() {
 			p := limiter.Policy{Name: "bench", Algorithm: a, Limit: 100, Period: time.Second}

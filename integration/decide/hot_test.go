@@ -43,7 +43,7 @@ func TestDecideUpdatesStayHOT(t *testing.T) {
 		t.Run(bed.Variant(p), func(t *testing.T) {
 			pool := bed.Connect(t, template.New(t))
 			clock := new(conformance.Clock)
-			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 
 			for i := range hits { // a millisecond apart
 				clock.Set(i * 1000)

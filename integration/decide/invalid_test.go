@@ -99,7 +99,7 @@ func TestDecideBadInput(t *testing.T) {
 	}
 	for name, cost := range costs {
 		p := with(func(*limiter.Policy) {})
-		for _, verb := range []func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){l.AllowN, l.AllowUpTo, l.Fill, l.Refund} {
+		for _, verb := range []func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){l.AllowN, l.AllowUpTo, l.Charge, l.Refund} {
 			if r, err := verb(ctx, p, "k", cost); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "cost") || r.Allowed {
 				t.Errorf("cost %s: got %+v, %v", name, r, err)
 			}
@@ -139,7 +139,7 @@ func TestDecideBadInput(t *testing.T) {
 		if r := bed.Must(t)(l.AllowN(ctx, p, "k", 1<<53)); !r.Allowed {
 			t.Errorf("variant %d: %+v", i, r)
 		}
-		if r := bed.Must(t)(l.Fill(ctx, p, "k", 1<<53)); !r.Full {
+		if r := bed.Must(t)(l.Charge(ctx, p, "k", 1<<53)); !r.Full {
 			t.Errorf("variant %d: %+v", i, r)
 		}
 		p.Limit, p.Name, p.Tick = 1e-9, fmt.Sprint("narrow-", i), 0

@@ -22,7 +22,7 @@ func TestPlansAdmitNoMoreThanTheLargest(t *testing.T) {
 			t.Parallel()
 			pool := bed.NewPool(t)
 			clock := new(conformance.Clock)
-			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 			j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
 			histories := 0
 			rapid.Check(t, func(rt *rapid.T) {

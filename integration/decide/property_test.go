@@ -26,7 +26,7 @@ func TestDecideAsMemory(t *testing.T) {
 		t.Run(bed.Variant(base), func(t *testing.T) {
 			t.Parallel()
 			clock := new(conformance.Clock)
-			inSQL := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			inSQL := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 			rapid.Check(t, func(rt *rapid.T) {
 				inMemory := limiter.NewMemory(&limiter.Config{Now: clock.Now})
 				plans := bed.DrawPlans(rt, base, fmt.Sprintf("p%d", histories.Add(1)))

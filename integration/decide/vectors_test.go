@@ -12,6 +12,6 @@ func TestDecideVectors(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	conformance.Run(t, "../testdata/checkout/testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
-		return bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+		return bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 	})
 }

@@ -53,7 +53,7 @@ func denied(t testing.TB, config *limiter.Config) (*limiter.Limiter, limiter.Pol
 	l := bed.NewLimiter(t, bed.NewPool(t), config)
 	p := limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: 1000 * time.Hour}
 	key := fmt.Sprint("198.51.100.", 7)
-	bed.Must(t)(l.Fill(t.Context(), p, key, 5))
+	bed.Must(t)(l.Charge(t.Context(), p, key, 5))
 	bed.Must(t)(l.Allow(t.Context(), p, key))
 	return l, p, key
 }

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	ttl   = limiter.DefaultDenyCacheTTL
+	ttl   = time.Second
 	ttlUs = int64(ttl / time.Microsecond)
 )
 
@@ -36,7 +36,7 @@ func newCached(t *testing.T) *cached {
 	c := &cached{pool: bed.Connect(t, url), clock: new(conformance.Clock)}
 	c.here = bed.NewLimiter(t, c.pool, &limiter.Config{Now: c.clock.Now})
 	c.elsewhere = bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{Now: c.clock.Now})
-	c.without = bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{Now: c.clock.Now, DenyCacheTTL: -1})
+	c.without = bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{Now: c.clock.Now, DisableDenyCache: true})
 	return c
 }
 
@@ -54,7 +54,7 @@ func (c *cached) from(t *testing.T, source limiter.Source, allowed bool, p limit
 func (c *cached) used(t *testing.T, p limiter.Policy, key string) {
 	t.Helper()
 	c.clock.Set(0)
-	bed.Must(t)(c.here.Fill(t.Context(), p, key, 10))
+	bed.Must(t)(c.here.Charge(t.Context(), p, key, 10))
 	c.from(t, limiter.SourceDatabase, false, p, key, 1)
 	c.from(t, limiter.SourceCache, false, p, key, 1)
 }
@@ -236,7 +236,7 @@ func TestDenyCacheByCost(t *testing.T) {
 		}
 
 		// A clock that was set back is before the denial.
-		bed.Must(t)(c.here.Fill(ctx, p, "back", 10))
+		bed.Must(t)(c.here.Charge(ctx, p, "back", 10))
 		c.from(t, limiter.SourceDatabase, false, p, "back", 1)
 		c.clock.Set(999)
 		c.from(t, limiter.SourceDatabase, false, p, "back", 1)
@@ -260,11 +260,11 @@ func TestDenyCacheInFlight(t *testing.T) {
 	hold := &holdAnswer{arrived: make(chan struct{}), release: make(chan struct{})}
 	url := bed.NewDatabase(t)
 	l := bed.NewLimiter(t, bed.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.Tracer = hold }),
-		&limiter.Config{Timeout: -1, DenyCacheTTL: time.Hour})
+		&limiter.Config{DisableTimeout: true, DenyCacheTTL: time.Hour})
 	other := bed.NewLimiter(t, bed.Connect(t, url), nil)
 	for _, p := range bed.Variants(1, 1000*time.Hour) {
 		for verb, lift := range lifts(p) {
-			bed.Must(t)(other.Fill(ctx, p, verb, 1))
+			bed.Must(t)(other.Charge(ctx, p, verb, 1))
 			hold.next.Store(true)
 			answer := make(chan limiter.Result, 1)
 			go func() {
@@ -323,7 +323,7 @@ func TestDenyCacheConfig(t *testing.T) {
 		}
 		return got
 	}
-	off := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
+	off := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
 	if got := sources(off, "off", "off"); got != "database database " {
 		t.Errorf("off: %s", got)
 	}
@@ -343,7 +343,7 @@ func TestDenyCacheAndTheRest(t *testing.T) {
 	ctx := t.Context()
 	pool := bed.NewPool(t)
 	var seen []limiter.Result
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, Observe: func(_ context.Context, a limiter.Ask, r limiter.Result, _ error) {
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, Observe: func(_ context.Context, a limiter.Request, r limiter.Result, _ error) {
 		if a.Key == "k" && a.Cost == 1 {
 			seen = append(seen, r)
 		}
@@ -352,7 +352,7 @@ func TestDenyCacheAndTheRest(t *testing.T) {
 	bed.Must(t)(l.Allow(ctx, p, "k"))
 	asked := time.Now()
 	bed.Must(t)(l.Allow(ctx, p, "k"))
-	r := bed.Must(t)(l.Do(ctx, p.Ask("k", 1)))
+	r := bed.Must(t)(l.Do(ctx, p.Request("k", 1)))
 	if len(seen) != 3 || seen[2] != r || r.Source != limiter.SourceCache || r.Allowed || r.Reason != limiter.ReasonLimit {
 		t.Errorf("%+v; observed %+v", r, seen)
 	}

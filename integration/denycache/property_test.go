@@ -48,7 +48,7 @@ func TestDenyCacheChangesNoDecision(t *testing.T) {
 						op = rapid.SampledFrom(bed.Operations(p.Algorithm)).Draw(rt, "op")
 					}
 					cost := bed.DrawCost(rt, op, p)
-					if op == "allow" || op == "allow_up_to" || op == "fill" { // not as small as what rounding is forgiven
+					if op == "allow" || op == "allow_up_to" || op == "charge" { // not as small as what rounding is forgiven
 						cost = max(cost, p.Limit/1000)
 					}
 					want, wantErr := conformance.Do(context.Background(), inMemory, p, op, "k", cost)

@@ -37,7 +37,7 @@ func byGo(l *limiter.Limiter) func(*asker, limiter.Policy, string, string, float
 		ctx := context.Background()
 		switch op {
 		case "reserve":
-			made, err := l.Reserve(ctx, p.Ask(h.keys+key, cost), 3*time.Second)
+			made, err := l.Reserve(ctx, p.Request(h.keys+key, cost), 3*time.Second)
 			if made.ID != "" {
 				h.holds = append(h.holds, made.ID)
 			}
@@ -64,17 +64,17 @@ func bySQL(pool *pgxpool.Pool, clock *conformance.Clock) func(*asker, limiter.Po
 			}
 			made, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[struct {
 				bed.FunctionResult
-				Hold    *string
-				Expires *time.Time
+				Reservation *string
+				Expires     *time.Time
 			}])
 			if err != nil {
 				return limiter.Result{}, err
 			}
-			if made.Hold != nil {
-				h.holds = append(h.holds, *made.Hold)
+			if made.Reservation != nil {
+				h.holds = append(h.holds, *made.Reservation)
 			}
-			if made.Allowed != (made.Hold != nil) || made.Allowed != (made.Expires != nil) {
-				return made.Result(), fmt.Errorf("hold %v, expires at %v", made.Hold, made.Expires)
+			if made.Allowed != (made.Reservation != nil) || made.Allowed != (made.Expires != nil) {
+				return made.Result(), fmt.Errorf("hold %v, expires at %v", made.Reservation, made.Expires)
 			}
 			return made.Result(), nil
 		case "settle":
@@ -106,9 +106,9 @@ func bySQL(pool *pgxpool.Pool, clock *conformance.Clock) func(*asker, limiter.Po
 func TestFunctionsDecideAsGo(t *testing.T) {
 	t.Parallel()
 	pool := bed.FunctionsPool(t)
-	var histories, asks atomic.Int64
+	var histories, requests atomic.Int64
 	t.Cleanup(func() {
-		if n := asks.Load(); n < 100*int64(bed.Checks()) {
+		if n := requests.Load(); n < 100*int64(bed.Checks()) {
 			t.Errorf("only %d asks", n)
 		}
 	})
@@ -116,7 +116,7 @@ func TestFunctionsDecideAsGo(t *testing.T) {
 		t.Run(bed.Variant(base), func(t *testing.T) {
 			t.Parallel()
 			clock := new(conformance.Clock)
-			goes, sql := byGo(bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})), bySQL(pool, clock)
+			goes, sql := byGo(bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})), bySQL(pool, clock)
 			rapid.Check(t, func(rt *rapid.T) {
 				plans := bed.DrawPlans(rt, base, fmt.Sprintf("f%d", histories.Add(1)))
 				all := []*asker{{keys: "go ", do: goes}, {keys: "sql ", do: sql}, {keys: "both "}}
@@ -141,7 +141,7 @@ func TestFunctionsDecideAsGo(t *testing.T) {
 					if rapid.Bool().Draw(rt, "Go's turn") {
 						all[2].do = goes
 					}
-					asks.Add(1)
+					requests.Add(1)
 					// An error where drawCost goes above 2^53, and of holds that have ended.
 					want, wantErr := all[0].do(all[0], p, op, key, cost, hold)
 					for _, one := range all[1:] {
@@ -153,7 +153,7 @@ func TestFunctionsDecideAsGo(t *testing.T) {
 					}
 				}
 				sameRows(rt, pool, "pglimit_"+string(base.Algorithm), plans[0].Name, all)
-				sameRows(rt, pool, "pglimit_hold", plans[0].Name, all)
+				sameRows(rt, pool, "pglimit_reservation", plans[0].Name, all)
 			})
 		})
 	}

@@ -79,7 +79,7 @@ func TestFunctionsRollBackWithTheCaller(t *testing.T) {
 	for _, p := range bed.Variants(10, 1000*time.Hour) {
 		p.BlockFor = time.Hour
 		ask(t, pool, p, "allow", "k", 4)
-		for op, cost := range map[string]float64{"allow": 3, "allow_up_to": 9, "fill": 3, "block": 60, "reset": 0, "refund": 2} {
+		for op, cost := range map[string]float64{"allow": 3, "allow_up_to": 9, "charge": 3, "block": 60, "reset": 0, "refund": 2} {
 			if op == "refund" && p.Algorithm == limiter.LeakyBucketQueue {
 				continue
 			}
@@ -109,7 +109,7 @@ func TestFunctionsRollBackWithTheCaller(t *testing.T) {
 
 // TestFunctionsHolds: a hold goes with its transaction, ends once, and comes back
 // after its time as soon as somebody is denied; no more than the limit is ever held.
-func TestFunctionsHolds(t *testing.T) {
+func TestFunctionsReservations(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.FunctionsPool(t)
@@ -200,7 +200,7 @@ func TestFunctionsLeaveTheCallersSettings(t *testing.T) {
 		}
 		before := settings()
 		for _, p := range bed.Variants(10, time.Hour) {
-			for _, op := range []string{"allow", "allow_up_to", "check", "fill", "block", "unblock", "reset"} {
+			for _, op := range []string{"allow", "allow_up_to", "check", "charge", "block", "unblock", "reset"} {
 				ask(t, tx, p, op, "k", 1)
 			}
 		}
@@ -237,7 +237,7 @@ func TestFunctionsRuntimeRole(t *testing.T) {
 	denied("without rights on the tables")
 	bed.Exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO `+u.User.Username())
 	for _, p := range bed.Variants(10, time.Hour) {
-		for _, op := range []string{"allow", "allow", "allow_up_to", "check", "fill", "block", "unblock", "reset"} {
+		for _, op := range []string{"allow", "allow", "allow_up_to", "check", "charge", "block", "unblock", "reset"} {
 			ask(t, pool, p, op, "k", 1)
 		}
 	}
@@ -272,7 +272,7 @@ func TestFunctionsEndsAt(t *testing.T) {
 	ctx := context.Background()
 	pool := bed.FunctionsPool(t)
 	clock := new(conformance.Clock)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 	base := limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 10, Period: 10 * time.Second, Aligned: true}
 	var histories atomic.Int64
 	rapid.Check(t, func(rt *rapid.T) {
@@ -286,7 +286,7 @@ func TestFunctionsEndsAt(t *testing.T) {
 			at = max(0, at+bed.DrawDelta(rt, p))
 			clock.Set(at)
 			now := clock.Now()
-			op := rapid.SampledFrom([]string{"allow", "allow", "allow_up_to", "check", "fill", "refund"}).Draw(rt, "op")
+			op := rapid.SampledFrom([]string{"allow", "allow", "allow_up_to", "check", "charge", "refund"}).Draw(rt, "op")
 			cost := bed.DrawCost(rt, op, p)
 			endsAt := now.Truncate(p.Period).Add(p.Period) // Unix times and Go's zero time are whole minutes apart
 			want, err := conformance.Do(ctx, l, p, op, "go", cost)

@@ -70,11 +70,11 @@ func TestHTTPLimit(t *testing.T) {
 	for range 2 {
 		l = bed.NewLimiter(t, pool, nil)
 		mux := http.NewServeMux()
-		mux.Handle("/work", httplimit.New(l, func(r *http.Request) ([]limiter.Ask, error) {
-			return []limiter.Ask{user.Ask(name(r), 1), everybody.Ask("all", 1)}, nil
+		mux.Handle("/work", httplimit.New(l, func(r *http.Request) ([]limiter.Request, error) {
+			return []limiter.Request{user.Request(name(r), 1), everybody.Request("all", 1)}, nil
 		})(work))
 		mux.Handle("/login", httplimit.New(l, httplimit.Each(httplimit.User(name), login),
-			httplimit.RefundIf(func(status int) bool { return status != http.StatusUnauthorized }))(check))
+			httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized }))(check))
 		server := httptest.NewServer(mux)
 		t.Cleanup(server.Close)
 		servers = append(servers, server)
@@ -155,7 +155,7 @@ func TestHTTPLimitServerStopped(t *testing.T) {
 		mux := http.NewServeMux()
 		ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 		for path, p := range map[string]limiter.Policy{"/closed": closed, "/open": open} {
-			mux.Handle(path, httplimit.New(l, httplimit.Each(httplimit.Address{}.Key, p), httplimit.Logger(quiet))(ok))
+			mux.Handle(path, httplimit.New(l, httplimit.Each(httplimit.Address{}.Key, p), httplimit.WithLogger(quiet))(ok))
 		}
 		server := httptest.NewServer(mux)
 		t.Cleanup(server.Close)

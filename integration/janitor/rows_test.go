@@ -26,7 +26,7 @@ func TestJanitorRowsGoWhenTheyAreEmpty(t *testing.T) {
 			ctx := t.Context()
 			pool := bed.NewPool(t)
 			clock := new(conformance.Clock)
-			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 			j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
 			table := "pglimit_" + string(p.Algorithm)
 			const minute = 60_000_000
@@ -81,7 +81,7 @@ func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 			pool := bed.NewPool(t)
 			clock := new(conformance.Clock)
 			clock.Set(1_000_000)
-			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 			j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
 			table := "pglimit_" + string(p.Algorithm)
 			sweep := func(at time.Duration, rows int) {
@@ -100,7 +100,7 @@ func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 			bed.Must(t)(l.AllowN(ctx, p, "used", 5))
 			rows := 1
 			if p.Algorithm != limiter.LeakyBucketQueue {
-				bed.OK(l.Reserve(ctx, p.Ask("held", 5), 2*time.Hour))(t)
+				bed.OK(l.Reserve(ctx, p.Request("held", 5), 2*time.Hour))(t)
 				rows++
 			}
 			sweep(0, rows+1) // the clock was set back
@@ -118,7 +118,7 @@ func TestJanitorRowsStayUntilTheClockIsThereAgain(t *testing.T) {
 	ctx := context.Background()
 	pool := bed.NewPool(t)
 	clock := new(conformance.Clock)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 	j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
 	for _, p := range bed.Variants(10, time.Second) {
 		table := "pglimit_" + string(p.Algorithm)

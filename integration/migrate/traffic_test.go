@@ -147,7 +147,7 @@ func TestMigrateDownUnderTraffic(t *testing.T) {
 	address := bed.NewDatabase(t)
 	seen := new(states)
 	pool, other := bed.Connect(t, address, seen.trace, func(c *pgxpool.Config) { c.MaxConns = 16 }), bed.Connect(t, address)
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1, BreakAfter: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true, DisableBreaker: true})
 	policies := bed.Variants(1e9, time.Hour)
 	ctx, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
@@ -162,17 +162,17 @@ func TestMigrateDownUnderTraffic(t *testing.T) {
 				var err error
 				switch n % 4 {
 				case 0:
-					var hold limiter.Hold
-					if hold, err = l.Reserve(ctx, p.Ask(key, 1), time.Minute); err == nil {
+					var hold limiter.Reservation
+					if hold, err = l.Reserve(ctx, p.Request(key, 1), time.Minute); err == nil {
 						_, err = l.Settle(ctx, hold.ID, 1)
 					}
 				case 1:
-					_, err = l.AllowAll(ctx, p.Ask(key, 1), q.Ask(key, 1))
+					_, err = l.AllowAll(ctx, p.Request(key, 1), q.Request(key, 1))
 				case 2:
 					err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 						_, err := l.InTx(tx).Allow(ctx, p, fmt.Sprint("tx ", i))
 						if err == nil {
-							_, err = l.InTx(tx).Reserve(ctx, p.Ask(fmt.Sprint("tx ", i), 1), time.Minute)
+							_, err = l.InTx(tx).Reserve(ctx, p.Request(fmt.Sprint("tx ", i), 1), time.Minute)
 						}
 						return err
 					})
@@ -180,7 +180,7 @@ func TestMigrateDownUnderTraffic(t *testing.T) {
 					_, err = pool.Exec(ctx, `SELECT * FROM pglimit_token_bucket_now, pglimit_gcra_now`)
 				}
 				var answer *pgconn.PgError
-				if err != nil && ctx.Err() == nil && !errors.Is(err, limiter.ErrNotMigrated) && !errors.Is(err, limiter.ErrNoHold) && !(errors.As(err, &answer) && answer.Code == "42P01") {
+				if err != nil && ctx.Err() == nil && !errors.Is(err, limiter.ErrNotMigrated) && !errors.Is(err, limiter.ErrNoReservation) && !(errors.As(err, &answer) && answer.Code == "42P01") {
 					t.Errorf("a caller got %v", err)
 				}
 			}
@@ -197,7 +197,7 @@ func TestMigrateDownUnderTraffic(t *testing.T) {
 		}
 		bed.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
 			var n int
-			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_hold`).Scan(&n)
+			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_reservation`).Scan(&n)
 			return n > 20, err
 		})
 	}
@@ -233,10 +233,10 @@ func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
 		if err := migrations.UpFunctions(t.Context(), other); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		before := bed.Value[int](t, other, `SELECT count(*) FROM pglimit_hold`)
+		before := bed.Value[int](t, other, `SELECT count(*) FROM pglimit_reservation`)
 		bed.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
 			var n int
-			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_hold`).Scan(&n)
+			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_reservation`).Scan(&n)
 			return n > before+20, err
 		})
 		if err := migrations.DownFunctions(t.Context(), other); err != nil {

@@ -24,25 +24,25 @@ func TestReserveExpiredComeBackToAllowAll(t *testing.T) {
 		q.Name += "-q"
 		at(0)
 		for _, key := range []string{"a", "b"} {
-			bed.Reserve(t, l, p.Ask(key, 8), time.Second)
-			bed.Reserve(t, l, q.Ask(key, 8), time.Second)
+			bed.Reserve(t, l, p.Request(key, 8), time.Second)
+			bed.Reserve(t, l, q.Request(key, 8), time.Second)
 		}
 		at(time.Second)
-		for key, ask := range map[string]func(...limiter.Ask) (limiter.Results, error){
-			"a": func(asks ...limiter.Ask) (limiter.Results, error) { return other.AllowAll(ctx, asks...) },
-			"b": func(asks ...limiter.Ask) (limiter.Results, error) {
-				return bed.InTxOf(t, pool, other, func(tx *limiter.Tx) (limiter.Results, error) { return tx.AllowAll(ctx, asks...) })
+		for key, request := range map[string]func(...limiter.Request) (limiter.Results, error){
+			"a": func(requests ...limiter.Request) (limiter.Results, error) { return other.AllowAll(ctx, requests...) },
+			"b": func(requests ...limiter.Request) (limiter.Results, error) {
+				return bed.InTxOf(t, pool, other, func(tx *limiter.Tx) (limiter.Results, error) { return tx.AllowAll(ctx, requests...) })
 			},
 		} {
-			all, err := ask(p.Ask(key, 5), q.Ask(key, 5))
+			all, err := request(p.Request(key, 5), q.Request(key, 5))
 			if err != nil || !all.Allowed || !bed.Near(bed.Level(t, l, p, key), 5) || !bed.Near(bed.Level(t, l, q, key), 5) {
 				t.Errorf("%s, key %s: %+v, %v", bed.Variant(p), key, all, err)
 			}
 		}
 	}
-	ask := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}.Ask("k", 1)
-	ask.IdempotencyKey = "1"
-	if _, err := l.AllowAll(ctx, ask); !errors.Is(err, limiter.ErrUnsupported) {
+	request := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}.Request("k", 1)
+	request.IdempotencyKey = "1"
+	if _, err := l.AllowAll(ctx, request); !errors.Is(err, limiter.ErrUnsupported) {
 		t.Errorf("with an idempotency key: %v", err)
 	}
 }

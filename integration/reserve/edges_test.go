@@ -20,8 +20,8 @@ func TestReserveAtTheEpoch(t *testing.T) {
 	ctx := context.Background()
 	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{Now: func() time.Time { return time.Unix(0, 0) }})
 	for _, p := range bed.Holdable() {
-		h := bed.Reserve(t, l, p.Ask("k", 4), time.Minute)
-		again := p.Ask("k", 3)
+		h := bed.Reserve(t, l, p.Request("k", 4), time.Minute)
+		again := p.Request("k", 3)
 		again.IdempotencyKey = "order 1"
 		bed.Reserve(t, l, again, time.Minute)
 		if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); r.Level != 7 || h.Expires != time.Unix(60, 0) {
@@ -39,20 +39,20 @@ func TestReserveDenialOutlastsFailedReaping(t *testing.T) {
 	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
 	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
-	bed.Exec(t, pool, "ALTER TABLE pglimit_hold RENAME TO elsewhere")
-	for what, ask := range map[string]func() (limiter.Result, error){
+	bed.Exec(t, pool, "ALTER TABLE pglimit_reservation RENAME TO elsewhere")
+	for what, request := range map[string]func() (limiter.Result, error){
 		"allow": func() (limiter.Result, error) { return l.Allow(ctx, p, "k") },
 		"up to": func() (limiter.Result, error) { return l.AllowUpTo(ctx, p, "k", 2) },
 		"check": func() (limiter.Result, error) { return l.Check(ctx, p, "k", 1) },
 		"all": func() (limiter.Result, error) {
-			all, err := l.AllowAll(ctx, p.Ask("k", 1), p.Ask("other", 1))
+			all, err := l.AllowAll(ctx, p.Request("k", 1), p.Request("other", 1))
 			if err != nil {
 				return limiter.Result{}, err
 			}
-			return all.Each[0], err
+			return all.PerRequest[0], err
 		},
 	} {
-		if r, err := ask(); err != nil || r.Allowed || r.Source != limiter.SourceDatabase || r.Reason != limiter.ReasonLimit {
+		if r, err := request(); err != nil || r.Allowed || r.Source != limiter.SourceDatabase || r.Reason != limiter.ReasonLimit {
 			t.Errorf("%s: %+v, %v", what, r, err)
 		}
 	}
@@ -76,7 +76,7 @@ func TestReserveCheckWritesNothingWhereItMustNot(t *testing.T) {
 	readOnly := bed.NewLimiter(t, bed.Connect(t, url, bed.Setting("default_transaction_read_only", "on")), config)
 	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
-		bed.Reserve(t, l, p.Ask("k", 10), time.Second)
+		bed.Reserve(t, l, p.Request("k", 10), time.Second)
 		at = at.Add(time.Second)
 		if r, err := readOnly.Check(ctx, p, "k", 1); err != nil || r.Allowed {
 			t.Errorf("%s: where one only reads: %+v, %v", bed.Variant(p), r, err)
@@ -86,7 +86,7 @@ func TestReserveCheckWritesNothingWhereItMustNot(t *testing.T) {
 			if r, err := l.InTx(tx).Check(ctx, p, "k", 1); err != nil || r.Allowed {
 				t.Errorf("%s: in a transaction, %s: %+v, %v", bed.Variant(p), mode, r, err)
 			}
-			bed.Exec(t, pool, "SELECT FROM pglimit_hold WHERE policy = $1 FOR UPDATE NOWAIT", p.Name)
+			bed.Exec(t, pool, "SELECT FROM pglimit_reservation WHERE policy = $1 FOR UPDATE NOWAIT", p.Name)
 			if err := tx.Rollback(ctx); err != nil {
 				t.Fatal(err)
 			}
@@ -107,24 +107,24 @@ func TestReserveManyExpiredComeBackAtOnce(t *testing.T) {
 		p := limiter.Policy{Name: "p", Algorithm: a, Limit: 130, Period: 1000 * time.Hour}
 		at(0)
 		for range 130 {
-			bed.Reserve(t, l, p.Ask("k", 1), time.Second)
-			bed.Reserve(t, l, p.Ask("other", 1), time.Second)
+			bed.Reserve(t, l, p.Request("k", 1), time.Second)
+			bed.Reserve(t, l, p.Request("other", 1), time.Second)
 		}
 		at(time.Second)
 		if r := bed.Must(t)(other.AllowN(ctx, p, "k", 129)); !r.Allowed {
 			t.Errorf("%s: %+v", a, r)
 		}
-		if all := bed.MustAll(t)(l.AllowAll(ctx, p.Ask("other", 129), p.Ask("third", 1))); !all.Allowed {
+		if all := bed.MustAll(t)(l.AllowAll(ctx, p.Request("other", 129), p.Request("third", 1))); !all.Allowed {
 			t.Errorf("%s: %+v", a, all)
 		}
 	}
 	p := limiter.Policy{Name: "leaked", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Second, Burst: 130}
 	at(0)
 	for range 110 {
-		bed.Reserve(t, l, p.Ask("k", 1), time.Second)
+		bed.Reserve(t, l, p.Request("k", 1), time.Second)
 	}
 	at(2 * time.Second) // of each 1 has leaked, of all together 2
-	bed.Reserve(t, l, p.Ask("k", 20), time.Second)
+	bed.Reserve(t, l, p.Request("k", 20), time.Second)
 	at(3 * time.Second)
 	if r := bed.Must(t)(other.AllowN(ctx, p, "k", 10)); !r.Allowed {
 		t.Errorf("%+v", r)
@@ -138,7 +138,7 @@ func TestReserveReapingForgetsTheDenial(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{Now: func() time.Time { return at }, DenyCacheTTL: time.Hour})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
-	bed.Reserve(t, l, p.Ask("k", 10), time.Second)
+	bed.Reserve(t, l, p.Request("k", 10), time.Second)
 	if r := bed.Must(t)(l.AllowN(ctx, p, "k", 5)); r.Allowed {
 		t.Fatalf("%+v", r)
 	}
@@ -157,14 +157,14 @@ func TestSettleOverdraftOutlivesTheJanitor(t *testing.T) {
 	pool := bed.NewPool(t)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := func() time.Time { return at }
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: now, DenyCacheTTL: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: now, DisableDenyCache: true})
 	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now})
 	for _, a := range []limiter.Algorithm{limiter.LeakyBucket, limiter.TokenBucket, limiter.GCRA} {
 		for _, order := range []string{"slower before", "slower after", "twice"} {
 			fast := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: time.Second}
 			slow := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: 10 * time.Hour}
 			began := at
-			hold, key := bed.Reserve(t, l, fast.Ask(order, 1), time.Hour), order
+			hold, key := bed.Reserve(t, l, fast.Request(order, 1), time.Hour), order
 			if order == "slower before" {
 				bed.Must(t)(l.Allow(ctx, slow, key))
 			}
@@ -190,7 +190,7 @@ func TestSettleOverdraftOutlivesTheJanitor(t *testing.T) {
 func reserveAfter(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) string {
 	t.Helper()
 	bed.Must(t)(l.Refund(context.Background(), p, key, 1e6))
-	return bed.Reserve(t, l, p.Ask(key, 1), time.Hour).ID
+	return bed.Reserve(t, l, p.Request(key, 1), time.Hour).ID
 }
 
 // TestSettleAfterResetAndBlock: a row that only a block made is none to go by, and
@@ -204,7 +204,7 @@ func TestSettleAfterResetAndBlock(t *testing.T) {
 		p.Period = 1000 * time.Hour
 		for where, l := range map[string]*limiter.Limiter{"SQL": l, "memory": memory} {
 			at(0)
-			first, second := bed.Reserve(t, l, p.Ask("k", 4), time.Hour), bed.Reserve(t, l, p.Ask("k", 4), time.Hour)
+			first, second := bed.Reserve(t, l, p.Request("k", 4), time.Hour), bed.Reserve(t, l, p.Request("k", 4), time.Hour)
 			if err := errors.Join(l.Reset(ctx, p, "k"), l.Block(ctx, p, "k", time.Minute), l.Unblock(ctx, p, "k")); err != nil {
 				t.Fatal(err)
 			}
@@ -228,7 +228,7 @@ func TestSettleReturnsTheLevel(t *testing.T) {
 	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
 		at(0)
-		h := bed.Reserve(t, l, p.Ask("k", 4), time.Hour)
+		h := bed.Reserve(t, l, p.Request("k", 4), time.Hour)
 		larger := p
 		larger.Limit = 30
 		bed.Must(t)(l.AllowN(ctx, larger, "k", 20))
@@ -250,7 +250,7 @@ func TestReserveLeavesAnotherPeriodsWindowAlone(t *testing.T) {
 	longer := p
 	longer.Period = 30 * time.Second
 	at(15 * time.Second) // of a window from 10 to 20
-	h := bed.Reserve(t, l, p.Ask("k", 10), time.Hour)
+	h := bed.Reserve(t, l, p.Request("k", 10), time.Hour)
 	at(35 * time.Second)
 	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
 	at(41 * time.Second)
@@ -272,18 +272,18 @@ func TestReserveReapingLiftsTheDenialsBlock(t *testing.T) {
 	ctx := context.Background()
 	pool := bed.NewPool(t)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	config := &limiter.Config{Now: func() time.Time { return at }, DenyCacheTTL: -1}
+	config := &limiter.Config{Now: func() time.Time { return at }, DisableDenyCache: true}
 	for where, l := range map[string]*limiter.Limiter{"SQL": bed.NewLimiter(t, pool, config), "memory": limiter.NewMemory(config)} {
 		for _, p := range bed.Holdable() {
 			p.Period, p.BlockFor = 1000*time.Hour, time.Hour
 			for _, key := range []string{"one", "all"} {
-				bed.Reserve(t, l, p.Ask(key, 10), time.Second)
+				bed.Reserve(t, l, p.Request(key, 10), time.Second)
 			}
 			at = at.Add(time.Second)
 			if r := bed.Must(t)(l.AllowN(ctx, p, "one", 9)); !r.Allowed {
 				t.Errorf("%s, %s: %+v", bed.Variant(p), where, r)
 			}
-			if all := bed.MustAll(t)(l.AllowAll(ctx, p.Ask("all", 9), p.Ask("other", 1))); !all.Allowed {
+			if all := bed.MustAll(t)(l.AllowAll(ctx, p.Request("all", 9), p.Request("other", 1))); !all.Allowed {
 				t.Errorf("%s, %s: %+v", bed.Variant(p), where, all)
 			}
 			for range 2 {

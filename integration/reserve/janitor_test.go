@@ -25,12 +25,12 @@ func TestReserveJanitorPassesOverWhatItCannotGiveBack(t *testing.T) {
 	l := bed.NewLimiter(t, pool, &limiter.Config{Now: now})
 	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now, BatchSize: 2})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 100, Period: 1000 * time.Hour}
-	bed.Reserve(t, l, p.Ask("busy", 5), time.Second)
-	newer := bed.Reserve(t, l, p.Ask("newer", 5), 2*time.Second)
+	bed.Reserve(t, l, p.Request("busy", 5), time.Second)
+	newer := bed.Reserve(t, l, p.Request("newer", 5), 2*time.Second)
 	for range 7 {
-		bed.Reserve(t, l, p.Ask("k", 5), time.Minute)
+		bed.Reserve(t, l, p.Request("k", 5), time.Minute)
 	}
-	bed.Exec(t, pool, "UPDATE pglimit_hold SET algorithm = 'of_the_future' WHERE id = $1", newer.ID)
+	bed.Exec(t, pool, "UPDATE pglimit_reservation SET algorithm = 'of_the_future' WHERE id = $1", newer.ID)
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
 	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "busy"))
 
@@ -39,16 +39,16 @@ func TestReserveJanitorPassesOverWhatItCannotGiveBack(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), newer.ID) || !strings.Contains(err.Error(), `"of_the_future"`) {
 		t.Errorf("the error does not name the hold: %v", err)
 	}
-	if removed.HoldsExpired != 7 || bed.Level(t, l, p, "k") != 0 {
+	if removed.ReservationsExpired != 7 || bed.Level(t, l, p, "k") != 0 {
 		t.Errorf("%+v, level %v", removed, bed.Level(t, l, p, "k"))
 	}
 	if err := tx.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if removed, _ := j.Sweep(ctx); removed.HoldsExpired != 1 || bed.Level(t, l, p, "busy") != 1 {
+	if removed, _ := j.Sweep(ctx); removed.ReservationsExpired != 1 || bed.Level(t, l, p, "busy") != 1 {
 		t.Errorf("after the transaction: %+v, level %v", removed, bed.Level(t, l, p, "busy"))
 	}
-	if all := j.Removed(); all.HoldsExpired != 8 || all.Total() != 0 {
+	if all := j.Removed(); all.ReservationsExpired != 8 || all.Total() != 0 {
 		t.Errorf("of all sweeps: %+v", all)
 	}
 }
@@ -64,10 +64,10 @@ func TestReserveJanitorWaitsForExpiry(t *testing.T) {
 	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now})
 	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
-		bed.Reserve(t, l, p.Ask("k", 5), time.Minute)
+		bed.Reserve(t, l, p.Request("k", 5), time.Minute)
 	}
 	at = at.Add(time.Minute - time.Microsecond)
-	if removed, err := j.Sweep(ctx); err != nil || removed.HoldsExpired != 0 {
+	if removed, err := j.Sweep(ctx); err != nil || removed.ReservationsExpired != 0 {
 		t.Errorf("%+v, %v", removed, err)
 	}
 	for _, p := range bed.Holdable() {

@@ -21,12 +21,12 @@ func TestReserveExpiredComeBackAtTheNextRequest(t *testing.T) {
 	ctx := context.Background()
 	url := bed.NewDatabase(t)
 	owner := bed.NewLimiter(t, bed.Connect(t, url), nil)
-	asks := map[string]func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error){
+	requests := map[string]func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error){
 		"allow": func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error) { return l.AllowN(ctx, p, "k", 9) },
 		"up to": func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error) { return l.AllowUpTo(ctx, p, "k", 9) },
 		"check": func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error) { return l.Check(ctx, p, "k", 9) },
 		"reserve": func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error) {
-			h, err := l.Reserve(ctx, p.Ask("k", 9), time.Hour)
+			h, err := l.Reserve(ctx, p.Request("k", 9), time.Hour)
 			return h.Result, err
 		},
 		"blocking": func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error) {
@@ -34,17 +34,17 @@ func TestReserveExpiredComeBackAtTheNextRequest(t *testing.T) {
 			return l.AllowN(ctx, p, "k", 9)
 		},
 	}
-	for name, ask := range asks {
+	for name, request := range requests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			other := bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{DenyCacheTTL: -1})
+			other := bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{DisableDenyCache: true})
 			p := limiter.Policy{Name: strings.ReplaceAll(name, " ", "-"), Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
 			for range 2 { // the second is denied, and looks when no hold is there
 				bed.Must(t)(other.AllowN(ctx, p, "full", 10))
 			}
-			h := bed.Reserve(t, owner, p.Ask("k", 10), time.Second)
+			h := bed.Reserve(t, owner, p.Request("k", 10), time.Second)
 			bed.Eventually(t, "the hold is given back", func(context.Context) (bool, error) {
-				r, err := ask(other, p)
+				r, err := request(other, p)
 				if r.Allowed && r.At.Before(h.Expires) {
 					t.Errorf("at %v, before the hold expired at %v", r.At, h.Expires)
 				}
@@ -63,23 +63,23 @@ func TestReserveJanitorGivesBackExpired(t *testing.T) {
 	now := func() time.Time { return at }
 	l := bed.NewLimiter(t, pool, &limiter.Config{Now: now, IdempotencyTTL: time.Hour})
 	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now, BatchSize: 3})
-	var kept []limiter.Hold
+	var kept []limiter.Reservation
 	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
 		for range 2 {
-			bed.Reserve(t, l, p.Ask("k", 2), time.Minute)
+			bed.Reserve(t, l, p.Request("k", 2), time.Minute)
 		}
-		kept = append(kept, bed.Reserve(t, l, p.Ask("k", 3), 2*time.Hour))
+		kept = append(kept, bed.Reserve(t, l, p.Request("k", 3), 2*time.Hour))
 	}
 	// One that somebody is at work with is passed over.
 	busy := limiter.Policy{Name: "busy", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
-	bed.Reserve(t, l, busy.Ask("k", 5), time.Minute)
+	bed.Reserve(t, l, busy.Request("k", 5), time.Minute)
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
 	bed.Must(t)(l.InTx(tx).Allow(ctx, busy, "k"))
 
 	at = at.Add(time.Minute)
 	removed, err := j.Sweep(ctx)
-	if err != nil || int(removed.HoldsExpired) != 2*len(kept) || removed.ByTable["pglimit_hold"] != 0 {
+	if err != nil || int(removed.ReservationsExpired) != 2*len(kept) || removed.ByTable["pglimit_reservation"] != 0 {
 		t.Errorf("the first sweep: %+v, %v", removed, err)
 	}
 	for _, p := range bed.Holdable() {
@@ -92,12 +92,12 @@ func TestReserveJanitorGivesBackExpired(t *testing.T) {
 		t.Fatal(err)
 	}
 	removed, err = j.Sweep(ctx)
-	if err != nil || removed.HoldsExpired != 1 || !bed.Near(bed.Level(t, l, busy, "k"), 0) {
+	if err != nil || removed.ReservationsExpired != 1 || !bed.Near(bed.Level(t, l, busy, "k"), 0) {
 		t.Errorf("after the transaction: %+v, %v, level %v", removed, err, bed.Level(t, l, busy, "k"))
 	}
 	at = at.Add(time.Hour)
 	removed, err = j.Sweep(ctx)
-	if err != nil || removed.HoldsExpired != 0 || int(removed.ByTable["pglimit_hold"]) != 2*len(kept)+1 {
+	if err != nil || removed.ReservationsExpired != 0 || int(removed.ByTable["pglimit_reservation"]) != 2*len(kept)+1 {
 		t.Errorf("an hour later: %+v, %v", removed, err)
 	}
 	for _, h := range kept { // open holds stay
@@ -114,14 +114,14 @@ func TestReserveLivesInTheTransaction(t *testing.T) {
 	l := bed.NewLimiter(t, pool, nil)
 	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
-		open := bed.Reserve(t, l, p.Ask("k", 6), time.Hour)
-		ask := p.Ask("k", 2)
-		ask.IdempotencyKey = "order 1"
+		open := bed.Reserve(t, l, p.Request("k", 6), time.Hour)
+		request := p.Request("k", 2)
+		request.IdempotencyKey = "order 1"
 		steps := []func(tx *limiter.Tx) error{
 			func(tx *limiter.Tx) error { _, err := tx.Settle(ctx, open.ID, 3); return err },
-			func(tx *limiter.Tx) error { _, err := tx.Do(ctx, ask); return err },
+			func(tx *limiter.Tx) error { _, err := tx.Do(ctx, request); return err },
 			func(tx *limiter.Tx) error {
-				h, err := tx.Reserve(ctx, p.Ask("k", 2), time.Hour)
+				h, err := tx.Reserve(ctx, p.Request("k", 2), time.Hour)
 				if err == nil {
 					err = tx.Cancel(ctx, h.ID)
 				}
@@ -143,7 +143,7 @@ func TestReserveLivesInTheTransaction(t *testing.T) {
 				bed.Eventually(t, "the transaction is over", func(context.Context) (bool, error) {
 					return bed.Near(bed.Level(t, l, p, "k"), 6), nil
 				})
-				if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_hold WHERE policy = $1", p.Name); n != 1 {
+				if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_reservation WHERE policy = $1", p.Name); n != 1 {
 					t.Errorf("%s: %d holds after %d steps and a %s", bed.Variant(p), n, last, end)
 				}
 			}
@@ -168,13 +168,13 @@ func TestReserveReapingNeverDeadlocks(t *testing.T) {
 	pool := bed.NewPool(t)
 	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
-	h := bed.Reserve(t, l, p.Ask("k", 10), time.Second)
+	h := bed.Reserve(t, l, p.Request("k", 10), time.Second)
 	bed.Eventually(t, "the hold has expired", func(ctx context.Context) (bool, error) {
 		return bed.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.Expires), nil
 	})
 	asking, settling := bed.Begin(t, pool, pgx.TxOptions{}), bed.Begin(t, pool, pgx.TxOptions{})
 	// The key's row is the first one's, the hold the second's, which waits.
-	bed.Must(t)(l.InTx(asking).Fill(ctx, p, "k", 1))
+	bed.Must(t)(l.InTx(asking).Charge(ctx, p, "k", 1))
 	done := make(chan error, 1)
 	go func() {
 		_, err := l.InTx(settling).Settle(ctx, h.ID, 5)
@@ -203,7 +203,7 @@ func TestReserveFailsClosed(t *testing.T) {
 	l := bed.NewLimiter(t, pool, nil)
 	pool.Close()
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour, OnError: limiter.FailOpen}
-	if h, err := l.Reserve(ctx, p.Ask("k", 1), time.Hour); !errors.Is(err, limiter.ErrUnavailable) || h.Result.Allowed {
+	if h, err := l.Reserve(ctx, p.Request("k", 1), time.Hour); !errors.Is(err, limiter.ErrUnavailable) || h.Result.Allowed {
 		t.Errorf("%+v, %v", h, err)
 	}
 }
@@ -217,26 +217,26 @@ func TestReserveArguments(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
 	queue := p
 	queue.Algorithm = limiter.LeakyBucketQueue
-	long := p.Ask("k", 1)
+	long := p.Request("k", 1)
 	long.IdempotencyKey = string(make([]byte, 256))
-	nul := p.Ask("k", 1)
+	nul := p.Request("k", 1)
 	nul.IdempotencyKey = "a\x00"
 	odd := bed.NewLimiter(t, pool, &limiter.Config{IdempotencyTTL: -time.Second})
 	for want, err := range map[string]error{
-		"pglimit: invalid: ttl 999ms: must be whole microseconds from one second to a hundred years":        second(l.Reserve(ctx, p.Ask("k", 1), 999*time.Millisecond)),
-		"pglimit: invalid: ttl 1.000000001s: must be whole microseconds from one second to a hundred years": second(l.Reserve(ctx, p.Ask("k", 1), time.Second+1)),
-		"pglimit: unsupported: Reserve on leaky_bucket_queue: what waits in a queue is not given back":      second(l.Reserve(ctx, queue.Ask("k", 1), time.Second)),
+		"pglimit: invalid: ttl 999ms: must be whole microseconds from one second to a hundred years":        second(l.Reserve(ctx, p.Request("k", 1), 999*time.Millisecond)),
+		"pglimit: invalid: ttl 1.000000001s: must be whole microseconds from one second to a hundred years": second(l.Reserve(ctx, p.Request("k", 1), time.Second+1)),
+		"pglimit: unsupported: Reserve on leaky_bucket_queue: what waits in a queue is not given back":      second(l.Reserve(ctx, queue.Request("k", 1), time.Second)),
 		"pglimit: invalid: units -1: must be from 0 to 2^53":                                                second(l.Settle(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA", -1)),
 		`pglimit: invalid: hold "7": is not the ID of a Hold`:                                               l.Cancel(ctx, "7"),
 		`pglimit: invalid: IdempotencyKey "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"… (256 bytes): is longer than 255 bytes`: second(l.Do(ctx, long)),
 		`pglimit: invalid: IdempotencyKey "a\x00": holds a NUL byte`:        second(l.Do(ctx, nul)),
-		"pglimit: invalid: Config.IdempotencyTTL -1s: must not be negative": second(odd.Reserve(ctx, p.Ask("k", 1), time.Second)),
+		"pglimit: invalid: Config.IdempotencyTTL -1s: must not be negative": second(odd.Reserve(ctx, p.Request("k", 1), time.Second)),
 	} {
 		if err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	}
-	if got := bed.Value[int](t, pool, "SELECT (SELECT count(*) FROM pglimit_hold) + (SELECT count(*) FROM pglimit_gcra)"); got != 0 {
+	if got := bed.Value[int](t, pool, "SELECT (SELECT count(*) FROM pglimit_reservation) + (SELECT count(*) FROM pglimit_gcra)"); got != 0 {
 		t.Errorf("%d rows were written", got)
 	}
 }
@@ -250,21 +250,21 @@ func TestUsage(t *testing.T) {
 	l, other, at := settable(t)
 	p := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 1e12, Period: time.Hour}
 	at(0)
-	old := bed.Reserve(t, l, p.Ask("k", 100), 3*time.Hour)
+	old := bed.Reserve(t, l, p.Request("k", 100), 3*time.Hour)
 	at(time.Hour)
 	bed.Must(t)(l.AllowN(ctx, p, "k", 1))
-	bed.Reserve(t, l, p.Ask("k", 999_999_999_000), time.Hour)
-	h := bed.Reserve(t, l, p.Ask("k", 500), time.Hour)
+	bed.Reserve(t, l, p.Request("k", 999_999_999_000), time.Hour)
+	h := bed.Reserve(t, l, p.Request("k", 500), time.Hour)
 	bed.Must(t)(l.Settle(ctx, h.ID, 30))
-	s, err := other.Statement(ctx, p, "k")
-	if err != nil || s.Spent != 31 || s.Held != 999_999_999_000 || s.Holds != 1 || s.Left != 969 || s.Result.Level != 999_999_999_031 {
+	s, err := other.Usage(ctx, p, "k")
+	if err != nil || s.Spent != 31 || s.Reserved != 999_999_999_000 || s.Reservations != 1 || s.Remaining != 969 || s.Result.Level != 999_999_999_031 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if want := h.Result.At.Add(time.Hour); !s.Ends.Equal(want) {
-		t.Errorf("ends at %v, want %v", s.Ends, want)
+	if want := h.Result.At.Add(time.Hour); !s.WindowEnds.Equal(want) {
+		t.Errorf("ends at %v, want %v", s.WindowEnds, want)
 	}
 	at(2 * time.Hour)
-	if s, err := other.Statement(ctx, p, "k"); err != nil || s.Spent != 0 || s.Held != 0 || s.Left != 1e12 || !s.Ends.IsZero() {
+	if s, err := other.Usage(ctx, p, "k"); err != nil || s.Spent != 0 || s.Reserved != 0 || s.Remaining != 1e12 || !s.WindowEnds.IsZero() {
 		t.Errorf("in the next window: %+v, %v", s, err)
 	}
 	bed.Must(t)(l.Settle(ctx, old.ID, 1000)) // its window is long over

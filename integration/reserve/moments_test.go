@@ -22,8 +22,8 @@ func TestSettleAfterAReset(t *testing.T) {
 				continue
 			}
 			clock.Set(0)
-			first := bed.OK(l.Reserve(ctx, p.Ask("k", 40), 3*time.Hour))(t)
-			late := bed.OK(l.Reserve(ctx, p.Ask("k", 30), 3*time.Hour))(t)
+			first := bed.OK(l.Reserve(ctx, p.Request("k", 40), 3*time.Hour))(t)
+			late := bed.OK(l.Reserve(ctx, p.Request("k", 30), 3*time.Hour))(t)
 			if err := l.Reset(ctx, p, "k"); err != nil {
 				t.Fatal(err)
 			}
@@ -56,11 +56,11 @@ func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
 				continue
 			}
 			clock.Set(0)
-			reserve := func(id string) limiter.Hold {
+			reserve := func(id string) limiter.Reservation {
 				t.Helper()
-				ask := p.Ask("k", 60)
-				ask.IdempotencyKey = id
-				return bed.OK(l.Reserve(ctx, ask, time.Minute))(t)
+				request := p.Request("k", 60)
+				request.IdempotencyKey = id
+				return bed.OK(l.Reserve(ctx, request, time.Minute))(t)
 			}
 			cancelled := reserve("a")
 			if again := reserve("a"); again.ID != cancelled.ID || !again.Result.Replayed {
@@ -97,7 +97,7 @@ func TestUsageIsOfOneMoment(t *testing.T) {
 	ctx := context.Background()
 	trace := new(bed.Sent)
 	pool := bed.Connect(t, bed.NewDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = trace })
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: new(conformance.Clock).Now, DenyCacheTTL: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: new(conformance.Clock).Now, DisableDenyCache: true})
 	for _, p := range bed.Variants(100, time.Hour) {
 		if p.Algorithm == limiter.LeakyBucketQueue {
 			continue
@@ -114,7 +114,7 @@ func TestUsageIsOfOneMoment(t *testing.T) {
 		if err := l.Reset(ctx, p, "gone"); err != nil {
 			t.Fatal(err)
 		}
-		hold := bed.OK(l.Reserve(ctx, p.Ask("k", 10), time.Hour))(t)
+		hold := bed.OK(l.Reserve(ctx, p.Request("k", 10), time.Hour))(t)
 		bed.Must(t)(l.Settle(ctx, hold.ID, 10))
 		once("Refund", func() {
 			if r := bed.Must(t)(l.Refund(ctx, p, "nothing", 5)); r.Granted != 0 || r.Level != 0 || r.Remaining != 100 {
@@ -132,7 +132,7 @@ func TestUsageIsOfOneMoment(t *testing.T) {
 			}
 		})
 		once("Statement", func() {
-			if s := bed.OK(l.Statement(ctx, p, "k"))(t); !bed.Near(s.Spent, 10) || s.Holds != 0 {
+			if s := bed.OK(l.Usage(ctx, p, "k"))(t); !bed.Near(s.Spent, 10) || s.Reservations != 0 {
 				t.Errorf("%s: %+v", bed.Variant(p), s)
 			}
 		})

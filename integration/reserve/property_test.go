@@ -38,7 +38,7 @@ func TestReserveDecidesAsMemory(t *testing.T) {
 			t.Parallel()
 			ctx := context.Background()
 			clock := new(conformance.Clock)
-			config := limiter.Config{Now: clock.Now, DenyCacheTTL: -1}
+			config := limiter.Config{Now: clock.Now, DisableDenyCache: true}
 			overSQL := config
 			overSQL.Timeout = time.Minute
 			all := []*limiter.Limiter{bed.NewLimiter(t, pool, &config), bed.NewSQL(t, dbs[0], &overSQL), bed.NewSQL(t, dbs[1], &overSQL)}
@@ -53,9 +53,9 @@ func TestReserveDecidesAsMemory(t *testing.T) {
 					clock.Set(at)
 					alone := rapid.SampledFrom(all).Draw(rt, "limiter") // they share the rows
 					p := rapid.SampledFrom(plans).Draw(rt, "plan")
-					h := holdStep{p: p, at: at, where: "alone", holds: &holds}
+					h := reserveStep{p: p, at: at, where: "alone", reservations: &holds}
 					h.draw(rt)
-					inSQL, commit := bed.HoldVerbs(alone), func() error { return nil }
+					inSQL, commit := bed.ReservationVerbs(alone), func() error { return nil }
 					// A Check in a transaction gives no expired hold back.
 					if rapid.IntRange(0, 3).Draw(rt, "in a transaction") == 0 && h.op != "check" {
 						tx, err := pool.BeginTx(ctx, pgx.TxOptions{})
@@ -85,31 +85,31 @@ func TestReserveDecidesAsMemory(t *testing.T) {
 }
 
 // holdStep is one step of a history.
-type holdStep struct {
-	p     limiter.Policy
-	at    int64
-	op    string
-	key   string
-	again string // the idempotency key
-	cost  float64
-	ttl   time.Duration
-	which int
-	where string
-	holds *[]pair
+type reserveStep struct {
+	p            limiter.Policy
+	at           int64
+	op           string
+	key          string
+	again        string // the idempotency key
+	cost         float64
+	ttl          time.Duration
+	which        int
+	where        string
+	reservations *[]pair
 }
 
-func (h *holdStep) String() string {
+func (h *reserveStep) String() string {
 	return fmt.Sprintf("%d %s %s %v again=%q ttl=%v hold=%d limit=%v/%v block=%v %v", h.at, h.op, h.key, h.cost, h.again, h.ttl, h.which, h.p.Limit, h.p.Period, h.p.BlockFor, h.where)
 }
 
-func (h *holdStep) draw(rt *rapid.T) {
+func (h *reserveStep) draw(rt *rapid.T) {
 	ops := []string{"do", "do", "check", "refund", "fill", "reset", "reserve", "reserve", "reserve", "settle", "settle", "cancel"}
 	h.op = rapid.SampledFrom(ops).Draw(rt, "op")
 	h.key = rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key")
 	h.cost = bed.DrawCost(rt, "allow", h.p)
 	h.again = rapid.SampledFrom([]string{"", "", "", "1", "2", "3"}).Draw(rt, "idempotency")
 	h.ttl = rapid.SampledFrom([]time.Duration{time.Second, 5 * time.Second, time.Hour}).Draw(rt, "ttl")
-	if n := len(*h.holds); n > 0 {
+	if n := len(*h.reservations); n > 0 {
 		h.which = rapid.IntRange(0, n-1).Draw(rt, "hold")
 	} else if h.op == "settle" || h.op == "cancel" {
 		h.op = "reserve"
@@ -120,26 +120,26 @@ func (h *holdStep) draw(rt *rapid.T) {
 }
 
 // run takes the step on one side; id is where that side keeps a hold's name.
-func (h *holdStep) run(ctx context.Context, l bed.HoldVerbs, id func(*pair) *string) (limiter.Result, error) {
-	ask := h.p.Ask(h.key, h.cost)
-	ask.IdempotencyKey = h.again
+func (h *reserveStep) run(ctx context.Context, l bed.ReservationVerbs, id func(*pair) *string) (limiter.Result, error) {
+	request := h.p.Request(h.key, h.cost)
+	request.IdempotencyKey = h.again
 	switch h.op {
 	case "do":
-		return l.Do(ctx, ask)
+		return l.Do(ctx, request)
 	case "check":
 		return l.Check(ctx, h.p, h.key, h.cost)
 	case "refund":
 		return l.Refund(ctx, h.p, h.key, h.cost)
 	case "fill":
-		return l.Fill(ctx, h.p, h.key, h.cost)
+		return l.Charge(ctx, h.p, h.key, h.cost)
 	case "reset":
 		return limiter.Result{}, l.Reset(ctx, h.p, h.key)
 	case "settle":
-		return l.Settle(ctx, *id(&(*h.holds)[h.which]), h.cost)
+		return l.Settle(ctx, *id(&(*h.reservations)[h.which]), h.cost)
 	case "cancel":
-		return limiter.Result{}, l.Cancel(ctx, *id(&(*h.holds)[h.which]))
+		return limiter.Result{}, l.Cancel(ctx, *id(&(*h.reservations)[h.which]))
 	}
-	hold, err := l.Reserve(ctx, ask, h.ttl)
+	hold, err := l.Reserve(ctx, request, h.ttl)
 	if err != nil || !hold.Result.Allowed {
 		return hold.Result, err
 	}
@@ -148,19 +148,19 @@ func (h *holdStep) run(ctx context.Context, l bed.HoldVerbs, id func(*pair) *str
 	if r.Replayed {
 		return r, nil
 	}
-	for i := range *h.holds { // the other side was first
-		if p := &(*h.holds)[i]; *id(p) == "" {
+	for i := range *h.reservations { // the other side was first
+		if p := &(*h.reservations)[i]; *id(p) == "" {
 			*id(p) = hold.ID
 			return r, nil
 		}
 	}
-	*h.holds = append(*h.holds, pair{})
-	*id(&(*h.holds)[len(*h.holds)-1]) = hold.ID
+	*h.reservations = append(*h.reservations, pair{})
+	*id(&(*h.reservations)[len(*h.reservations)-1]) = hold.ID
 	return r, nil
 }
 
 func sameError(a, b error) bool {
-	for _, known := range []error{limiter.ErrInvalid, limiter.ErrNoHold, limiter.ErrHoldEnded} {
+	for _, known := range []error{limiter.ErrInvalid, limiter.ErrNoReservation, limiter.ErrReservationEnded} {
 		if errors.Is(a, known) != errors.Is(b, known) {
 			return false
 		}

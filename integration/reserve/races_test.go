@@ -31,7 +31,7 @@ func TestReserveFreedByTheResetThatWaited(t *testing.T) {
 				l := bed.NewLimiter(t, pool, nil)
 				bed.Must(t)(l.Allow(ctx, p, "k"))
 				reserving := bed.Begin(t, pool, pgx.TxOptions{})
-				h := bed.Reserve(t, l.InTx(reserving), p.Ask("k", 5), time.Hour)
+				h := bed.Reserve(t, l.InTx(reserving), p.Request("k", 5), time.Hour)
 				done := make(chan error, 1)
 				go func() {
 					if !inTx {
@@ -65,13 +65,13 @@ func TestReserveEndsOnce(t *testing.T) {
 	var at atomic.Int64
 	at.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
 	now := func() time.Time { return time.UnixMicro(at.Load()) }
-	l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: -1, Now: now, DenyCacheTTL: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{DisableTimeout: true, Now: now, DisableDenyCache: true})
 	for _, p := range bed.Holdable() {
 		p.Period, p.Limit = 1000*time.Hour, 100
 		for round := range 4 {
 			key := fmt.Sprint("k", round)
 			bed.Must(t)(l.AllowN(ctx, p, key, 50))
-			h := bed.Reserve(t, l, p.Ask(key, 20), time.Second)
+			h := bed.Reserve(t, l, p.Request(key, 20), time.Second)
 			expired := round%2 == 1
 			if expired {
 				at.Add(time.Second.Microseconds())
@@ -82,7 +82,7 @@ func TestReserveEndsOnce(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range 32 {
 				units := float64(1 + i%3)
-				settle := func(s bed.HoldVerbs) (bool, error) {
+				settle := func(s bed.ReservationVerbs) (bool, error) {
 					r, err := s.Settle(ctx, h.ID, units)
 					return !r.Replayed, err
 				}
@@ -102,7 +102,7 @@ func TestReserveEndsOnce(t *testing.T) {
 					mu.Lock()
 					defer mu.Unlock()
 					switch {
-					case errors.Is(err, limiter.ErrHoldEnded):
+					case errors.Is(err, limiter.ErrReservationEnded):
 						ended++
 					case err != nil:
 						t.Errorf("%v", err)
@@ -141,7 +141,7 @@ func TestReserveStorm(t *testing.T) {
 		t.Run(w.Name, func(t *testing.T) {
 			t.Parallel()
 			pool := bed.Connect(t, address)
-			s := holdStorm{w: w, pool: pool, keys: []string{"a", "b", "c"}}
+			s := reserveStorm{w: w, pool: pool, keys: []string{"a", "b", "c"}}
 			for _, p := range bed.Holdable() {
 				p.Name, p.Limit, p.Period = fmt.Sprintf("%s-%d", p.Name, i), 25, 100_000*time.Hour
 				p.Tick = 0
@@ -160,25 +160,25 @@ func TestReserveStorm(t *testing.T) {
 }
 
 // holdStorm is what many callers do at once to a few keys, and what of it was admitted.
-type holdStorm struct {
+type reserveStorm struct {
 	w        bed.Way
 	pool     *pgxpool.Pool
 	policies []limiter.Policy
 	keys     []string
 
-	mu     sync.Mutex
-	spent  map[string]float64 // by policy and key
-	above  map[string]float64 // how much of it may be beyond the limit
-	denied int
-	holds  []stormHold
+	mu           sync.Mutex
+	spent        map[string]float64 // by policy and key
+	above        map[string]float64 // how much of it may be beyond the limit
+	denied       int
+	reservations []stormReservation
 }
 
-type stormHold struct {
-	hold limiter.Hold
-	ask  limiter.Ask
+type stormReservation struct {
+	reservation limiter.Reservation
+	request     limiter.Request
 }
 
-func (s *holdStorm) spend(in limiter.Ask, units float64) {
+func (s *reserveStorm) spend(in limiter.Request, units float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.spent[in.Policy.Name+" "+in.Key] += units
@@ -187,7 +187,7 @@ func (s *holdStorm) spend(in limiter.Ask, units float64) {
 	}
 }
 
-func (s *holdStorm) run(t *testing.T) {
+func (s *reserveStorm) run(t *testing.T) {
 	ctx := context.Background()
 	s.spent, s.above = map[string]float64{}, map[string]float64{}
 	j := bed.NewJanitor(t, s.pool, &janitor.Config{BatchSize: 5})
@@ -196,8 +196,8 @@ func (s *holdStorm) run(t *testing.T) {
 		wg.Go(func() {
 			for i := range 40 {
 				p := s.policies[(worker+i)%len(s.policies)]
-				ask := p.Ask(s.keys[(worker*7+i)%len(s.keys)], float64(1+(worker+3*i)%9))
-				if err := s.step(ctx, (worker+i*5)%11, ask); err != nil {
+				request := p.Request(s.keys[(worker*7+i)%len(s.keys)], float64(1+(worker+3*i)%9))
+				if err := s.step(ctx, (worker+i*5)%11, request); err != nil {
 					t.Errorf("step %d: %v", (worker+i*5)%11, err)
 				}
 			}
@@ -221,10 +221,10 @@ func (s *holdStorm) run(t *testing.T) {
 	wg.Wait()
 	close(stop)
 	<-swept
-	if n := bed.Value[int](t, s.pool, "SELECT count(*) FROM pglimit_hold WHERE state = 'expired' AND policy LIKE $1", "%"+s.policies[0].Name[len("variant-0"):]); n == 0 || s.denied == 0 {
+	if n := bed.Value[int](t, s.pool, "SELECT count(*) FROM pglimit_reservation WHERE state = 'expired' AND policy LIKE $1", "%"+s.policies[0].Name[len("variant-0"):]); n == 0 || s.denied == 0 {
 		t.Errorf("%d holds expired, %d asks were denied: the storm proves little", n, s.denied)
 	}
-	for _, h := range s.holds { // what was left open
+	for _, h := range s.reservations { // what was left open
 		s.settle(ctx, t, h)
 	}
 	for _, p := range s.policies {
@@ -238,92 +238,92 @@ func (s *holdStorm) run(t *testing.T) {
 }
 
 // settle ends a hold with 1 unit, expired or not.
-func (s *holdStorm) settle(ctx context.Context, t *testing.T, h stormHold) {
-	if _, err := s.w.L.Settle(ctx, h.hold.ID, 1); err != nil {
+func (s *reserveStorm) settle(ctx context.Context, t *testing.T, h stormReservation) {
+	if _, err := s.w.L.Settle(ctx, h.reservation.ID, 1); err != nil {
 		t.Error(err)
 	}
-	s.spend(h.ask, 1)
-	s.above[h.ask.Policy.Name+" "+h.ask.Key]++
+	s.spend(h.request, 1)
+	s.above[h.request.Policy.Name+" "+h.request.Key]++
 }
 
 // step does one of the things there are to do.
-func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
+func (s *reserveStorm) step(ctx context.Context, what int, request limiter.Request) error {
 	switch what {
 	case 0, 1: // alone or in a batch
-		r, err := s.w.L.Do(ctx, ask)
-		s.spend(ask, r.Granted)
+		r, err := s.w.L.Do(ctx, request)
+		s.spend(request, r.Granted)
 		return err
 	case 2: // all keys of the policy
-		var asks []limiter.Ask
+		var requests []limiter.Request
 		for _, key := range s.keys {
-			asks = append(asks, ask.Policy.Ask(key, 1))
+			requests = append(requests, request.Policy.Request(key, 1))
 		}
-		all, err := s.w.L.AllowAll(ctx, asks...)
-		for _, in := range asks {
+		all, err := s.w.L.AllowAll(ctx, requests...)
+		for _, in := range requests {
 			if all.Allowed {
 				s.spend(in, 1)
 			}
 		}
 		return err
 	case 3: // in a transaction, which commits or not
-		return s.inTx(ctx, ask.Cost < 5, func(tx *limiter.Tx) (func(), error) {
-			r, err := tx.Do(ctx, ask)
-			return func() { s.spend(ask, r.Granted) }, err
+		return s.inTx(ctx, request.Cost < 5, func(tx *limiter.Tx) (func(), error) {
+			r, err := tx.Do(ctx, request)
+			return func() { s.spend(request, r.Granted) }, err
 		})
 	case 4: // left to expire, or open to the end
-		h, err := s.w.L.Reserve(ctx, ask, time.Hour)
+		h, err := s.w.L.Reserve(ctx, request, time.Hour)
 		if err != nil || !h.Result.Allowed {
 			return err
 		}
-		if int(ask.Cost)%4 > 0 { // the hour has passed
-			_, err = s.pool.Exec(ctx, "UPDATE pglimit_hold SET expires_at_us = created_at_us WHERE id = $1", h.ID)
+		if int(request.Cost)%4 > 0 { // the hour has passed
+			_, err = s.pool.Exec(ctx, "UPDATE pglimit_reservation SET expires_at_us = created_at_us WHERE id = $1", h.ID)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.holds = append(s.holds, stormHold{h, ask})
+		s.reservations = append(s.reservations, stormReservation{h, request})
 		return err
 	case 5:
-		h, err := s.w.L.Reserve(ctx, ask, time.Hour)
+		h, err := s.w.L.Reserve(ctx, request, time.Hour)
 		if err == nil && h.Result.Allowed {
 			err = twice(func() error { return s.w.L.Cancel(ctx, h.ID) })
 		}
 		return err
 	case 6, 7: // settled below, or above
-		h, err := s.w.L.Reserve(ctx, ask, time.Hour)
+		h, err := s.w.L.Reserve(ctx, request, time.Hour)
 		if err != nil || !h.Result.Allowed {
 			return err
 		}
-		units := float64(what - 6 + int(ask.Cost)/2)
-		s.spend(ask, units)
+		units := float64(what - 6 + int(request.Cost)/2)
+		s.spend(request, units)
 		return twice(func() error { return second(s.w.L.Settle(ctx, h.ID, units)) })
 	case 8: // reserved here and settled in a transaction, which commits or not
-		h, err := s.w.L.Reserve(ctx, ask, time.Hour)
+		h, err := s.w.L.Reserve(ctx, request, time.Hour)
 		if err != nil || !h.Result.Allowed {
 			return err
 		}
-		commit := ask.Cost < 5
+		commit := request.Cost < 5
 		err = s.inTx(ctx, commit, func(tx *limiter.Tx) (func(), error) {
 			_, err := tx.Settle(ctx, h.ID, 1)
-			return func() { s.spend(ask, 1) }, err
+			return func() { s.spend(request, 1) }, err
 		})
 		if !commit && err == nil {
 			return s.w.L.Cancel(ctx, h.ID)
 		}
 		return err
 	case 9: // by several at once under one idempotency key
-		ask.IdempotencyKey = fmt.Sprint(ask.Key, ask.Cost)
-		r, err := s.w.L.Do(ctx, ask)
+		request.IdempotencyKey = fmt.Sprint(request.Key, request.Cost)
+		r, err := s.w.L.Do(ctx, request)
 		if !r.Replayed {
-			s.spend(ask, r.Granted)
+			s.spend(request, r.Granted)
 		}
 		return err
 	default: // the same in a transaction
-		ask.IdempotencyKey = fmt.Sprint(ask.Key, ask.Cost)
+		request.IdempotencyKey = fmt.Sprint(request.Key, request.Cost)
 		return s.inTx(ctx, true, func(tx *limiter.Tx) (func(), error) {
-			r, err := tx.Do(ctx, ask)
+			r, err := tx.Do(ctx, request)
 			return func() {
 				if !r.Replayed {
-					s.spend(ask, r.Granted)
+					s.spend(request, r.Granted)
 				}
 			}, err
 		})
@@ -331,7 +331,7 @@ func (s *holdStorm) step(ctx context.Context, what int, ask limiter.Ask) error {
 }
 
 // inTx runs f in a transaction, and what it returns if that commits.
-func (s *holdStorm) inTx(ctx context.Context, commit bool, f func(*limiter.Tx) (func(), error)) error {
+func (s *reserveStorm) inTx(ctx context.Context, commit bool, f func(*limiter.Tx) (func(), error)) error {
 	tx, err := s.w.Begin(ctx)
 	if err != nil {
 		return err

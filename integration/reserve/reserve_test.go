@@ -29,7 +29,7 @@ func TestReserveNoUnitPassesTwice(t *testing.T) {
 	l, other, at := settable(t)
 	for _, p := range bed.Holdable() {
 		at(0)
-		h := bed.Reserve(t, l, p.Ask("k", 10), time.Hour)
+		h := bed.Reserve(t, l, p.Request("k", 10), time.Hour)
 		at(10 * time.Second)
 		if r := bed.Must(t)(l.AllowN(ctx, p, "k", 10)); !r.Allowed && p.Algorithm != limiter.SlidingWindowCounter {
 			t.Fatalf("%s: 10 more after 10 s: %+v", bed.Variant(p), r)
@@ -61,7 +61,7 @@ func TestSettleEarlyGivesBackWhatCannotHaveLeaked(t *testing.T) {
 	for spent, left := range map[float64]float64{0: 7 + 5 - 7, 2: 7 + 5 - 7, 5: 7 + 5 - 5, 10: 7 + 5, 12: 7 + 5 + 2} {
 		key := fmt.Sprint(spent)
 		at(0)
-		h := bed.Reserve(t, l, p.Ask(key, 10), time.Hour)
+		h := bed.Reserve(t, l, p.Request(key, 10), time.Hour)
 		at(3 * time.Second)
 		bed.Must(t)(l.AllowN(ctx, p, key, 5))
 		r := bed.Must(t)(l.Settle(ctx, h.ID, spent))
@@ -79,7 +79,7 @@ func TestReserveInALogGivesBackItsOwnEntry(t *testing.T) {
 	l, _, at := settable(t)
 	p := limiter.Policy{Name: "log", Algorithm: limiter.SlidingWindowLog, Limit: 20, Period: time.Minute}
 	at(0)
-	h := bed.Reserve(t, l, p.Ask("k", 10), time.Hour)
+	h := bed.Reserve(t, l, p.Request("k", 10), time.Hour)
 	at(59 * time.Second)
 	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
 	if err := l.Cancel(ctx, h.ID); err != nil {
@@ -100,7 +100,7 @@ func TestSettle(t *testing.T) {
 		p.Period = 1000 * time.Hour
 		t.Run(bed.Variant(p), func(t *testing.T) {
 			at(0)
-			h := bed.Reserve(t, l, p.Ask("k", 6), time.Minute)
+			h := bed.Reserve(t, l, p.Request("k", 6), time.Minute)
 			if got := h.Expires.Sub(h.Result.At); got != time.Minute {
 				t.Errorf("expires after %v", got)
 			}
@@ -114,14 +114,14 @@ func TestSettle(t *testing.T) {
 			if r := bed.Must(t)(l.Settle(ctx, h.ID, 4)); !r.Replayed || !bed.Near(r.Level, 4) {
 				t.Errorf("settled again: %+v", r)
 			}
-			if _, err := l.Settle(ctx, h.ID, 5); !errors.Is(err, limiter.ErrHoldEnded) {
+			if _, err := l.Settle(ctx, h.ID, 5); !errors.Is(err, limiter.ErrReservationEnded) {
 				t.Errorf("settled with another amount: %v", err)
 			}
-			if err := l.Cancel(ctx, h.ID); !errors.Is(err, limiter.ErrHoldEnded) {
+			if err := l.Cancel(ctx, h.ID); !errors.Is(err, limiter.ErrReservationEnded) {
 				t.Errorf("cancelled after the settle: %v", err)
 			}
 			// Above the hold and above the burst: recorded, and nothing is left.
-			h = bed.Reserve(t, l, p.Ask("k", 6), time.Minute)
+			h = bed.Reserve(t, l, p.Request("k", 6), time.Minute)
 			if r := bed.Must(t)(l.Settle(ctx, h.ID, 60)); !bed.Near(r.Level, 64) || r.Remaining != 0 || !r.Full {
 				t.Errorf("settled above: %+v", r)
 			}
@@ -129,18 +129,18 @@ func TestSettle(t *testing.T) {
 				t.Errorf("after the overdraft: %+v", r)
 			}
 			// Cancelled, twice, and settled after that.
-			h = bed.Reserve(t, l, p.Ask("c", 6), time.Minute)
+			h = bed.Reserve(t, l, p.Request("c", 6), time.Minute)
 			for range 2 {
 				if err := other.Cancel(ctx, h.ID); err != nil {
 					t.Errorf("cancel: %v", err)
 				}
 			}
-			if _, err := l.Settle(ctx, h.ID, 6); !errors.Is(err, limiter.ErrHoldEnded) || !bed.Near(bed.Level(t, l, p, "c"), 0) {
+			if _, err := l.Settle(ctx, h.ID, 6); !errors.Is(err, limiter.ErrReservationEnded) || !bed.Near(bed.Level(t, l, p, "c"), 0) {
 				t.Errorf("settled after the cancel: %v", err)
 			}
 			// Expired while its owner lives: a denied ask of anyone gives it back,
 			// and its owner's settle is recorded all the same, and says so.
-			h = bed.Reserve(t, l, p.Ask("e", 8), 10*time.Second)
+			h = bed.Reserve(t, l, p.Request("e", 8), 10*time.Second)
 			at(9 * time.Second)
 			if r := bed.Must(t)(other.AllowN(ctx, p, "e", 5)); r.Allowed {
 				t.Errorf("before the hold expired: %+v", r)
@@ -154,13 +154,13 @@ func TestSettle(t *testing.T) {
 			}
 			// Late, but nobody had asked: it is still counted, and only the rest
 			// comes back.
-			h = bed.Reserve(t, l, p.Ask("l", 8), time.Second)
+			h = bed.Reserve(t, l, p.Request("l", 8), time.Second)
 			at(20 * time.Second)
 			if r := bed.Must(t)(l.Settle(ctx, h.ID, 3)); !r.Expired || !bed.Near(r.Level, 3) {
 				t.Errorf("settled late: %+v", r)
 			}
 			// After a reset nothing of it is counted, so nothing comes back.
-			h = bed.Reserve(t, l, p.Ask("r", 8), time.Minute)
+			h = bed.Reserve(t, l, p.Request("r", 8), time.Minute)
 			if err := l.Reset(ctx, p, "r"); err != nil {
 				t.Fatal(err)
 			}
@@ -171,10 +171,10 @@ func TestSettle(t *testing.T) {
 		})
 	}
 	for _, id := range []string{"token_bucket:AAAAAAAAAAAAAAAAAAAAAAAAAA", "fixed_window:AAAAAAAAAAAAAAAAAAAAAAAAAA"} {
-		if _, err := l.Settle(ctx, id, 1); !errors.Is(err, limiter.ErrNoHold) {
+		if _, err := l.Settle(ctx, id, 1); !errors.Is(err, limiter.ErrNoReservation) {
 			t.Errorf("settled %s: %v", id, err)
 		}
-		if err := l.Cancel(ctx, id); !errors.Is(err, limiter.ErrNoHold) {
+		if err := l.Cancel(ctx, id); !errors.Is(err, limiter.ErrNoReservation) {
 			t.Errorf("cancelled %s: %v", id, err)
 		}
 	}
@@ -187,12 +187,12 @@ func TestIdempotencyKeyCountsOnce(t *testing.T) {
 	ctx := context.Background()
 	url := bed.NewDatabase(t)
 	pool := bed.Connect(t, url, func(c *pgxpool.Config) { c.MaxConns = 32 })
-	l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{DisableTimeout: true})
 	for _, p := range bed.Variants(1000, 1000*time.Hour) {
 		t.Run(bed.Variant(p), func(t *testing.T) {
 			for round := range 4 {
-				ask := p.Ask("k", 7)
-				ask.IdempotencyKey = fmt.Sprintf("order %d", round)
+				request := p.Request("k", 7)
+				request.IdempotencyKey = fmt.Sprintf("order %d", round)
 				var replayed, fresh int
 				var mu sync.Mutex
 				var wg sync.WaitGroup
@@ -201,10 +201,10 @@ func TestIdempotencyKeyCountsOnce(t *testing.T) {
 						var res limiter.Result
 						var err error
 						if i%2 == 0 {
-							res, err = l.Do(ctx, ask)
+							res, err = l.Do(ctx, request)
 						} else {
 							err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
-								res, err = l.InTx(tx).Do(ctx, ask)
+								res, err = l.InTx(tx).Do(ctx, request)
 								return err
 							})
 						}
@@ -238,37 +238,37 @@ func TestIdempotencyKeyRemembersAdmissions(t *testing.T) {
 	for _, p := range bed.Variants(10, 1000*time.Hour) {
 		at(0)
 		bed.Must(t)(l.AllowN(ctx, p, "k", 8))
-		ask := p.Ask("k", 5)
-		ask.IdempotencyKey = "order 1"
-		if r := bed.Must(t)(l.Do(ctx, ask)); r.Allowed || r.Replayed {
+		request := p.Request("k", 5)
+		request.IdempotencyKey = "order 1"
+		if r := bed.Must(t)(l.Do(ctx, request)); r.Allowed || r.Replayed {
 			t.Errorf("%s: %+v", bed.Variant(p), r)
 		}
 		if err := l.Reset(ctx, p, "k"); err != nil {
 			t.Fatal(err)
 		}
-		first := bed.Must(t)(l.Do(ctx, ask)) // a denial is not remembered
+		first := bed.Must(t)(l.Do(ctx, request)) // a denial is not remembered
 		bed.Must(t)(l.AllowN(ctx, p, "k", 5))
 		at(30 * time.Second)
-		again := bed.Must(t)(other.Do(ctx, ask))
+		again := bed.Must(t)(other.Do(ctx, request))
 		first.Replayed = true
 		if !first.Allowed || bed.Told(again) != bed.Told(first) {
 			t.Errorf("%s: first %+v\nagain %+v", bed.Variant(p), first, again)
 		}
-		smaller := ask
+		smaller := request
 		smaller.Policy.Limit, smaller.Policy.Burst = 4, 0 // what was admitted is, under any plan
 		if r := bed.Must(t)(other.Do(ctx, smaller)); !r.Allowed || !r.Replayed {
 			t.Errorf("%s: under a smaller plan: %+v", bed.Variant(p), r)
 		}
-		ask.Cost = 6
-		if _, err := l.Do(ctx, ask); !errors.Is(err, limiter.ErrInvalid) {
+		request.Cost = 6
+		if _, err := l.Do(ctx, request); !errors.Is(err, limiter.ErrInvalid) {
 			t.Errorf("%s: another cost: %v", bed.Variant(p), err)
 		}
-		if _, err := l.Reserve(ctx, ask, time.Second); !errors.Is(err, limiter.ErrInvalid) && !errors.Is(err, limiter.ErrUnsupported) {
+		if _, err := l.Reserve(ctx, request, time.Second); !errors.Is(err, limiter.ErrInvalid) && !errors.Is(err, limiter.ErrUnsupported) {
 			t.Errorf("%s: another verb: %v", bed.Variant(p), err)
 		}
-		ask.Cost = 5
+		request.Cost = 5
 		at(61 * time.Second) // forgotten, and denied now
-		if r := bed.Must(t)(l.Do(ctx, ask)); r.Replayed || r.Allowed {
+		if r := bed.Must(t)(l.Do(ctx, request)); r.Replayed || r.Allowed {
 			t.Errorf("%s: after it was forgotten: %+v", bed.Variant(p), r)
 		}
 	}
@@ -281,16 +281,16 @@ func TestReserveIdempotently(t *testing.T) {
 	l, other, at := settable(t)
 	for _, p := range bed.Holdable() {
 		at(0)
-		ask := p.Ask("k", 5)
-		ask.IdempotencyKey = "stream 1"
-		first := bed.Reserve(t, l, ask, time.Second)
-		again, err := other.Reserve(ctx, ask, time.Second)
+		request := p.Request("k", 5)
+		request.IdempotencyKey = "stream 1"
+		first := bed.Reserve(t, l, request, time.Second)
+		again, err := other.Reserve(ctx, request, time.Second)
 		first.Result.Replayed = true
 		if err != nil || again.ID != first.ID || !again.Expires.Equal(first.Expires) || again.Result != first.Result {
 			t.Errorf("%s: first %+v\nagain %+v, %v", bed.Variant(p), first, again, err)
 		}
 		at(70 * time.Second) // an open hold that is to be forgotten goes first
-		if next := bed.Reserve(t, l, ask, time.Second); next.ID == first.ID || next.Result.Replayed || !bed.Near(bed.Level(t, l, p, "k"), 5) {
+		if next := bed.Reserve(t, l, request, time.Second); next.ID == first.ID || next.Result.Replayed || !bed.Near(bed.Level(t, l, p, "k"), 5) {
 			t.Errorf("%s: %+v", bed.Variant(p), next)
 		}
 	}

@@ -28,8 +28,8 @@ func TestReserveDurability(t *testing.T) {
 		l := bed.NewLimiter(t, bed.Connect(t, log.URL, bed.Setting("synchronous_commit", "off")), nil)
 		for _, p := range bed.Holdable() {
 			p.Name, p.Durability, p.Period = fmt.Sprintf("%s-%d", p.Name, d), d, 1000*time.Hour
-			bed.Must(t)(l.Settle(ctx, bed.Reserve(t, l, p.Ask("settle", 5), time.Hour).ID, 3))
-			if err := l.Cancel(ctx, bed.Reserve(t, l, p.Ask("cancel", 5), time.Hour).ID); err != nil {
+			bed.Must(t)(l.Settle(ctx, bed.Reserve(t, l, p.Request("settle", 5), time.Hour).ID, 3))
+			if err := l.Cancel(ctx, bed.Reserve(t, l, p.Request("cancel", 5), time.Hour).ID); err != nil {
 				t.Fatal(err)
 			}
 			got := bed.Value[string](t, log.Pool, `SELECT string_agg(DISTINCT s, ', ' ORDER BY s) FROM
@@ -50,18 +50,18 @@ func TestReserveKeepsTheCallersSettings(t *testing.T) {
 			return
 		}
 		ctx := t.Context()
-		expired := bed.Reserve(t, w.L, p.Ask("k", 3), time.Second)
+		expired := bed.Reserve(t, w.L, p.Request("k", 3), time.Second)
 		if _, err := w.L.Check(ctx, p, "k", 0); err != nil || expired.ID == "" {
 			t.Fatal(err)
 		}
 		tx := w.Start(t, "SET LOCAL synchronous_commit = off", "SET LOCAL lock_timeout = '7s'")
-		again := p.Ask("k", 1)
+		again := p.Request("k", 1)
 		again.IdempotencyKey = "order 1"
 		for range 2 {
 			bed.Must(t)(tx.Do(ctx, again))
 		}
-		bed.Must(t)(tx.Settle(ctx, bed.Reserve(t, tx, p.Ask("k", 2), time.Hour).ID, 1))
-		if err := tx.Cancel(ctx, bed.Reserve(t, tx, p.Ask("k", 2), time.Hour).ID); err != nil {
+		bed.Must(t)(tx.Settle(ctx, bed.Reserve(t, tx, p.Request("k", 2), time.Hour).ID, 1))
+		if err := tx.Cancel(ctx, bed.Reserve(t, tx, p.Request("k", 2), time.Hour).ID); err != nil {
 			t.Fatal(err)
 		}
 		bed.Must(t)(tx.AllowN(ctx, p, "k", 9)) // denied: it looks for expired holds
@@ -89,13 +89,13 @@ func TestReserveKeepsKeysSecret(t *testing.T) {
 	l, other := bed.NewLimiter(t, pool, config), bed.NewLimiter(t, pool, config)
 	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
-		ask := p.Ask("alice@example.com", 6)
-		ask.IdempotencyKey = "order of alice"
-		h := bed.Reserve(t, l, ask, time.Hour)
-		if again := bed.Reserve(t, other, ask, time.Hour); again.ID != h.ID || !again.Result.Replayed {
+		request := p.Request("alice@example.com", 6)
+		request.IdempotencyKey = "order of alice"
+		h := bed.Reserve(t, l, request, time.Hour)
+		if again := bed.Reserve(t, other, request, time.Hour); again.ID != h.ID || !again.Result.Replayed {
 			t.Errorf("%s: %+v", bed.Variant(p), again)
 		}
-		stored := bed.Value[string](t, pool, "SELECT string_agg(h::text, ' ') FROM pglimit_hold AS h WHERE policy = $1", p.Name) +
+		stored := bed.Value[string](t, pool, "SELECT string_agg(h::text, ' ') FROM pglimit_reservation AS h WHERE policy = $1", p.Name) +
 			bed.Value[string](t, pool, "SELECT string_agg(r::text, ' ') FROM pglimit_"+string(p.Algorithm)+" AS r WHERE policy = $1", p.Name)
 		if strings.Contains(stored, "alice") {
 			t.Errorf("%s: %s", bed.Variant(p), stored)
@@ -121,7 +121,7 @@ func TestReserveEndIsSeenAtOnce(t *testing.T) {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return l.InTx(tx).Cancel(ctx, id) })
 		},
 	} {
-		h := bed.Reserve(t, l, p.Ask(name, 10), time.Hour)
+		h := bed.Reserve(t, l, p.Request(name, 10), time.Hour)
 		for range 2 {
 			bed.Must(t)(l.AllowN(ctx, p, name, 5))
 		}
@@ -144,7 +144,7 @@ func TestReserveUnknownOpensNoBreaker(t *testing.T) {
 	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{BreakAfter: 2, BreakFor: time.Hour})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}
 	for range 5 {
-		if err := l.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA"); !errors.Is(err, limiter.ErrNoHold) {
+		if err := l.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA"); !errors.Is(err, limiter.ErrNoReservation) {
 			t.Error(err)
 		}
 	}
@@ -162,20 +162,20 @@ func TestReserveIsObserved(t *testing.T) {
 	var seen []string
 	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{
 		Now: func() time.Time { return at },
-		Observe: func(_ context.Context, in limiter.Ask, r limiter.Result, err error) {
+		Observe: func(_ context.Context, in limiter.Request, r limiter.Result, err error) {
 			seen = append(seen, fmt.Sprint(in.Cost, r.Allowed, r.Replayed, err))
 		},
 	})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
-	h := bed.Reserve(t, l, p.Ask("k", 6), time.Second)
-	if denied, err := l.Reserve(ctx, p.Ask("k", 5), time.Second); err != nil || denied.ID != "" || !denied.Expires.IsZero() {
+	h := bed.Reserve(t, l, p.Request("k", 6), time.Second)
+	if denied, err := l.Reserve(ctx, p.Request("k", 5), time.Second); err != nil || denied.ID != "" || !denied.Expires.IsZero() {
 		t.Errorf("%+v, %v", denied, err)
 	}
 	at = at.Add(time.Second)
-	ask := p.Ask("k", 8)
-	ask.IdempotencyKey = "order 1"
+	request := p.Request("k", 8)
+	request.IdempotencyKey = "order 1"
 	for range 2 { // the first gives the expired one back
-		bed.Reserve(t, l, ask, time.Second)
+		bed.Reserve(t, l, request, time.Second)
 	}
 	bed.Must(t)(l.Settle(ctx, h.ID, 1))
 	_ = l.Cancel(ctx, h.ID)
@@ -193,12 +193,12 @@ func TestReserveFreeingWaitsForNobody(t *testing.T) {
 	pool := bed.Connect(t, url)
 	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
-	bed.Reserve(t, l, p.Ask("k", 5), time.Hour)
+	bed.Reserve(t, l, p.Request("k", 5), time.Hour)
 	settling := bed.Begin(t, pool, pgx.TxOptions{})
-	if _, err := settling.Exec(ctx, "SELECT FROM pglimit_hold FOR UPDATE"); err != nil {
+	if _, err := settling.Exec(ctx, "SELECT FROM pglimit_reservation FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
-	err := db.New().HoldsFree(ctx, bed.Connect(t, url, bed.Setting("statement_timeout", "10s")), db.HoldsFreeParams{Policy: "p", Key: "k", Algorithm: "gcra"})
+	err := db.New().ReservationsFree(ctx, bed.Connect(t, url, bed.Setting("statement_timeout", "10s")), db.ReservationsFreeParams{Policy: "p", Key: "k", Algorithm: "gcra"})
 	if state := pgState(err); state != "55P03" {
 		t.Errorf("%v", err)
 	}
@@ -218,14 +218,14 @@ func TestReserveOldSnapshotSilencesNobody(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 	bed.Must(t)(l.AllowN(ctx, p, "full", 10))
 	tx := bed.Begin(t, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if _, err := tx.Exec(ctx, "SELECT 1"); err != nil {
 		t.Fatal(err)
 	}
-	h := bed.Reserve(t, bed.NewLimiter(t, pool, nil), p.Ask("k", 10), time.Second)
+	h := bed.Reserve(t, bed.NewLimiter(t, pool, nil), p.Request("k", 10), time.Second)
 	bed.Eventually(t, "the hold has expired", func(ctx context.Context) (bool, error) {
 		return bed.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.Expires), nil
 	})
@@ -247,18 +247,18 @@ func TestIdempotencyKeyUnderEveryIsolation(t *testing.T) {
 	for _, iso := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		for _, p := range bed.Holdable() {
 			p.Limit, p.Period = 100, 1000*time.Hour
-			ask := p.Ask(string(iso), 7)
-			ask.IdempotencyKey = "order 1"
+			request := p.Request(string(iso), 7)
+			request.IdempotencyKey = "order 1"
 			var mu sync.Mutex
 			ids, fresh := map[string]int{}, 0
 			var wg sync.WaitGroup
 			for range 8 {
 				wg.Go(func() {
-					var h limiter.Hold
+					var h limiter.Reservation
 					for {
 						err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: iso}, func(tx pgx.Tx) (err error) {
 							if _, err = tx.Exec(ctx, "SELECT 1"); err == nil {
-								h, err = l.InTx(tx).Reserve(ctx, ask, time.Hour)
+								h, err = l.InTx(tx).Reserve(ctx, request, time.Hour)
 							}
 							return err
 						})
@@ -279,8 +279,8 @@ func TestIdempotencyKeyUnderEveryIsolation(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if len(ids) != 1 || fresh != 1 || !bed.Near(bed.Level(t, l, p, ask.Key), 7) {
-				t.Errorf("%s, %s: %v, %d of them fresh, level %v", bed.Variant(p), iso, ids, fresh, bed.Level(t, l, p, ask.Key))
+			if len(ids) != 1 || fresh != 1 || !bed.Near(bed.Level(t, l, p, request.Key), 7) {
+				t.Errorf("%s, %s: %v, %d of them fresh, level %v", bed.Variant(p), iso, ids, fresh, bed.Level(t, l, p, request.Key))
 			}
 		}
 	}

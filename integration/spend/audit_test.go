@@ -22,7 +22,7 @@ CREATE TABLE orders (
 	hold text UNIQUE, returned bool NOT NULL DEFAULT false);
 CREATE INDEX ON orders (policy, account) WHERE NOT returned AND state IN ('spent', 'spent before');
 CREATE INDEX ON orders (policy, tenant) WHERE NOT returned AND state IN ('spent', 'spent before');
-CREATE INDEX ON orders (state) WHERE state = 'held';
+CREATE INDEX ON orders (state) WHERE state = 'open';
 
 CREATE TABLE ended (
 	n bigserial PRIMARY KEY, tx bigint NOT NULL, hold text NOT NULL, policy text NOT NULL, key text NOT NULL, was text NOT NULL, state text NOT NULL,
@@ -35,7 +35,7 @@ CREATE FUNCTION note_end() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	        NEW.state = 'expired' AND OLD.expires_at_us > extract(epoch FROM clock_timestamp()) * 1000000);
 	RETURN NULL;
 END $$;
-CREATE TRIGGER note_end AFTER UPDATE ON pglimit_hold FOR EACH ROW EXECUTE FUNCTION note_end();
+CREATE TRIGGER note_end AFTER UPDATE ON pglimit_reservation FOR EACH ROW EXECUTE FUNCTION note_end();
 
 CREATE TABLE overdrafts (tx bigint NOT NULL, policy text NOT NULL, key text NOT NULL, rise float8 NOT NULL);
 CREATE FUNCTION note_overdraft() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -56,14 +56,14 @@ WITH counted AS (
 ), entry (policy, key, what, units) AS (
 	SELECT policy, account, 'orders', units FROM orders WHERE state = 'spent' AND NOT returned
 	UNION ALL SELECT 'tenant', tenant, 'orders', units FROM orders WHERE state = 'spent' AND NOT returned AND tenant IS NOT NULL
-	UNION ALL SELECT h.policy, h.key, 'orders', h.units FROM pglimit_hold AS h LEFT JOIN orders AS o ON o.id = h.idempotency_key
+	UNION ALL SELECT h.policy, h.key, 'orders', h.units FROM pglimit_reservation AS h LEFT JOIN orders AS o ON o.id = h.idempotency_key
 		WHERE h.state = 'spent' AND h.idempotency_key LIKE 'after-%' AND o.returned IS NOT TRUE
-	UNION ALL SELECT policy, key, state, units FROM pglimit_hold WHERE state IN ('held', 'settled')
+	UNION ALL SELECT policy, key, state, units FROM pglimit_reservation WHERE state IN ('open', 'settled')
 	UNION ALL SELECT policy, key, 'settled', -units FROM ended WHERE returned
 )
 SELECT p.policy, p.key, p.budget, p.leaks, coalesce(c.level, 0) AS counted,
        coalesce(sum(e.units) FILTER (WHERE e.what = 'orders'), 0) AS orders,
-       coalesce(sum(e.units) FILTER (WHERE e.what = 'held'), 0) AS held,
+       coalesce(sum(e.units) FILTER (WHERE e.what = 'open'), 0) AS held,
        coalesce(sum(e.units) FILTER (WHERE e.what = 'settled'), 0) AS settled
 FROM places AS p LEFT JOIN counted AS c USING (policy, key) LEFT JOIN entry AS e USING (policy, key)
 GROUP BY p.policy, p.key, c.level;
@@ -80,25 +80,25 @@ WHERE NOT EXISTS (SELECT 1 FROM ended AS e WHERE e.tx = o.tx AND e.policy = o.po
                   AND abs(e.units - e.before - o.rise) < 0.001)
 UNION ALL
 SELECT format('hold %s went from %s, %s units, to %s, %s units%s', hold, was, before, state, units, CASE WHEN early THEN ', too early' END)
-FROM ended WHERE early OR (was, state) NOT IN (('held', 'settled'), ('held', 'cancelled'), ('held', 'expired'), ('expired', 'settled'))
+FROM ended WHERE early OR (was, state) NOT IN (('open', 'settled'), ('open', 'cancelled'), ('open', 'expired'), ('expired', 'settled'))
 UNION ALL
 SELECT format('hold %s is %s, and %s units of it are still counted', h.id, h.state, h.units)
-FROM pglimit_hold AS h JOIN places AS p USING (policy, key) WHERE h.state IN ('cancelled', 'expired') AND h.units > p.leaks
+FROM pglimit_reservation AS h JOIN places AS p USING (policy, key) WHERE h.state IN ('cancelled', 'expired') AND h.units > p.leaks
 UNION ALL
 SELECT format('order %s is %s, %s units, and its hold %s, %s units', o.id, o.state, o.units, coalesce(h.state, 'none'), h.units)
-FROM orders AS o LEFT JOIN pglimit_hold AS h ON h.id = o.hold AND h.policy = o.policy AND h.key = o.account
-WHERE o.state IN ('held', 'settled', 'cancelled') AND NOT coalesce(CASE o.state
-	WHEN 'held' THEN h.state = 'held' AND h.units = o.units OR h.state = 'expired' AND h.reserved = o.units
+FROM orders AS o LEFT JOIN pglimit_reservation AS h ON h.id = o.hold AND h.policy = o.policy AND h.key = o.account
+WHERE o.state IN ('open', 'settled', 'cancelled') AND NOT coalesce(CASE o.state
+	WHEN 'open' THEN h.state = 'open' AND h.units = o.units OR h.state = 'expired' AND h.reserved = o.units
 	WHEN 'settled' THEN h.state = 'settled' AND h.units = o.units
 	ELSE h.state IN ('cancelled', 'expired') END, false)
 UNION ALL
 SELECT format('hold %s is %s, and the order that it was made with is not there', h.id, h.state)
-FROM pglimit_hold AS h LEFT JOIN orders AS o ON o.id = h.idempotency_key AND o.hold = h.id
+FROM pglimit_reservation AS h LEFT JOIN orders AS o ON o.id = h.idempotency_key AND o.hold = h.id
 WHERE h.idempotency_key LIKE 'job-%' AND o.id IS NULL
 UNION ALL
 SELECT format('order %s of %s units has spent %s', coalesce(o.id, h.idempotency_key), o.units, h.units)
 FROM (SELECT * FROM orders WHERE id LIKE 'once-%' OR id LIKE 'after-%') AS o
-FULL JOIN (SELECT * FROM pglimit_hold WHERE state = 'spent') AS h ON h.idempotency_key = o.id AND h.policy = o.policy AND h.key = o.account
+FULL JOIN (SELECT * FROM pglimit_reservation WHERE state = 'spent') AS h ON h.idempotency_key = o.id AND h.policy = o.policy AND h.key = o.account
 WHERE h.id IS NULL OR o.units <> h.units OR o.id IS NULL AND h.idempotency_key LIKE 'once-%';
 `
 

@@ -196,7 +196,7 @@ func (s *spender) judge(what string, err error) {
 		s.count("conflicts")
 	case code != "" && !strings.HasPrefix(code, "57") && !strings.HasPrefix(code, "08"),
 		errors.Is(err, limiter.ErrInvalid), errors.Is(err, limiter.ErrUnsupported), errors.Is(err, limiter.ErrClosed),
-		errors.Is(err, limiter.ErrNoHold), errors.Is(err, limiter.ErrHoldEnded), errors.Is(err, limiter.ErrNotMigrated):
+		errors.Is(err, limiter.ErrNoReservation), errors.Is(err, limiter.ErrReservationEnded), errors.Is(err, limiter.ErrNotMigrated):
 		s.fault("%s: %v", what, err)
 	default:
 		s.count("errors")
@@ -221,7 +221,7 @@ func (w *spendWorker) run(ctx context.Context) {
 			act func()
 		}{
 			{36, w.order}, {10, w.orderOnce}, {6, w.orderAfter}, {4, w.askInVain},
-			{20, w.hold}, {14, w.job}, {4, w.adopt}, {6, func() { w.giveBack(w.policy(), w.account()) }},
+			{20, w.reservation}, {14, w.job}, {4, w.adopt}, {6, func() { w.giveBack(w.policy(), w.account()) }},
 		}
 		n := rand.IntN(100)
 		for _, a := range acts {

@@ -24,16 +24,16 @@ func actual(n float64) (float64, string) {
 }
 
 // hold reserves outside a transaction, and settles, cancels or forgets.
-func (w *spendWorker) hold() {
+func (w *spendWorker) reservation() {
 	p, account, n := w.policy(), w.account(), units()
-	ask := p.Ask(account, n)
-	var h limiter.Hold
+	request := p.Request(account, n)
+	var h limiter.Reservation
 	reserve := func(ctx context.Context) (err error) {
-		h, err = w.limiter.Reserve(ctx, ask, briefly())
+		h, err = w.limiter.Reserve(ctx, request, briefly())
 		return err
 	}
 	if chance(50) {
-		ask.IdempotencyKey = w.newID("hold")
+		request.IdempotencyKey = w.newID("hold")
 		w.insist("reserve", reserve)
 	} else {
 		ctx, cancel := patiently()
@@ -104,11 +104,11 @@ func (w *spendWorker) cancel(id string) {
 // if not in the same. Whoever comes by may end what is left open.
 func (w *spendWorker) job() {
 	p, account, n, id := w.policy(), w.account(), units(), w.newID("job")
-	ask := p.Ask(account, n)
-	ask.IdempotencyKey = id
-	state, denied := "held", false
+	request := p.Request(account, n)
+	request.IdempotencyKey = id
+	state, denied := "open", false
 	end := w.transact(anyFate(), func(ctx context.Context, tx *spendTx) (bool, error) {
-		h, err := tx.Reserve(ctx, ask, briefly())
+		h, err := tx.Reserve(ctx, request, briefly())
 		if err != nil {
 			return false, err
 		}
@@ -132,7 +132,7 @@ func (w *spendWorker) job() {
 	case end == spendCommitted:
 		w.ordered(id)
 		w.count("holds in transactions")
-		if state == "held" && chance(65) {
+		if state == "open" && chance(65) {
 			rest(rand.N(2 * spendRest))
 			w.endJob("id = $1", id)
 		}
@@ -141,7 +141,7 @@ func (w *spendWorker) job() {
 
 // adopt ends what somebody else has left open, after it has expired for the most
 // part.
-func (w *spendWorker) adopt() { w.endJob("state = $1", "held") }
+func (w *spendWorker) adopt() { w.endJob("state = $1", "open") }
 
 func (w *spendWorker) endJob(which string, arg string) {
 	how := ""
@@ -149,7 +149,7 @@ func (w *spendWorker) endJob(which string, arg string) {
 		var id, hold string
 		var n float64
 		err := tx.read(ctx, []any{&id, &hold, &n},
-			"SELECT id, hold, units FROM orders WHERE "+which+" AND state = 'held' LIMIT 1 FOR UPDATE SKIP LOCKED", arg)
+			"SELECT id, hold, units FROM orders WHERE "+which+" AND state = 'open' LIMIT 1 FOR UPDATE SKIP LOCKED", arg)
 		if errors.Is(err, sql.ErrNoRows) {
 			return false, nil
 		}

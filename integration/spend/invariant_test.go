@@ -253,9 +253,9 @@ func (s *spendTest) askPastTheTTLs() {
 	s.Helper()
 	bed.Eventually(s, "the last hold has expired", func(context.Context) (bool, error) {
 		return bed.Value[bool](s, s.pool, `SELECT coalesce(max(expires_at_us), 0) <= extract(epoch FROM clock_timestamp()) * 1000000
-			FROM pglimit_hold WHERE state = 'held'`), nil
+			FROM pglimit_reservation WHERE state = 'open'`), nil
 	})
-	const open = "SELECT count(*) FROM pglimit_hold WHERE state = 'held'"
+	const open = "SELECT count(*) FROM pglimit_reservation WHERE state = 'open'"
 	s.expired = bed.Value[int](s, s.pool, open)
 	l, p := bed.NewLimiter(s, s.pool, nil), newSpendPolicies(s.zone)
 	for _, p := range []limiter.Policy{p.month, p.bucket} {
@@ -309,7 +309,7 @@ func (s *spendTest) tell(took time.Duration) {
 	}
 	overdrafts := bed.Value[int64](s, s.pool, "SELECT count(*) FROM overdrafts")
 	s.Logf("holds: %d, of which settled %d, cancelled %d, expired %d, %d of them given back at the end; %d settled beyond the budget",
-		bed.Value[int64](s, s.pool, "SELECT count(*) FROM pglimit_hold WHERE state <> 'spent'"), ends["settled"], ends["cancelled"], ends["expired"], s.expired, overdrafts)
+		bed.Value[int64](s, s.pool, "SELECT count(*) FROM pglimit_reservation WHERE state <> 'spent'"), ends["settled"], ends["cancelled"], ends["expired"], s.expired, overdrafts)
 	if n := s.deadlocks + s.done["deadlocks"]; n > 0 {
 		s.Errorf("%d deadlocks counted by the server, %d met by clients", s.deadlocks, s.done["deadlocks"])
 	}

@@ -81,12 +81,12 @@ func (w *spendWorker) order() {
 			full = account
 		} else {
 			var all limiter.Results
-			if all, err = tx.AllowAll(ctx, p.Ask(account, n), w.tenant.Ask(*tenant, n)); err != nil {
+			if all, err = tx.AllowAll(ctx, p.Request(account, n), w.tenant.Request(*tenant, n)); err != nil {
 				return false, err
 			}
 			w.count("asked together")
-			r = all.Each[max(0, all.Binding)]
-			if full = account; all.Binding == 1 {
+			r = all.PerRequest[max(0, all.DeniedBy)]
+			if full = account; all.DeniedBy == 1 {
 				w.count("denied by the tenant")
 				full = *tenant
 			}
@@ -118,8 +118,8 @@ func (w *spendWorker) order() {
 // its outcome is known.
 func (w *spendWorker) orderOnce() {
 	p, account, n, id := w.policy(), w.account(), units(), w.newID("once")
-	ask := p.Ask(account, n)
-	ask.IdempotencyKey = id
+	request := p.Request(account, n)
+	request.IdempotencyKey = id
 	f, denied := anyFate(), false
 	if chance(30) {
 		f = toLose
@@ -133,7 +133,7 @@ func (w *spendWorker) orderOnce() {
 			if err != nil {
 				return false, err
 			}
-			r, err := tx.Do(ctx, ask)
+			r, err := tx.Do(ctx, request)
 			if err != nil {
 				return false, err
 			}
@@ -160,11 +160,11 @@ func (w *spendWorker) orderOnce() {
 // Its client may be killed in between: the spend is remembered under its key.
 func (w *spendWorker) orderAfter() {
 	p, account, n, id := w.policy(), w.account(), units(), w.newID("after")
-	ask := p.Ask(account, n)
-	ask.IdempotencyKey = id
+	request := p.Request(account, n)
+	request.IdempotencyKey = id
 	allowed := false
 	w.insist("spend", func(ctx context.Context) error {
-		r, err := w.limiter.Do(ctx, ask)
+		r, err := w.limiter.Do(ctx, request)
 		allowed = err == nil && w.granted(r)
 		if err == nil && r.Replayed {
 			w.count("replayed")
@@ -187,7 +187,7 @@ func (w *spendWorker) orderAfter() {
 func (w *spendWorker) askInVain() {
 	ctx, cancel := patiently()
 	defer cancel()
-	all, err := w.limiter.AllowAll(ctx, w.policy().Ask(w.account(), units()), w.closed.Ask("closed", 1))
+	all, err := w.limiter.AllowAll(ctx, w.policy().Request(w.account(), units()), w.closed.Request("closed", 1))
 	switch {
 	case err != nil:
 		w.lost(ctx, "ask in vain", err)

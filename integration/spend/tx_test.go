@@ -155,14 +155,14 @@ func (w *spendWorker) lost(ctx context.Context, what string, err error) {
 }
 
 // insist asks until an answer comes; it is for what can be asked again.
-func (w *spendWorker) insist(what string, ask func(context.Context) error) {
+func (w *spendWorker) insist(what string, request func(context.Context) error) {
 	for first := true; ; first = false {
 		ctx, cancel := patiently()
 		if first && chance(15) { // the answer is not waited for
 			cancel()
 			ctx, cancel = context.WithTimeout(context.Background(), rand.N(4*time.Millisecond))
 		}
-		err := ask(ctx)
+		err := request(ctx)
 		if err == nil {
 			cancel()
 			return

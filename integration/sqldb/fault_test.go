@@ -65,14 +65,14 @@ func TestSQLAnswersAreCommitted(t *testing.T) {
 		}
 		r, err := g.Allow(t.Context(), p, "refused")
 		refused(bed.Answer{Result: r, Err: err})
-		r, err = g.Fill(t.Context(), p, "refused", 1)
+		r, err = g.Charge(t.Context(), p, "refused", 1)
 		refused(bed.Answer{Result: r, Err: err})
 		if err := g.Block(t.Context(), p, "refused", time.Hour); !errors.Is(err, limiter.ErrUnavailable) {
 			t.Errorf("a block: %v", err)
 		}
 		g.Shut()
-		first := g.Queue(t.Context(), p.Ask("first", 1))
-		many := []<-chan bed.Answer{g.Queue(t.Context(), p.Ask("refused", 1)), g.Queue(t.Context(), p.Ask("refused too", 1))}
+		first := g.Queue(t.Context(), p.Request("first", 1))
+		many := []<-chan bed.Answer{g.Queue(t.Context(), p.Request("refused", 1)), g.Queue(t.Context(), p.Request("refused too", 1))}
 		g.Reopen()
 		bed.ResultOf(t, "the first", first)
 		for _, a := range many {
@@ -153,7 +153,7 @@ func TestSQLTimeoutHolds(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		ctx := t.Context()
 		db := bed.ConnectSQL(t, driver, bed.NewDatabase(t))
-		l := bed.NewSQL(t, db, &limiter.Config{Timeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler), BreakAfter: -1})
+		l := bed.NewSQL(t, db, &limiter.Config{Timeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler), DisableBreaker: true})
 		p := limiter.Policy{Name: "held", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}
 		tx, err := db.Begin()
 		if err != nil {
@@ -164,17 +164,17 @@ func TestSQLTimeoutHolds(t *testing.T) {
 		if _, err = l.Allow(ctx, p, "k"); !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
 			t.Errorf("closed: got %v", err)
 		}
-		if _, err = l.Fill(ctx, p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
+		if _, err = l.Charge(ctx, p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
 			t.Errorf("a statement of its own: got %v", err)
 		}
 		p.OnError = limiter.FailOpen
 		if r := bed.Must(t)(l.Allow(ctx, p, "k")); !r.Allowed || r.Source != limiter.SourceDegraded {
 			t.Errorf("open: %+v", r)
 		}
-		unbounded := bed.NewSQL(t, db, &limiter.Config{Timeout: -1})
+		unbounded := bed.NewSQL(t, db, &limiter.Config{DisableTimeout: true})
 		own, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
-		if _, err := unbounded.Fill(own, p, "k", 1); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, limiter.ErrUnavailable) {
+		if _, err := unbounded.Charge(own, p, "k", 1); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, limiter.ErrUnavailable) {
 			t.Errorf("the caller's deadline: got %v", err)
 		}
 	})
@@ -199,16 +199,16 @@ func TestSQLServerHangs(t *testing.T) {
 				p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
 				meetsConflict(t, pool, l, p)
 				w.stall(c.at)
-				fill := func() (limiter.Result, error) { return l.Fill(t.Context(), p, "k", 1) }
-				asks := []func() (limiter.Result, error){
+				fill := func() (limiter.Result, error) { return l.Charge(t.Context(), p, "k", 1) }
+				requests := []func() (limiter.Result, error){
 					func() (limiter.Result, error) { return l.Allow(t.Context(), p, "k") },
 					fill,
 					func() (limiter.Result, error) { return limiter.Result{}, l.Block(t.Context(), p, "k", time.Hour) },
 				}
-				for i, ask := range asks {
+				for i, request := range requests {
 					answers := make(chan bed.Answer, 1)
 					go func() {
-						r, err := ask()
+						r, err := request()
 						answers <- bed.Answer{Result: r, Err: err}
 					}()
 					late := time.NewTimer(30 * time.Second) // against hanging for ever
@@ -223,7 +223,7 @@ func TestSQLServerHangs(t *testing.T) {
 					late.Stop()
 				}
 				if _, err := fill(); !errors.Is(err, limiter.ErrUnavailable) || !strings.Contains(err.Error(), "circuit breaker is open") {
-					t.Errorf("after %d timeouts: %v", len(asks), err)
+					t.Errorf("after %d timeouts: %v", len(requests), err)
 				}
 			})
 		}
@@ -242,12 +242,12 @@ func isolated(t *testing.T, pool *pgxpool.Pool, level string) {
 // how it finds out about the database's isolation.
 func meetsConflict(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter, p limiter.Policy) {
 	t.Helper()
-	bed.Must(t)(l.Fill(t.Context(), p, "k", 1))
+	bed.Must(t)(l.Charge(t.Context(), p, "k", 1))
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	bed.Must(t)(l.InTx(tx).Fill(t.Context(), p, "k", 1))
+	bed.Must(t)(l.InTx(tx).Charge(t.Context(), p, "k", 1))
 	filled := make(chan bed.Answer, 1)
 	go func() {
-		r, err := l.Fill(t.Context(), p, "k", 1)
+		r, err := l.Charge(t.Context(), p, "k", 1)
 		filled <- bed.Answer{Result: r, Err: err}
 	}()
 	bed.Eventually(t, "it waits for the row", func(ctx context.Context) (bool, error) {

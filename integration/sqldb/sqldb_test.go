@@ -24,7 +24,7 @@ func TestSQLVectors(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		db := bed.ConnectSQL(t, driver, bed.NewDatabase(t))
 		conformance.Run(t, "../testdata/checkout/testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
-			return bed.NewSQL(t, db, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			return bed.NewSQL(t, db, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 		})
 	})
 }
@@ -44,7 +44,7 @@ func TestSQLDecidesAsPgx(t *testing.T) {
 		t.Run(bed.Variant(base), func(t *testing.T) {
 			t.Parallel()
 			clock := new(conformance.Clock)
-			config := &limiter.Config{Now: clock.Now, DenyCacheTTL: -1, Timeout: time.Minute}
+			config := &limiter.Config{Now: clock.Now, DisableDenyCache: true, Timeout: time.Minute}
 			overPgx := bed.NewLimiter(t, pool, config)
 			var overSQL []*limiter.Limiter
 			for _, db := range dbs {

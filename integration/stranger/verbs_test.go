@@ -26,7 +26,7 @@ func TestStrangersInVectors(t *testing.T) {
 	address, _ := plantedDatabase(t)
 	pool := bed.Connect(t, address)
 	conformance.Run(t, "../testdata/checkout/testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
-		return bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+		return bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 	})
 }
 
@@ -38,7 +38,7 @@ func TestStrangersInVerbs(t *testing.T) {
 	address, _ := plantedDatabase(t)
 	pool := bed.Connect(t, address)
 	clock := new(conformance.Clock)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 	tries := 0
 	try := func(what string, err error) {
 		t.Helper()
@@ -64,7 +64,7 @@ func TestStrangersInVerbs(t *testing.T) {
 		}
 		tryTogether(t, l, policies, try)
 		for _, conn := range bed.SQLDrivers {
-			database := bed.NewSQL(t, bed.ConnectSQL(t, conn, address), &limiter.Config{Now: clock.Now, DenyCacheTTL: -1})
+			database := bed.NewSQL(t, bed.ConnectSQL(t, conn, address), &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 			for _, p := range policies {
 				_, err := database.AllowUpTo(t.Context(), p, conn, 3)
 				try(conn+" "+bed.Variant(p), err)
@@ -109,15 +109,15 @@ func tryVerbs(t *testing.T, l *limiter.Limiter, p limiter.Policy, try func(strin
 		_, err := l.AllowN(ctx, p, "denied", units)
 		try(bed.Variant(p)+" allow", err)
 	}
-	_, err := l.Statement(ctx, p, "k")
+	_, err := l.Usage(ctx, p, "k")
 	try(bed.Variant(p)+" statement", err)
 	for range 2 {
-		_, err = l.Do(ctx, limiter.Ask{Policy: p, Key: "once", Cost: 1, IdempotencyKey: "order 7"})
+		_, err = l.Do(ctx, limiter.Request{Policy: p, Key: "once", Cost: 1, IdempotencyKey: "order 7"})
 		try(bed.Variant(p)+" under an idempotency key", err)
 	}
 	if queue {
 		try("wait", l.Wait(ctx, p, "wait", 0.001))
-		_, err = l.WaitAll(ctx, p.Ask("wait", 0.001), p.Ask("wait too", 0.001))
+		_, err = l.WaitAll(ctx, p.Request("wait", 0.001), p.Request("wait too", 0.001))
 		try("wait for all", err)
 		ended, end := context.WithCancel(ctx)
 		end()
@@ -127,7 +127,7 @@ func tryVerbs(t *testing.T, l *limiter.Limiter, p limiter.Policy, try func(strin
 		return
 	}
 	for _, end := range []string{"settle", "spend more", "cancel", "expire"} {
-		hold, err := l.Reserve(ctx, p.Ask("held "+end, 2), time.Second)
+		hold, err := l.Reserve(ctx, p.Request("held "+end, 2), time.Second)
 		try(bed.Variant(p)+" reserve", err)
 		switch {
 		case err != nil || hold.ID == "":
@@ -146,13 +146,13 @@ func tryVerbs(t *testing.T, l *limiter.Limiter, p limiter.Policy, try func(strin
 // several goroutines, whose asks share statements.
 func tryTogether(t *testing.T, l *limiter.Limiter, policies []limiter.Policy, try func(string, error)) {
 	t.Helper()
-	var asks []limiter.Ask
+	var requests []limiter.Request
 	for _, p := range policies {
-		asks = append(asks, p.Ask("together", 0.5), p.Ask("together too", 1))
+		requests = append(requests, p.Request("together", 0.5), p.Request("together too", 1))
 	}
-	_, err := l.AllowAll(t.Context(), asks...)
+	_, err := l.AllowAll(t.Context(), requests...)
 	try("all", err)
-	_, err = l.AllowAll(t.Context(), append(asks, policies[0].Ask("too much", 10.5))...)
+	_, err = l.AllowAll(t.Context(), append(requests, policies[0].Request("too much", 10.5))...)
 	try("all, denied", err)
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -208,11 +208,11 @@ func TestStrangersInTransactions(t *testing.T) {
 		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			in := l.InTx(tx)
 			for _, units := range []float64{1, 9.5} {
-				if _, err := in.AllowAll(t.Context(), p.Ask("a", units), policies[0].Ask("b", 1)); err != nil {
+				if _, err := in.AllowAll(t.Context(), p.Request("a", units), policies[0].Request("b", 1)); err != nil {
 					return err
 				}
 			}
-			_, err := in.Do(t.Context(), limiter.Ask{Policy: p, Key: "once", Cost: 1, IdempotencyKey: "order 7"})
+			_, err := in.Do(t.Context(), limiter.Request{Policy: p, Key: "once", Cost: 1, IdempotencyKey: "order 7"})
 			return err
 		})
 		if err != nil {

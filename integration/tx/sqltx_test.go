@@ -24,42 +24,42 @@ type effect struct {
 func effects(ctx context.Context, p limiter.Policy) []effect {
 	noResult := func(_ limiter.Result, err error) error { return err }
 	all := []effect{
-		{"do", func(tx *limiter.Tx) error { return noResult(tx.Do(ctx, p.Ask("k", 2))) }},
+		{"do", func(tx *limiter.Tx) error { return noResult(tx.Do(ctx, p.Request("k", 2))) }},
 		{"allow", func(tx *limiter.Tx) error { return noResult(tx.Allow(ctx, p, "k")) }},
 		{"allow n", func(tx *limiter.Tx) error { return noResult(tx.AllowN(ctx, p, "k", 3)) }},
 		{"allow up to", func(tx *limiter.Tx) error { return noResult(tx.AllowUpTo(ctx, p, "k", 9)) }},
-		{"fill", func(tx *limiter.Tx) error { return noResult(tx.Fill(ctx, p, "k", 3)) }},
+		{"charge", func(tx *limiter.Tx) error { return noResult(tx.Charge(ctx, p, "k", 3)) }},
 		{"deny", func(tx *limiter.Tx) error { return noResult(tx.AllowN(ctx, p, "k", 9)) }}, // starts a block
 		{"reset", func(tx *limiter.Tx) error { return tx.Reset(ctx, p, "k") }},
 		{"block", func(tx *limiter.Tx) error { return tx.Block(ctx, p, "k", time.Hour) }},
 	}
-	once := p.Ask("k", 2)
+	once := p.Request("k", 2)
 	once.IdempotencyKey = "order 1"
 	all = append(all,
 		effect{"once", func(tx *limiter.Tx) error { return noResult(tx.Do(ctx, once)) }},
 		effect{"allow all", func(tx *limiter.Tx) error {
-			_, err := tx.AllowAll(ctx, p.Ask("k", 2), p.Ask("other", 1), p.Ask("k", 1))
+			_, err := tx.AllowAll(ctx, p.Request("k", 2), p.Request("other", 1), p.Request("k", 1))
 			return err
 		}},
 		effect{"deny all", func(tx *limiter.Tx) error { // starts a block
-			_, err := tx.AllowAll(ctx, p.Ask("k", 9), p.Ask("other", 1))
+			_, err := tx.AllowAll(ctx, p.Request("k", 9), p.Request("other", 1))
 			return err
 		}})
 	if p.Algorithm != limiter.LeakyBucketQueue {
 		all = append(all,
 			effect{"reserve and settle", func(tx *limiter.Tx) error {
-				h, err := tx.Reserve(ctx, p.Ask("k", 3), time.Hour)
+				h, err := tx.Reserve(ctx, p.Request("k", 3), time.Hour)
 				if err != nil || h.ID == "" {
 					return err
 				}
 				return noResult(tx.Settle(ctx, h.ID, 2))
 			}},
 			effect{"cancel of two", func(tx *limiter.Tx) error {
-				h, err := tx.Reserve(ctx, p.Ask("k", 2), time.Hour)
+				h, err := tx.Reserve(ctx, p.Request("k", 2), time.Hour)
 				if err == nil && h.ID != "" {
 					err = tx.Cancel(ctx, h.ID)
 				}
-				_, more := tx.Reserve(ctx, p.Ask("k", 2), time.Hour)
+				_, more := tx.Reserve(ctx, p.Request("k", 2), time.Hour)
 				return errors.Join(err, more)
 			}})
 		all = append(all, effect{"refund", func(tx *limiter.Tx) error { return noResult(tx.Refund(ctx, p, "k", 2)) }})
@@ -325,10 +325,10 @@ func TestTxGoesOn(t *testing.T) {
 		if _, err := tx.AllowN(ctx, p, "k", -1); !errors.Is(err, limiter.ErrInvalid) {
 			t.Errorf("%s: a negative cost: %v", bed.Variant(p), err)
 		}
-		if err := tx.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA"); !errors.Is(err, limiter.ErrNoHold) {
+		if err := tx.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA"); !errors.Is(err, limiter.ErrNoReservation) {
 			t.Errorf("%s: an unknown hold: %v", bed.Variant(p), err)
 		}
-		once := p.Ask("k", 1)
+		once := p.Request("k", 1)
 		once.IdempotencyKey = "order 1"
 		bed.Must(t)(tx.Do(ctx, once))
 		once.Cost = 2
@@ -336,14 +336,14 @@ func TestTxGoesOn(t *testing.T) {
 			t.Errorf("%s: the same order at another cost: %v", bed.Variant(p), err)
 		}
 		if p.Algorithm != limiter.LeakyBucketQueue {
-			h, err := tx.Reserve(ctx, p.Ask("k", 1), time.Hour)
+			h, err := tx.Reserve(ctx, p.Request("k", 1), time.Hour)
 			if err == nil {
 				err = tx.Cancel(ctx, h.ID)
 			}
 			if err != nil {
 				t.Fatalf("%s: %v", bed.Variant(p), err)
 			}
-			if _, err := tx.Settle(ctx, h.ID, 1); !errors.Is(err, limiter.ErrHoldEnded) {
+			if _, err := tx.Settle(ctx, h.ID, 1); !errors.Is(err, limiter.ErrReservationEnded) {
 				t.Errorf("%s: a hold that has ended: %v", bed.Variant(p), err)
 			}
 		}

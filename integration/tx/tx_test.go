@@ -27,7 +27,7 @@ func TestTxRollsBackWithTheCaller(t *testing.T) {
 			effects := map[string]func(tx *limiter.Tx) error{
 				"allow": func(tx *limiter.Tx) error { _, err := tx.AllowN(ctx, p, "k", 3); return err },
 				"upto":  func(tx *limiter.Tx) error { _, err := tx.AllowUpTo(ctx, p, "k", 9); return err },
-				"fill":  func(tx *limiter.Tx) error { _, err := tx.Fill(ctx, p, "k", 3); return err },
+				"charge":  func(tx *limiter.Tx) error { _, err := tx.Charge(ctx, p, "k", 3); return err },
 				"deny":  func(tx *limiter.Tx) error { _, err := tx.AllowN(ctx, p, "k", 9); return err }, // starts a block
 				"reset": func(tx *limiter.Tx) error { return tx.Reset(ctx, p, "k") },
 				"block": func(tx *limiter.Tx) error { return tx.Block(ctx, p, "k", time.Hour) },

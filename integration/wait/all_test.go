@@ -38,15 +38,15 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 		}
 	}
 	all := func(ctx context.Context, key string) (limiter.Results, error) {
-		return l.WaitAll(ctx, bucket.Ask(key, 1), lane.Ask(key, 1), window.Ask(key, 1))
+		return l.WaitAll(ctx, bucket.Request(key, 1), lane.Request(key, 1), window.Request(key, 1))
 	}
 
 	// The first place in a queue is free at once, and nothing waits without a queue.
 	r, err := all(t.Context(), "free")
-	if err != nil || !r.Allowed || r.Binding != -1 || len(r.Each) != 3 || r.Each[1].Delay != 0 {
+	if err != nil || !r.Allowed || r.DeniedBy != -1 || len(r.PerRequest) != 3 || r.PerRequest[1].Delay != 0 {
 		t.Errorf("free: %+v, %v", r, err)
 	}
-	if r, err := l.WaitAll(t.Context(), bucket.Ask("free", 1), window.Ask("free", 1)); err != nil || !r.Allowed {
+	if r, err := l.WaitAll(t.Context(), bucket.Request("free", 1), window.Request("free", 1)); err != nil || !r.Allowed {
 		t.Errorf("without a queue: %+v, %v", r, err)
 	}
 	levels("free", 2, bucket, window)
@@ -56,7 +56,7 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 	soon, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	r, err = all(soon, "free")
-	if err != nil || r.Allowed || r.Binding != 1 || !r.Each[0].Allowed || !r.Each[2].Allowed || r.Each[1].RetryAfter < 998*time.Hour || r.Each[1].RetryAfter > 999*time.Hour {
+	if err != nil || r.Allowed || r.DeniedBy != 1 || !r.PerRequest[0].Allowed || !r.PerRequest[2].Allowed || r.PerRequest[1].RetryAfter < 998*time.Hour || r.PerRequest[1].RetryAfter > 999*time.Hour {
 		t.Errorf("late: %+v, %v", r, err)
 	}
 	levels("free", 2, bucket, window)
@@ -65,22 +65,22 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 	// Of two queues, and of two asks of one, each has its own turn.
 	for i, want := range []struct {
 		within time.Duration
-		asks   []limiter.Ask
+		asks   []limiter.Request
 		denied int // -1: all allowed
 	}{
-		{time.Hour, []limiter.Ask{lane.Ask("a", 1), lane.Ask("b", 1)}, -1},
-		{time.Hour, []limiter.Ask{lane.Ask("c", 1), lane.Ask("b", 1)}, 1},
-		{999 * time.Hour, []limiter.Ask{lane.Ask("d", 1), lane.Ask("d", 1)}, 1},
-		{time.Hour, []limiter.Ask{lane.Ask("d", 1), lane.Ask("d", 2)}, 1},
-		{time.Hour, []limiter.Ask{lane.Ask("d", 2), lane.Ask("d", 1)}, 1},
-		{time.Hour, []limiter.Ask{lane.Ask("d", 4)}, -1},
+		{time.Hour, []limiter.Request{lane.Request("a", 1), lane.Request("b", 1)}, -1},
+		{time.Hour, []limiter.Request{lane.Request("c", 1), lane.Request("b", 1)}, 1},
+		{999 * time.Hour, []limiter.Request{lane.Request("d", 1), lane.Request("d", 1)}, 1},
+		{time.Hour, []limiter.Request{lane.Request("d", 1), lane.Request("d", 2)}, 1},
+		{time.Hour, []limiter.Request{lane.Request("d", 2), lane.Request("d", 1)}, 1},
+		{time.Hour, []limiter.Request{lane.Request("d", 4)}, -1},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), want.within)
 		r, err := l.WaitAll(ctx, want.asks...)
-		if err != nil || r.Allowed != (want.denied < 0) || r.Binding != want.denied {
+		if err != nil || r.Allowed != (want.denied < 0) || r.DeniedBy != want.denied {
 			t.Errorf("%d: %+v, %v, want it to be denied by %d", i, r, err, want.denied)
 		}
-		for j, each := range r.Each {
+		for j, each := range r.PerRequest {
 			if each.Allowed != (j != want.denied) {
 				t.Errorf("%d: ask %d: %+v", i, j, each)
 			}
@@ -134,22 +134,22 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 	quicker.Name, quicker.Limit, quicker.Period = "quicker", 1000, time.Second
 	for range 3 {
 		since := time.Now()
-		r, err := l.WaitAll(t.Context(), quicker.Ask("k", 1), quick.Ask("k", 1), quicker.Ask("k", 1))
+		r, err := l.WaitAll(t.Context(), quicker.Request("k", 1), quick.Request("k", 1), quicker.Request("k", 1))
 		if err != nil || !r.Allowed {
 			t.Fatalf("%+v, %v", r, err)
 		}
-		for _, each := range r.Each {
+		for _, each := range r.PerRequest {
 			if time.Since(since) < each.Delay {
 				t.Errorf("left after %v: %+v", time.Since(since), r)
 			}
 		}
 	}
 
-	remembered := lane.Ask("k", 1)
+	remembered := lane.Request("k", 1)
 	remembered.IdempotencyKey = "order 1"
-	for _, asks := range [][]limiter.Ask{nil, {bucket.Ask("k", 1), remembered}} {
-		if r, err := l.WaitAll(t.Context(), asks...); !errors.Is(err, limiter.ErrInvalid) && !errors.Is(err, limiter.ErrUnsupported) || r.Allowed {
-			t.Errorf("%+v: %+v, %v", asks, r, err)
+	for _, requests := range [][]limiter.Request{nil, {bucket.Request("k", 1), remembered}} {
+		if r, err := l.WaitAll(t.Context(), requests...); !errors.Is(err, limiter.ErrInvalid) && !errors.Is(err, limiter.ErrUnsupported) || r.Allowed {
+			t.Errorf("%+v: %+v, %v", requests, r, err)
 		}
 	}
 }
@@ -161,11 +161,11 @@ func TestWaitAllCancelledInFlight(t *testing.T) {
 	pool := bed.NewPool(t)
 	p := append(limitsBesideQueue(), hourly(limiter.LeakyBucketQueue))
 	l, other := bed.NewLimiter(t, pool, nil), bed.NewLimiter(t, pool, nil)
-	var asks []limiter.Ask
+	var requests []limiter.Request
 	for _, p := range p {
-		asks = append(asks, p.Ask("k", 1), p.Ask("k", 1))
+		requests = append(requests, p.Request("k", 1), p.Request("k", 1))
 	}
-	if r, err := other.AllowAll(t.Context(), asks...); err != nil || !r.Allowed {
+	if r, err := other.AllowAll(t.Context(), requests...); err != nil || !r.Allowed {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	const took = "SELECT ticket FROM pglimit_leaky_bucket_queue"
@@ -173,7 +173,7 @@ func TestWaitAllCancelledInFlight(t *testing.T) {
 	release := hold(t, pool, "pglimit_leaky_bucket_queue")
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
-	go func() { _, err := l.WaitAll(ctx, asks...); gone <- err }()
+	go func() { _, err := l.WaitAll(ctx, requests...); gone <- err }()
 	bed.Eventually(t, "the statement waits", func(ctx context.Context) (bool, error) {
 		n, err := bed.Blocked(ctx, pool)
 		return n == 1, err
@@ -182,8 +182,8 @@ func TestWaitAllCancelledInFlight(t *testing.T) {
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	for i := range asks { // they are the caller's
-		asks[i] = hourly(limiter.LeakyBucketQueue).Ask("another", 1)
+	for i := range requests { // they are the caller's
+		requests[i] = hourly(limiter.LeakyBucketQueue).Request("another", 1)
 	}
 	release()
 	if err := l.Close(); err != nil {

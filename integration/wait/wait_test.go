@@ -45,7 +45,7 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 		t.Errorf("above the burst: got %v", err)
 	}
 
-	if r, err := l.DoWait(ctx, slow.Ask("full", 1)); err != nil || r.Allowed || r.Delay != 0 || !bed.Near(r.Level, 4) || r.RetryAfter < 999*time.Hour {
+	if r, err := l.DoWait(ctx, slow.Request("full", 1)); err != nil || r.Allowed || r.Delay != 0 || !bed.Near(r.Level, 4) || r.RetryAfter < 999*time.Hour {
 		t.Errorf("full: DoWait gave %+v, %v", r, err)
 	}
 
@@ -61,7 +61,7 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 	}
 
 	// The first place is free at once; a cancelled one goes back.
-	if r, err := l.DoWait(ctx, slow.Ask("cancelled", 1)); err != nil || !r.Allowed || r.Granted != 1 || r.Delay != 0 {
+	if r, err := l.DoWait(ctx, slow.Request("cancelled", 1)); err != nil || !r.Allowed || r.Granted != 1 || r.Delay != 0 {
 		t.Errorf("the first place: DoWait gave %+v, %v", r, err)
 	}
 	waiting, stop := context.WithCancel(ctx)
@@ -92,7 +92,7 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 			t.Error(err)
 		}
 		queuedFrom := time.Now()
-		if r, err := l.DoWait(ctx, quick.Ask("k", 1)); err != nil || !r.Allowed || time.Since(queuedFrom) < r.Delay {
+		if r, err := l.DoWait(ctx, quick.Request("k", 1)); err != nil || !r.Allowed || time.Since(queuedFrom) < r.Delay {
 			t.Errorf("a turn: DoWait gave %+v, %v", r, err)
 		}
 	}
@@ -106,11 +106,11 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 	// Only a queue has turns, and what is remembered has none.
 	bucket := quick
 	bucket.Algorithm = limiter.TokenBucket
-	again := quick.Ask("k", 1)
+	again := quick.Request("k", 1)
 	again.IdempotencyKey = "order 1"
-	for _, ask := range []limiter.Ask{bucket.Ask("k", 1), again} {
-		if r, err := l.DoWait(ctx, ask); !errors.Is(err, limiter.ErrUnsupported) || r.Allowed {
-			t.Errorf("%+v: DoWait gave %+v, %v", ask, r, err)
+	for _, request := range []limiter.Request{bucket.Request("k", 1), again} {
+		if r, err := l.DoWait(ctx, request); !errors.Is(err, limiter.ErrUnsupported) || r.Allowed {
+			t.Errorf("%+v: DoWait gave %+v, %v", request, r, err)
 		}
 	}
 }
@@ -160,7 +160,7 @@ func TestWaitCancelledInFlight(t *testing.T) {
 func TestWaitCancelledWithoutTimeout(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	forever := limiter.Config{Timeout: -1}
+	forever := limiter.Config{DisableTimeout: true}
 	bed.Must(t)(bed.NewLimiter(t, pool, nil).Allow(t.Context(), lane, "k"))
 	t.Run("in flight", func(t *testing.T) {
 		l := bed.NewLimiter(t, pool, &forever)
@@ -172,7 +172,7 @@ func TestWaitCancelledWithoutTimeout(t *testing.T) {
 	})
 	t.Run("asleep", func(t *testing.T) {
 		answered := make(chan struct{}, 1)
-		forever.Observe = func(context.Context, limiter.Ask, limiter.Result, error) { answered <- struct{}{} }
+		forever.Observe = func(context.Context, limiter.Request, limiter.Result, error) { answered <- struct{}{} }
 		l := bed.NewLimiter(t, pool, &forever)
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan error, 1)

@@ -42,7 +42,7 @@ func (b *Bucket) Put(at int64, units float64) {
 	b.Ticket = max(b.Ticket+1, at)
 }
 
-func (b *Bucket) Fill(r *Rules, now, at int64, units float64) float64 {
+func (b *Bucket) Charge(r *Rules, now, at int64, units float64) float64 {
 	b.Advance(r, now, at)
 	units = min(units, r.Capacity)
 	added := max(0, min(units, r.Capacity-b.Units))
@@ -131,7 +131,7 @@ func (b *Bucket) first(r *Rules, at int64, leaks float64, ok func(units float64)
 
 // Settle gives back at most what has not leaked of the hold since it was made:
 // more would let units pass twice.
-func (b *Bucket) Settle(r *Rules, now, at int64, h Held, actual float64, _ bool) float64 {
+func (b *Bucket) Settle(r *Rules, now, at int64, h Reservation, actual float64, _ bool) float64 {
 	b.Advance(r, now, at)
 	used, back := b.Units, max(0, min(h.Units-actual, h.Units-b.gone(r, &h.Rules, at-h.CountedAt)))
 	b.Units = max(0, used-back) + max(0, actual-h.Units)

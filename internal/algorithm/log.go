@@ -74,7 +74,7 @@ func (l *Log) Put(at int64, units float64) {
 	l.totals = append(l.totals, l.last()+units)
 }
 
-func (l *Log) Fill(r *Rules, now, at int64, units float64) float64 {
+func (l *Log) Charge(r *Rules, now, at int64, units float64) float64 {
 	added := max(0, min(min(units, r.Capacity), r.Capacity-l.Used(r, now, at)))
 	top := l.last()
 	if top > r.rebaseAbove() {
@@ -198,7 +198,7 @@ func (l *Log) Undo(_ *Rules, _, at int64, g Grant, _ *Rules, units float64) floa
 }
 
 // Settle gives back as undo does.
-func (l *Log) Settle(_ *Rules, now, at int64, h Held, actual float64, fresh bool) float64 {
+func (l *Log) Settle(_ *Rules, now, at int64, h Reservation, actual float64, fresh bool) float64 {
 	if fresh {
 		l.Keep = h.Rules.Period
 	}

@@ -87,7 +87,7 @@ type State interface {
 	Put(at int64, units float64)
 	// Fill adds up to units, as far as the capacity goes, and returns how
 	// many.
-	Fill(r *Rules, now, at int64, units float64) float64
+	Charge(r *Rules, now, at int64, units float64) float64
 	// Refund takes up to units back and returns how many. What goes back goes by
 	// the rules of the last decision.
 	Refund(r *Rules, now, at int64, units float64) float64
@@ -97,7 +97,7 @@ type State interface {
 	// Settle changes what is counted of a hold to actual units and returns how
 	// many went back; the state is as it was after its last decision, by r. A
 	// fresh one has had none.
-	Settle(r *Rules, now, at int64, h Held, actual float64, fresh bool) float64
+	Settle(r *Rules, now, at int64, h Reservation, actual float64, fresh bool) float64
 	// IdleAt is from when the state holds nothing, by the rules of the last
 	// decision.
 	IdleAt(r *Rules) int64
@@ -108,7 +108,7 @@ type State interface {
 }
 
 // Held is what a hold counts, as Settle has to know it.
-type Held struct {
+type Reservation struct {
 	Rules     Rules // of the admission
 	Units     float64
 	CountedAt int64 // since when it leaks or ages

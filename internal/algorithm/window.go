@@ -39,7 +39,7 @@ func (w *Window) Deny(r *Rules, now, at int64) { w.Count = w.Used(r, now, at) }
 
 func (w *Window) Put(_ int64, units float64) { w.Count += units }
 
-func (w *Window) Fill(r *Rules, now, at int64, units float64) float64 {
+func (w *Window) Charge(r *Rules, now, at int64, units float64) float64 {
 	w.Advance(r, now, at)
 	units = min(units, r.Capacity)
 	added := max(0, min(units, r.Capacity-w.Count))
@@ -79,7 +79,7 @@ func (w *Window) Undo(r *Rules, now, at int64, g Grant, _ *Rules, units float64)
 
 // Settle takes from the window that the hold was counted in, and adds what was
 // spent beyond it to the one that runs: another one after a Reset.
-func (w *Window) Settle(r *Rules, now, at int64, h Held, actual float64, fresh bool) float64 {
+func (w *Window) Settle(r *Rules, now, at int64, h Reservation, actual float64, fresh bool) float64 {
 	if fresh || now >= w.EndsAt { // it has had a block or a Reset since
 		w.Count, w.EndsAt = 0, h.EndsAt
 	}
@@ -155,7 +155,7 @@ func (w *Counter) Deny(*Rules, int64, int64) {}
 
 func (w *Counter) Put(_ int64, units float64) { w.Current += units }
 
-func (w *Counter) Fill(r *Rules, now, at int64, units float64) float64 {
+func (w *Counter) Charge(r *Rules, now, at int64, units float64) float64 {
 	added := max(0, min(min(units, r.Capacity), r.Capacity-w.Used(r, now, at)))
 	if added > 0 {
 		w.Advance(r, now, at)
@@ -210,7 +210,7 @@ func (w *Counter) Undo(_ *Rules, now, at int64, g Grant, _ *Rules, units float64
 }
 
 // Settle gives back as undo does.
-func (w *Counter) Settle(_ *Rules, now, at int64, h Held, actual float64, fresh bool) float64 {
+func (w *Counter) Settle(_ *Rules, now, at int64, h Reservation, actual float64, fresh bool) float64 {
 	if fresh && at >= w.EndsAt {
 		w.Period = h.Rules.Period
 	}

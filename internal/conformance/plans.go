@@ -21,7 +21,7 @@ func SwitchPlans(rt *rapid.T, base limiter.Policy, l *limiter.Limiter, clock *Cl
 		p := rapid.SampledFrom(plans).Draw(rt, "plan")
 		at += drawStep(rt, p)
 		clock.Set(at)
-		op := rapid.SampledFrom([]string{"allow", "allow", "allow", "allow_up_to", "allow_up_to", "check", "fill", "sweep"}).Draw(rt, "op")
+		op := rapid.SampledFrom([]string{"allow", "allow", "allow", "allow_up_to", "allow_up_to", "check", "charge", "sweep"}).Draw(rt, "op")
 		if op == "sweep" {
 			sweep()
 			continue
@@ -33,10 +33,10 @@ func SwitchPlans(rt *rapid.T, base limiter.Policy, l *limiter.Limiter, clock *Cl
 		switch {
 		case op == "check":
 			continue
-		case op == "fill" && r.Granted > 0:
+		case op == "charge" && r.Granted > 0:
 			bound.Begin(at, p)
 			continue
-		case op == "fill":
+		case op == "charge":
 			continue
 		}
 		if err := bound.Admit(at, p, r.Granted); err != nil {

@@ -100,8 +100,8 @@ func Do(ctx context.Context, l *limiter.Limiter, p limiter.Policy, op, key strin
 		return l.AllowUpTo(ctx, p, key, cost)
 	case "check":
 		return l.Check(ctx, p, key, cost)
-	case "fill":
-		return l.Fill(ctx, p, key, cost)
+	case "charge":
+		return l.Charge(ctx, p, key, cost)
 	case "refund":
 		return l.Refund(ctx, p, key, cost)
 	case "reset":

@@ -21,11 +21,11 @@ const longestWait = time.Minute
 // limited answers GET /limited/{algorithm}, as an application behind the middleware
 // would. The query is the ask.
 func limited(h *hub.Hub, logger *slog.Logger) http.Handler {
-	next := httplimit.New(h.Limiter, asked, httplimit.Logger(logger))(http.HandlerFunc(event.Allowed))
+	next := httplimit.New(h.Limiter, asked, httplimit.WithLogger(logger))(http.HandlerFunc(event.Allowed))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ask, err := parse.Query(limiter.Algorithm(r.PathValue("algorithm")), r.URL.RawQuery)
+		request, err := parse.Query(limiter.Algorithm(r.PathValue("algorithm")), r.URL.RawQuery)
 		if err == nil {
-			err = h.Admit(ask.Key)
+			err = h.Admit(request.Key)
 		}
 		if err != nil {
 			api.Send(w, nil, err)
@@ -33,7 +33,7 @@ func limited(h *hub.Hub, logger *slog.Logger) http.Handler {
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), longestWait)
 		defer cancel()
-		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, askedKey{}, ask)))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, askedKey{}, request)))
 	})
 }
 
@@ -41,6 +41,6 @@ func limited(h *hub.Hub, logger *slog.Logger) http.Handler {
 type askedKey struct{}
 
 // asked returns a request's ask.
-func asked(r *http.Request) ([]limiter.Ask, error) {
-	return []limiter.Ask{r.Context().Value(askedKey{}).(limiter.Ask)}, nil
+func asked(r *http.Request) ([]limiter.Request, error) {
+	return []limiter.Request{r.Context().Value(askedKey{}).(limiter.Request)}, nil
 }

@@ -24,7 +24,7 @@ func TestLimited(t *testing.T) {
 		at := fmt.Sprintf("/limited/%s?limit=2&period=1000h&key=k", a)
 		for i := range 3 {
 			if a == limiter.LeakyBucketQueue && i == 1 { // it would wait
-				s.Post(t, "/api/send", `{"key":"k","times":1,"asks":[{"policy":{"algorithm":"leaky_bucket_queue","limit":2,"period":"1000h"}}]}`, &sitetest.Counts{})
+				s.Post(t, "/api/send", `{"key":"k","times":1,"requests":[{"policy":{"algorithm":"leaky_bucket_queue","limit":2,"period":"1000h"}}]}`, &sitetest.Counts{})
 				w.Until(t, "decision", &event.Decision{})
 				continue
 			}
@@ -114,7 +114,7 @@ func TestLimitedWaits(t *testing.T) {
 			}
 		}
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/send",
-			strings.NewReader(`{"key":"k","times":4,"asks":[{"policy":{"algorithm":"leaky_bucket_queue","limit":3,"period":"30s"}}]}`))
+			strings.NewReader(`{"key":"k","times":4,"requests":[{"policy":{"algorithm":"leaky_bucket_queue","limit":3,"period":"30s"}}]}`))
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, r)

@@ -32,7 +32,7 @@ const PolicyName = parse.PolicyName
 const (
 	// maxAsk is how long one ask waits for the database: maxSending of them at once
 	// wait for a few connections, maybe to a server far away or a busy one.
-	maxAsk = 10 * time.Second
+	maxRequest = 10 * time.Second
 	// How long Serve waits at the end: for answers that are being sent, and for the
 	// database to forget the counts.
 	maxAnswer  = 2 * time.Second
@@ -85,7 +85,7 @@ func New(config Config) (*Server, error) {
 	s := &Server{config: config, replays: replays.New(), pause: api.MaxPause, grace: maxAnswer}
 	var err error
 	// Without a deny cache, so that each answer is the database's.
-	if s.hub, err = hub.New(config.Limiter, limiter.Config{DenyCacheTTL: -1, Timeout: maxAsk, Logger: config.Logger}); err != nil {
+	if s.hub, err = hub.New(config.Limiter, limiter.Config{DisableDenyCache: true, Timeout: maxRequest, Logger: config.Logger}); err != nil {
 		return nil, fmt.Errorf("playground: %w", err)
 	}
 	if s.handler, err = s.routes(); err != nil {

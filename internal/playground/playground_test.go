@@ -202,7 +202,7 @@ func TestServerNoDatabase(t *testing.T) {
 			t.Errorf("Close: %v", err) // what was asked may have been counted
 		}
 	}()
-	on.ExpectProblem(t, http.MethodPost, "/api/send", `{"key":"k","times":9,"asks":[{"policy":`+three(limiter.GCRA)+`}]}`, 503, "", "gcra", "database unavailable")
+	on.ExpectProblem(t, http.MethodPost, "/api/send", `{"key":"k","times":9,"requests":[{"policy":`+three(limiter.GCRA)+`}]}`, 503, "", "gcra", "database unavailable")
 	if answer, text := on.Call(t, http.MethodGet, "/limited/gcra?limit=1&period=1h&key=k", ""); answer.StatusCode != 503 || answer.Header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("/limited/: %s %s", answer.Status, text)
 	}

@@ -30,7 +30,7 @@ func newSender(h *hub.Hub) http.Handler {
 
 // send sends asks, all at once. It does not wait out a delay: the page shows it.
 func (s *sender) send(w http.ResponseWriter, r *http.Request) (any, error) {
-	var in asks
+	var in requests
 	if err := api.Read(w, r, &in); err != nil {
 		return nil, err
 	}
@@ -53,10 +53,10 @@ func (s *sender) send(w http.ResponseWriter, r *http.Request) (any, error) {
 		}
 		all.Go(func() {
 			defer func() { <-s.sending }()
-			ask := list[i%len(list)]
-			switch result, err := s.hub.Limiter.Do(ctx, ask); {
+			request := list[i%len(list)]
+			switch result, err := s.hub.Limiter.Do(ctx, request); {
 			case err != nil:
-				if failed.CompareAndSwap(nil, api.ProblemOf(err, ask.Policy.Algorithm)) {
+				if failed.CompareAndSwap(nil, api.ProblemOf(err, request.Policy.Algorithm)) {
 					stop() // the rest would fail too
 				}
 			case !result.Allowed:
@@ -86,33 +86,33 @@ func (s *sender) maySend(ctx context.Context) bool {
 }
 
 // asks is the body of POST /api/send.
-type asks struct {
-	Key   string `json:"key"`
-	Times int    `json:"times"`
-	Asks  []struct {
+type requests struct {
+	Key      string `json:"key"`
+	Times    int    `json:"times"`
+	Requests []struct {
 		Policy json.RawMessage `json:"policy"`
 		Cost   *float64        `json:"cost"` // nil is 1
-	} `json:"asks"`
+	} `json:"requests"`
 }
 
-func (in *asks) read() ([]limiter.Ask, error) {
+func (in *requests) read() ([]limiter.Request, error) {
 	if err := parse.Key(in.Key); err != nil {
 		return nil, err
 	}
 	if in.Times < 1 || in.Times > maxTimes {
 		return nil, api.BadField("times", "is %d: must be from 1 to %d", in.Times, maxTimes)
 	}
-	if most := len(limiter.Algorithms()); len(in.Asks) < 1 || len(in.Asks) > most {
-		return nil, api.BadField("asks", "are %d: must be from 1 to %d", len(in.Asks), most)
+	if most := len(limiter.Algorithms()); len(in.Requests) < 1 || len(in.Requests) > most {
+		return nil, api.BadField("requests", "are %d: must be from 1 to %d", len(in.Requests), most)
 	}
-	list := make([]limiter.Ask, len(in.Asks))
-	for i, a := range in.Asks {
+	list := make([]limiter.Request, len(in.Requests))
+	for i, a := range in.Requests {
 		cost := 1.0
 		if a.Cost != nil {
 			cost = *a.Cost
 		}
 		var err error
-		if list[i], err = parse.Ask(a.Policy, in.Key, cost); err != nil {
+		if list[i], err = parse.Request(a.Policy, in.Key, cost); err != nil {
 			return nil, err
 		}
 	}

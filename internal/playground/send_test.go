@@ -25,9 +25,9 @@ func TestSend(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	one, two, other := s.Watch(t, "alice"), s.Watch(t, "alice"), s.Watch(t, "bob")
-	var asks []string
+	var requests []string
 	for _, a := range limiter.Algorithms() {
-		asks = append(asks, fmt.Sprintf(`{"policy":%s,"cost":1}`, three(a)))
+		requests = append(requests, fmt.Sprintf(`{"policy":%s,"cost":1}`, three(a)))
 	}
 	var sum sitetest.Counts
 	var senders sync.WaitGroup
@@ -35,7 +35,7 @@ func TestSend(t *testing.T) {
 	for range 4 {
 		senders.Go(func() {
 			var got sitetest.Counts
-			s.Post(t, "/api/send", `{"key":"alice","times":5,"asks":[`+strings.Join(asks, ",")+`]}`, &got)
+			s.Post(t, "/api/send", `{"key":"alice","times":5,"requests":[`+strings.Join(requests, ",")+`]}`, &got)
 			mu.Lock()
 			defer mu.Unlock()
 			sum.Allowed, sum.Delayed, sum.Denied = sum.Allowed+got.Allowed, sum.Delayed+got.Delayed, sum.Denied+got.Denied
@@ -66,7 +66,7 @@ func TestSend(t *testing.T) {
 		}
 	}
 	var got sitetest.Counts
-	s.Post(t, "/api/send", `{"key":"bob","times":1,"asks":[`+asks[2]+`]}`, &got)
+	s.Post(t, "/api/send", `{"key":"bob","times":1,"requests":[`+requests[2]+`]}`, &got)
 	if name, data := other.Next(t); name != "decision" || got != (sitetest.Counts{Allowed: 1}) {
 		t.Errorf("bob's first event: %s %s, %+v", name, data, got)
 	}
@@ -75,7 +75,7 @@ func TestSend(t *testing.T) {
 func TestSendErrors(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	ask := func(policy string) string { return `{"key":"k","times":1,"asks":[{"policy":` + policy + `}]}` }
+	request := func(policy string) string { return `{"key":"k","times":1,"requests":[{"policy":` + policy + `}]}` }
 	const good = `{"algorithm":"gcra","limit":1,"period":"1s"}`
 	for _, c := range []struct {
 		body             string
@@ -86,7 +86,7 @@ func TestSendErrors(t *testing.T) {
 		{``, 400, "", "", "the body is empty"},
 		{`[]`, 400, "body", "", "body is a JSON array: must be an object"},
 		{`{"key":`, 400, "", "", "the body cannot be read: unexpected EOF"},
-		{`{"key":"k","times":1,"asks":[{"policy":` + good + `}]} {}`, 400, "", "", "more than one JSON value"},
+		{`{"key":"k","times":1,"requests":[{"policy":` + good + `}]} {}`, 400, "", "", "more than one JSON value"},
 		{`{"keys":"k"}`, 400, "", "", `unknown field "keys"`},
 		{`{"key":7}`, 400, "key", "", "key is a JSON number: must be a string"},
 		{`{"times":1}`, 400, "key", "", "key is empty: name somebody"},
@@ -95,32 +95,32 @@ func TestSendErrors(t *testing.T) {
 		{`{"key":"k","times":0}`, 400, "times", "", "times is 0: must be from 1 to 100"},
 		{`{"key":"k","times":101}`, 400, "times", "", "times is 101: must be from 1 to 100"},
 		{`{"key":"k","times":1.5}`, 400, "times", "", "times is a JSON number 1.5: must be a whole number"},
-		{`{"key":"k","times":1}`, 400, "asks", "", "asks are 0: must be from 1 to 7"},
-		{`{"key":"k","times":1,"asks":[` + strings.Repeat(`{"policy":`+good+`},`, 7) + `{"policy":` + good + `}]}`, 400, "asks", "", "asks are 8"},
-		{`{"key":"k","times":1,"asks":[{"polciy":1}]}`, 400, "", "", `unknown field "polciy"`},
-		{`{"key":"k","times":1,"asks":[{"policy":` + good + `,"cost":0}]}`, 400, "cost", "gcra", "cost 0: must be positive"},
-		{`{"key":"k","times":1,"asks":[{"policy":` + good + `,"cost":-1}]}`, 400, "cost", "gcra", "cost -1: must be positive"},
-		{`{"key":"k","times":1,"asks":[{"cost":1}]}`, 400, "policy", "", "policy is missing"},
-		{ask(`7`), 400, "policy", "", "policy is a JSON number: must be an object"},
-		{ask(`{}`), 400, "algorithm", "", `Algorithm "": must be one of`},
-		{ask(`{"algorithm":"bucket","limit":1,"period":"1s"}`), 400, "algorithm", "bucket", `Algorithm "bucket": must be one of`},
-		{ask(`{"algorithm":"gcra","limit":0,"period":"1s"}`), 400, "limit", "gcra", "Limit 0: must be from 1e-9"},
-		{ask(`{"algorithm":"gcra","limit":"1","period":"1s"}`), 400, "limit", "gcra", "limit is a JSON string: must be a number"},
-		{ask(`{"algorithm":"gcra","limit":1,"period":1}`), 400, "period", "gcra", "period is a JSON number: must be a string"},
-		{ask(`{"algorithm":"gcra","limit":1,"period":"soon"}`), 400, "period", "gcra", `Period "soon": must be a duration such as "1m30s"`},
-		{ask(`{"algorithm":"gcra","limit":1}`), 400, "period", "gcra", "Period 0s: must be positive"},
-		{ask(`{"algorithm":"gcra","limit":1,"period":"1s","tick":"1ms"}`), 400, "tick", "gcra", "Tick 1ms: is for leaky_bucket only"},
-		{ask(`{"algorithm":"gcra","limit":1,"period":"1s","aligned":"yes"}`), 400, "aligned", "gcra", "aligned is a JSON string: must be true or false"},
-		{ask(`{"algorithm":"gcra","limit":1,"period":"1s","block_for":"1ns"}`), 400, "block_for", "gcra", "BlockFor 1ns: must be whole microseconds"},
-		{ask(`{"algorithm":"gcra","limit":1,"period":"1s","colour":"red"}`), 400, "", "gcra", `unknown field "colour"`},
-		{ask(`{"name":"login","algorithm":"gcra","limit":1,"period":"1s"}`), 400, "name", "gcra", `name is "login": leave it out`},
-		{ask(`{"algorithm":"gcra","limit":1,"period":"1s","durability":"relaxed"}`), 400, "durability", "gcra", "always durable here"},
-		{ask(`{"algorithm":"gcra","limit":1,"period":"1s","on_error":"fail_open"}`), 400, "on_error", "gcra", "always fail_closed here"},
+		{`{"key":"k","times":1}`, 400, "requests", "", "requests are 0: must be from 1 to 7"},
+		{`{"key":"k","times":1,"requests":[` + strings.Repeat(`{"policy":`+good+`},`, 7) + `{"policy":` + good + `}]}`, 400, "requests", "", "requests are 8"},
+		{`{"key":"k","times":1,"requests":[{"polciy":1}]}`, 400, "", "", `unknown field "polciy"`},
+		{`{"key":"k","times":1,"requests":[{"policy":` + good + `,"cost":0}]}`, 400, "cost", "gcra", "cost 0: must be positive"},
+		{`{"key":"k","times":1,"requests":[{"policy":` + good + `,"cost":-1}]}`, 400, "cost", "gcra", "cost -1: must be positive"},
+		{`{"key":"k","times":1,"requests":[{"cost":1}]}`, 400, "policy", "", "policy is missing"},
+		{request(`7`), 400, "policy", "", "policy is a JSON number: must be an object"},
+		{request(`{}`), 400, "algorithm", "", `Algorithm "": must be one of`},
+		{request(`{"algorithm":"bucket","limit":1,"period":"1s"}`), 400, "algorithm", "bucket", `Algorithm "bucket": must be one of`},
+		{request(`{"algorithm":"gcra","limit":0,"period":"1s"}`), 400, "limit", "gcra", "Limit 0: must be from 1e-9"},
+		{request(`{"algorithm":"gcra","limit":"1","period":"1s"}`), 400, "limit", "gcra", "limit is a JSON string: must be a number"},
+		{request(`{"algorithm":"gcra","limit":1,"period":1}`), 400, "period", "gcra", "period is a JSON number: must be a string"},
+		{request(`{"algorithm":"gcra","limit":1,"period":"soon"}`), 400, "period", "gcra", `Period "soon": must be a duration such as "1m30s"`},
+		{request(`{"algorithm":"gcra","limit":1}`), 400, "period", "gcra", "Period 0s: must be positive"},
+		{request(`{"algorithm":"gcra","limit":1,"period":"1s","tick":"1ms"}`), 400, "tick", "gcra", "Tick 1ms: is for leaky_bucket only"},
+		{request(`{"algorithm":"gcra","limit":1,"period":"1s","aligned":"yes"}`), 400, "aligned", "gcra", "aligned is a JSON string: must be true or false"},
+		{request(`{"algorithm":"gcra","limit":1,"period":"1s","block_for":"1ns"}`), 400, "block_for", "gcra", "BlockFor 1ns: must be whole microseconds"},
+		{request(`{"algorithm":"gcra","limit":1,"period":"1s","colour":"red"}`), 400, "", "gcra", `unknown field "colour"`},
+		{request(`{"name":"login","algorithm":"gcra","limit":1,"period":"1s"}`), 400, "name", "gcra", `name is "login": leave it out`},
+		{request(`{"algorithm":"gcra","limit":1,"period":"1s","durability":"relaxed"}`), 400, "durability", "gcra", "always durable here"},
+		{request(`{"algorithm":"gcra","limit":1,"period":"1s","on_error":"fail_open"}`), 400, "on_error", "gcra", "always fail_closed here"},
 		{`{"key":"` + strings.Repeat("k", 64<<10) + `"}`, 413, "", "", "the body is longer than 65536 bytes"},
 	} {
 		s.ExpectProblem(t, http.MethodPost, "/api/send", c.body, c.status, c.field, c.algorithm, c.want)
 	}
-	answer, text := s.Call(t, http.MethodPost, "/api/send", ask(good), "Content-Type", "text/plain")
+	answer, text := s.Call(t, http.MethodPost, "/api/send", request(good), "Content-Type", "text/plain")
 	if answer.StatusCode != http.StatusUnsupportedMediaType || !strings.Contains(text, "send Content-Type: application/json") {
 		t.Errorf("text/plain: %s %s", answer.Status, text)
 	}
@@ -131,7 +131,7 @@ func TestSendErrors(t *testing.T) {
 	s.ExpectProblem(t, http.MethodPost, "/api/reset", `{"all":true}`, 400, "", "", `unknown field "all"`)
 	s.ExpectProblem(t, http.MethodPost, "/api/reset", `{"key":"k\u0000"}`, 400, "key", "", "NUL")
 	var got sitetest.Counts
-	s.Post(t, "/api/send", ask(`{"name":"playground","algorithm":"gcra","limit":1,"period":"1s","durability":"durable"}`), &got)
+	s.Post(t, "/api/send", request(`{"name":"playground","algorithm":"gcra","limit":1,"period":"1s","durability":"durable"}`), &got)
 	if got.Allowed != 1 {
 		t.Errorf("with what it is always: %+v", got)
 	}
@@ -145,7 +145,7 @@ func TestReset(t *testing.T) {
 	for range 2 {
 		for _, a := range limiter.Algorithms() {
 			var got sitetest.Counts
-			s.Post(t, "/api/send", `{"key":"k","times":4,"asks":[{"policy":`+three(a)+`}]}`, &got)
+			s.Post(t, "/api/send", `{"key":"k","times":4,"requests":[{"policy":`+three(a)+`}]}`, &got)
 			if got.Allowed+got.Delayed != 3 || got.Denied != 1 {
 				t.Errorf("%s: %+v", a, got)
 			}
@@ -164,7 +164,7 @@ func TestSendManyKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	body := `{"key":"k","times":1,"asks":[{"policy":` + three(limiter.GCRA) + `}]}`
+	body := `{"key":"k","times":1,"requests":[{"policy":` + three(limiter.GCRA) + `}]}`
 	s.ExpectProblem(t, http.MethodPost, "/api/send", body, 503, "", "", "1000 keys are in use already: reset one")
 	s.ExpectProblem(t, http.MethodGet, "/limited/gcra?limit=1&period=1h&key=k", "", 503, "", "", "1000 keys are in use already: reset one")
 	var got sitetest.Counts

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	askTimeout = 10 * time.Second // of one ask, so that a full server is not taken for a dead one
+	requestTimeout = 10 * time.Second // of one ask, so that a full server is not taken for a dead one
 	killEvery  = 250 * time.Millisecond
 )
 
@@ -50,7 +50,7 @@ func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers
 		if err := connectAll(ctx, own); err != nil {
 			return all, err
 		}
-		if all[i].limiter, err = limiter.New(own, &limiter.Config{Timeout: askTimeout, DenyCacheTTL: -1}); err != nil {
+		if all[i].limiter, err = limiter.New(own, &limiter.Config{Timeout: requestTimeout, DisableDenyCache: true}); err != nil {
 			return all, err
 		}
 	}
@@ -82,12 +82,12 @@ func closeAll(clients []*dbClient) {
 	}
 }
 
-func (c *dbClient) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+func (c *dbClient) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	return c.limiter.AllowN(ctx, p, key, n)
 }
 
-func (c *dbClient) AskInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (r limiter.Result, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+func (c *dbClient) RequestInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (r limiter.Result, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	tx, err := c.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {

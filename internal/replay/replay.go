@@ -65,7 +65,7 @@ func Run(ctx context.Context, log *Log, candidates []Candidate, newLimiter func(
 	report := newReport(log)
 	for i, c := range candidates {
 		var now int64
-		l, err := newLimiter(&limiter.Config{Now: func() time.Time { return time.UnixMicro(now) }, DenyCacheTTL: -1})
+		l, err := newLimiter(&limiter.Config{Now: func() time.Time { return time.UnixMicro(now) }, DisableDenyCache: true})
 		if err != nil {
 			return nil, err
 		}

@@ -79,8 +79,8 @@ func (b bound) TakeAll(ctx context.Context, joints []*Joint, possible bool) (boo
 	return Within(ctx, b.timeout, func(ctx context.Context) (bool, error) { return b.inner.TakeAll(ctx, joints, possible) })
 }
 
-func (b bound) Fill(ctx context.Context, q *Query) (Outcome, error) {
-	return Within(ctx, b.timeout, func(ctx context.Context) (Outcome, error) { return b.inner.Fill(ctx, q) })
+func (b bound) Charge(ctx context.Context, q *Query) (Outcome, error) {
+	return Within(ctx, b.timeout, func(ctx context.Context) (Outcome, error) { return b.inner.Charge(ctx, q) })
 }
 
 func (b bound) Refund(ctx context.Context, q *Query) (Outcome, error) {

@@ -8,15 +8,15 @@ import (
 
 // The errors that stores return. The limiter's errors of these names are these.
 var (
-	ErrInvalid     = errors.New("pglimit: invalid")
-	ErrUnsupported = errors.New("pglimit: unsupported")
-	ErrUnavailable = errors.New("pglimit: database unavailable")
-	ErrOverloaded  = errors.New("pglimit: overloaded")
-	ErrNoHold      = errors.New("pglimit: no such hold")
-	ErrHoldEnded   = errors.New("pglimit: the hold has ended")
-	ErrClosed      = errors.New("pglimit: limiter is closed")
-	ErrNotMigrated = errors.New("pglimit: the database has no pglimit tables of this version in its search_path: run `pglimit migrate up` or call migrations.Up")
-	ErrRetryTx     = errors.New("pglimit: transaction conflict: roll back and run the transaction again")
+	ErrInvalid          = errors.New("pglimit: invalid")
+	ErrUnsupported      = errors.New("pglimit: unsupported")
+	ErrUnavailable      = errors.New("pglimit: database unavailable")
+	ErrOverloaded       = errors.New("pglimit: overloaded")
+	ErrNoReservation    = errors.New("pglimit: no such reservation")
+	ErrReservationEnded = errors.New("pglimit: the reservation has ended")
+	ErrClosed           = errors.New("pglimit: limiter is closed")
+	ErrNotMigrated      = errors.New("pglimit: the database has no pglimit tables of this version in its search_path: run `pglimit migrate up` or call migrations.Up")
+	ErrRetryTx          = errors.New("pglimit: transaction conflict: roll back and run the transaction again")
 )
 
 // ErrLocked says that another transaction has locked a row for longer than

@@ -13,7 +13,7 @@ type refusing struct{ err error }
 
 func (r refusing) Take(context.Context, *Query) (o Outcome, _ error)     { return o, r.err }
 func (r refusing) TakeAll(context.Context, []*Joint, bool) (bool, error) { return false, r.err }
-func (r refusing) Fill(context.Context, *Query) (o Outcome, _ error)     { return o, r.err }
+func (r refusing) Charge(context.Context, *Query) (o Outcome, _ error)   { return o, r.err }
 func (r refusing) Refund(context.Context, *Query) (o Outcome, _ error)   { return o, r.err }
 func (r refusing) Get(context.Context, *Query) (o Outcome, _ error)      { return o, r.err }
 func (r refusing) Usage(context.Context, *Query) (u Usage, _ error)      { return u, r.err }

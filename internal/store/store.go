@@ -23,7 +23,7 @@ type Store interface {
 	// only reads. It reports whether all were taken.
 	TakeAll(ctx context.Context, joints []*Joint, possible bool) (bool, error)
 	// Fill adds q.Units, as far as the burst goes.
-	Fill(ctx context.Context, q *Query) (Outcome, error)
+	Charge(ctx context.Context, q *Query) (Outcome, error)
 	// Refund gives q.Units back, as far as they are there.
 	Refund(ctx context.Context, q *Query) (Outcome, error)
 	// Undo gives back what is left of q.Units that were counted in g.
@@ -46,7 +46,7 @@ type Store interface {
 	// Reserve is Take for one step that is noted once it is granted. If a was
 	// admitted before, Reserve decides nothing and returns that in Outcome.Before.
 	Reserve(ctx context.Context, q *Query, a *Admission) (Outcome, error)
-	// Settle ends a reservation; ErrNoHold if there is none.
+	// Settle ends a reservation; ErrNoReservation if there is none.
 	Settle(ctx context.Context, e *Ending) (Ended, error)
 	// Due lists open reservations of the key that have expired, MaxDue at most.
 	Due(ctx context.Context, q *Query) (ids []string, err error)
@@ -198,7 +198,7 @@ type State string
 // The states. Spent is an admission that is remembered under an idempotency key and
 // was no reservation.
 const (
-	Held      State = "held"
+	Open      State = "open"
 	Settled   State = "settled"
 	Cancelled State = "cancelled"
 	Expired   State = "expired"
@@ -229,7 +229,7 @@ type Reservation struct {
 }
 
 // Overdue reports whether the reservation is open and has expired.
-func (r *Reservation) Overdue(now int64) bool { return r.State == Held && r.ExpiresAt <= now }
+func (r *Reservation) Overdue(now int64) bool { return r.State == Open && r.ExpiresAt <= now }
 
 // Ending is a change to a reservation.
 type Ending struct {

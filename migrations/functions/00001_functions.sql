@@ -7,7 +7,7 @@
 --
 -- A call has four parts, each a function: _arguments checks and compiles what was
 -- passed, one function per algorithm runs a statement of queries/, _retry gives
--- expired holds back, and _answer works out the result. What is known of a call goes
+-- expired reservations back, and _answer works out the result. What is known of a call goes
 -- from part to part as a value of type _ask.
 --
 -- Names that begin with _ are for the functions of this file only. They set no
@@ -35,9 +35,9 @@ BEGIN
         CREATE TYPE pglimit.result AS (
             allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text
         );
-        CREATE TYPE pglimit.hold AS (
+        CREATE TYPE pglimit.reservation AS (
             allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text,
-            hold text, expires_at timestamptz
+            reservation text, expires_at timestamptz
         );
         CREATE TYPE pglimit.settlement AS (
             allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text,
@@ -51,10 +51,10 @@ BEGIN
             -- the policy, compiled; the capacity is the burst with a slack for rounding
             limit_units float8, burst float8, capacity float8, room float8, leak float8, tick_us bigint,
             -- for how long: a window, a block, and until the janitor looks at the row
-            period_us bigint, aligned bool, block_for_us bigint, hold_us bigint,
+            period_us bigint, aligned bool, block_for_us bigint, lifetime_us bigint,
             -- a calendar's windows, which the functions have not, and until_us of the block to lift
             from_us bigint, turn_us bigint, until_us bigint, for_us bigint,
-            -- a hold: its id and state, what it was, what is counted of it, and what ending it changed
+            -- a reservation: its id and state, what it was, what is counted of it, and what ending it changed
             id text, state text, max_rows bigint, reserved float8, units_before float8, expires_at_us bigint, changes bool, freed bool, at_us bigint,
             -- how the key stands
             granted float8, level float8, updated_at_us bigint, blocked_until_us bigint,
@@ -263,7 +263,7 @@ END $pglimit$;
 -- The first part of a call: checks its arguments and compiles them into what the other
 -- parts go by. PostgreSQL prepares each operator of an expression that is reached once
 -- per transaction, which costs more than computing it: what only some calls need is
--- therefore in a branch of its own, and the ask is filled in by one expression.
+-- therefore in a branch of its own, and the ask is set by one expression.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._arguments(verb text, algorithm text, name text, key text,
     cost float8 DEFAULT NULL, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT NULL,
@@ -276,7 +276,7 @@ DECLARE
     tick_us bigint;
     leak float8;
     block_us bigint;
-    hold_us bigint;
+    lifetime_us bigint;
     now_us bigint;
     units float8;
     count float8;
@@ -375,14 +375,14 @@ BEGIN
     IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
         IF tick_us IS NULL THEN
             leak := limit_units / period_us::float8;
-            hold_us := LEAST(ceil(capacity / leak) + 1::float8, 3155760000000000::float8);
+            lifetime_us := LEAST(ceil(capacity / leak) + 1::float8, 3155760000000000::float8);
         ELSE
             leak := limit_units * tick_us::float8 / period_us::float8;
-            hold_us := CASE WHEN ceil(capacity / leak) + 1::float8 >= (3155760000000000 / tick_us)::float8 THEN 3155760000000000
+            lifetime_us := CASE WHEN ceil(capacity / leak) + 1::float8 >= (3155760000000000 / tick_us)::float8 THEN 3155760000000000
                             ELSE (ceil(capacity / leak) + 1::float8)::bigint * tick_us END;
         END IF;
     ELSIF ends_at IS NULL THEN
-        hold_us := LEAST(3155760000000000, CASE WHEN algorithm = 'sliding_window_counter' THEN 2 ELSE 1 END * period_us);
+        lifetime_us := LEAST(3155760000000000, CASE WHEN algorithm = 'sliding_window_counter' THEN 2 ELSE 1 END * period_us);
     ELSE
         -- A window that ends then is one that begins now and lasts until then.
         IF now_us IS NULL THEN
@@ -394,7 +394,7 @@ BEGIN
                 'It is the end of the period that clock_timestamp() is in.');
         END IF;
         period_us := pglimit._us(ends_at) - now_us;
-        hold_us := period_us;
+        lifetime_us := period_us;
     END IF;
 
     -- What is asked for, and the statement that does it.
@@ -408,7 +408,7 @@ BEGIN
         count := units / cost;
         unit := LEAST(GREATEST(1, cost), units);
     END IF;
-    IF verb IN ('check', 'fill', 'refund') THEN
+    IF verb IN ('check', 'charge', 'refund') THEN
         statement := verb;
     ELSIF floor(capacity / cost) < 1::float8 THEN
         statement := 'check'; -- What can never fit is not tried: reading tells how the key stands.
@@ -417,7 +417,7 @@ BEGIN
         verb, algorithm, coalesce(statement, 'take'), now IS NOT NULL, NULL, -- verb, algorithm, statement, clocked, again
         name, key, units, cost, coalesce(count, 1), unit, now_us, -- policy, key, units, cost, count, unit, now_us
         limit_units, burst, capacity, capacity, leak, coalesce(tick_us, 1), -- limit_units, burst, capacity, room, leak, tick_us
-        period_us, coalesce(aligned, false), coalesce(block_us, 0), GREATEST(hold_us, block_us), -- period_us, aligned, block_for_us, hold_us
+        period_us, coalesce(aligned, false), coalesce(block_us, 0), GREATEST(lifetime_us, block_us), -- period_us, aligned, block_for_us, lifetime_us
         0, 0, 0, NULL, -- from_us, turn_us, until_us, for_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reserved, units_before, expires_at_us, changes, freed, at_us
         0, NULL, NULL, NULL, -- granted, level, updated_at_us, blocked_until_us
@@ -436,13 +436,13 @@ BEGIN
     IF ask.statement = 'take' THEN
         INSERT INTO pglimit_leaky_bucket AS t
                (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.policy::text AS policy, ask.key::text AS key,
                      ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
                      ask.leak::float8 AS leak,
                      ask.tick_us::bigint AS tick_us,
-                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
                      LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
@@ -464,16 +464,16 @@ BEGIN
                     < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
         INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'fill' THEN
+    ELSIF ask.statement = 'charge' THEN
         ask.capacity := ask.burst; -- without the slack
         INSERT INTO pglimit_leaky_bucket AS t
                (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.hold_us
+        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.capacity::float8 AS capacity,
                      ask.leak::float8 AS leak,
                      ask.tick_us::bigint AS tick_us,
-                     ask.hold_us::bigint AS hold_us,
+                     ask.lifetime_us::bigint AS lifetime_us,
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
@@ -518,12 +518,12 @@ BEGIN
         ELSE
             WITH c AS MATERIALIZED (
                 SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
-            ), hold AS MATERIALIZED (
+            ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
-                       (h.state = 'held' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                       (h.state = 'open' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
                         OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_hold AS h ON h.id = ask.id::text AND h.state <> 'spent'
+                FROM c JOIN pglimit_reservation AS h ON h.id = ask.id::text AND h.state <> 'spent'
                             AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
@@ -531,7 +531,7 @@ BEGIN
                    (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
             SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak, h.tick_us, h.now_us,
                    h.now_us, -h.counted_at_us, h.now_us
-            FROM hold AS h
+            FROM reservation AS h
             WHERE h.changes AND h.actual <> h.units
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
@@ -559,11 +559,11 @@ BEGIN
                 updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
             ), ended AS (
-            UPDATE pglimit_hold AS h SET
+            UPDATE pglimit_reservation AS h SET
                 state = ask.state::text,
                 idempotency_key = CASE WHEN ask.state::text = 'settled' THEN h.idempotency_key END,
                 units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
-            FROM hold AS b LEFT JOIN counted AS t ON true
+            FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.id = b.id AND b.changes
             )
             SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
@@ -571,7 +571,7 @@ BEGIN
                    (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.leaked_at_us, r.leaked_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
-            FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_bucket AS r ON r.policy = h.policy AND r.key = h.key
+            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_bucket AS r ON r.policy = h.policy AND r.key = h.key
             INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us,
                  ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
             ask.leaked_at_us := ask.at_us;
@@ -596,12 +596,12 @@ BEGIN
     IF ask.statement = 'take' THEN
         INSERT INTO pglimit_leaky_bucket_queue AS t
                (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.policy::text AS policy, ask.key::text AS key,
                      ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
                      ask.leak::float8 AS leak,
-                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
                      LEAST(ask.count::float8, floor(ask.room::float8 / ask.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
@@ -622,15 +622,15 @@ BEGIN
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
         INTO ask.granted, ask.level, ask.ticket, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'fill' THEN
+    ELSIF ask.statement = 'charge' THEN
         ask.capacity := ask.burst; -- without the slack
         INSERT INTO pglimit_leaky_bucket_queue AS t
                (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, a.now_us, 0, a.now_us + a.hold_us
+        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.capacity::float8 AS capacity,
                      ask.leak::float8 AS leak,
-                     ask.hold_us::bigint AS hold_us,
+                     ask.lifetime_us::bigint AS lifetime_us,
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
@@ -670,12 +670,12 @@ BEGIN
     IF ask.statement = 'take' THEN
         INSERT INTO pglimit_token_bucket AS t
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.policy::text AS policy, ask.key::text AS key,
                      ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
                      ask.leak::float8 AS leak,
-                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
                      LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
@@ -693,15 +693,15 @@ BEGIN
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'fill' THEN
+    ELSIF ask.statement = 'charge' THEN
         ask.capacity := ask.burst; -- without the slack
         INSERT INTO pglimit_token_bucket AS t
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.hold_us
+        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.capacity::float8 AS capacity,
                      ask.leak::float8 AS leak,
-                     ask.hold_us::bigint AS hold_us,
+                     ask.lifetime_us::bigint AS lifetime_us,
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
@@ -740,12 +740,12 @@ BEGIN
         ELSE
             WITH c AS MATERIALIZED (
                 SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
-            ), hold AS MATERIALIZED (
+            ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
-                       (h.state = 'held' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                       (h.state = 'open' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
                         OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_hold AS h ON h.id = ask.id::text AND h.state <> 'spent'
+                FROM c JOIN pglimit_reservation AS h ON h.id = ask.id::text AND h.state <> 'spent'
                             AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
@@ -753,7 +753,7 @@ BEGIN
                    (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
             SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak,
                    h.now_us, -h.counted_at_us, h.now_us
-            FROM hold AS h
+            FROM reservation AS h
             WHERE h.changes AND h.actual <> h.units
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
@@ -773,11 +773,11 @@ BEGIN
                 updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
             ), ended AS (
-            UPDATE pglimit_hold AS h SET
+            UPDATE pglimit_reservation AS h SET
                 state = ask.state::text,
                 idempotency_key = CASE WHEN ask.state::text = 'settled' THEN h.idempotency_key END,
                 units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
-            FROM hold AS b LEFT JOIN counted AS t ON true
+            FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.id = b.id AND b.changes
             )
             SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
@@ -785,7 +785,7 @@ BEGIN
                    (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
-            FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_token_bucket AS r ON r.policy = h.policy AND r.key = h.key
+            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_token_bucket AS r ON r.policy = h.policy AND r.key = h.key
             INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us,
                  ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
         END IF;
@@ -810,12 +810,12 @@ BEGIN
     IF ask.statement = 'take' THEN
         INSERT INTO pglimit_gcra AS t
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.policy::text AS policy, ask.key::text AS key,
                      ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
                      ask.leak::float8 AS leak,
-                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
                      LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
@@ -833,15 +833,15 @@ BEGIN
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'fill' THEN
+    ELSIF ask.statement = 'charge' THEN
         ask.capacity := ask.burst; -- without the slack
         INSERT INTO pglimit_gcra AS t
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.hold_us
+        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.capacity::float8 AS capacity,
                      ask.leak::float8 AS leak,
-                     ask.hold_us::bigint AS hold_us,
+                     ask.lifetime_us::bigint AS lifetime_us,
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
@@ -880,12 +880,12 @@ BEGIN
         ELSE
             WITH c AS MATERIALIZED (
                 SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
-            ), hold AS MATERIALIZED (
+            ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
-                       (h.state = 'held' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                       (h.state = 'open' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
                         OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_hold AS h ON h.id = ask.id::text AND h.state <> 'spent'
+                FROM c JOIN pglimit_reservation AS h ON h.id = ask.id::text AND h.state <> 'spent'
                             AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
@@ -893,7 +893,7 @@ BEGIN
                    (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
             SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak,
                    h.now_us, -h.counted_at_us, h.now_us
-            FROM hold AS h
+            FROM reservation AS h
             WHERE h.changes AND h.actual <> h.units
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
@@ -913,11 +913,11 @@ BEGIN
                 updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
             ), ended AS (
-            UPDATE pglimit_hold AS h SET
+            UPDATE pglimit_reservation AS h SET
                 state = ask.state::text,
                 idempotency_key = CASE WHEN ask.state::text = 'settled' THEN h.idempotency_key END,
                 units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
-            FROM hold AS b LEFT JOIN counted AS t ON true
+            FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.id = b.id AND b.changes
             )
             SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
@@ -925,7 +925,7 @@ BEGIN
                    (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
-            FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_gcra AS r ON r.policy = h.policy AND r.key = h.key
+            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_gcra AS r ON r.policy = h.policy AND r.key = h.key
             INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us,
                  ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
         END IF;
@@ -955,7 +955,7 @@ BEGIN
                     WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
                     WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
                     ELSE a.now_us + a.period_us END,
-               a.now_us, -a.block_for_us, a.now_us + a.hold_us
+               a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.policy::text AS policy, ask.key::text AS key,
                      ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
@@ -964,7 +964,7 @@ BEGIN
                      ask.from_us::bigint AS from_us,
                      ask.turn_us::bigint AS turn_us,
                      ask.until_us::bigint AS until_us,
-                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
                      LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
         WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
         ON CONFLICT (policy, key) DO UPDATE SET
@@ -983,7 +983,7 @@ BEGIN
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
         INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'fill' THEN
+    ELSIF ask.statement = 'charge' THEN
         ask.capacity := ask.burst; -- without the slack
         INSERT INTO pglimit_fixed_window AS t
                (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -992,7 +992,7 @@ BEGIN
                     WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
                     WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
                     ELSE a.now_us + a.period_us END,
-               a.now_us, 0, a.now_us + a.hold_us
+               a.now_us, 0, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.capacity::float8 AS capacity,
                      ask.period_us::bigint AS period_us,
@@ -1000,7 +1000,7 @@ BEGIN
                      ask.from_us::bigint AS from_us,
                      ask.turn_us::bigint AS turn_us,
                      ask.until_us::bigint AS until_us,
-                     ask.hold_us::bigint AS hold_us,
+                     ask.lifetime_us::bigint AS lifetime_us,
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
         ON CONFLICT (policy, key) DO UPDATE SET
@@ -1040,12 +1040,12 @@ BEGIN
         ELSE
             WITH c AS MATERIALIZED (
                 SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
-            ), hold AS MATERIALIZED (
+            ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
-                       (h.state = 'held' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                       (h.state = 'open' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
                         OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_hold AS h ON h.id = ask.id::text AND h.state <> 'spent'
+                FROM c JOIN pglimit_reservation AS h ON h.id = ask.id::text AND h.state <> 'spent'
                             AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
@@ -1053,7 +1053,7 @@ BEGIN
                    (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
             SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.ends_at_us,
                    h.now_us, 0, h.now_us
-            FROM hold AS h
+            FROM reservation AS h
             WHERE h.changes AND h.actual <> h.units AND h.ends_at_us > h.now_us
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
@@ -1065,11 +1065,11 @@ BEGIN
                 updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
             ), ended AS (
-            UPDATE pglimit_hold AS h SET
+            UPDATE pglimit_reservation AS h SET
                 state = ask.state::text,
                 idempotency_key = CASE WHEN ask.state::text = 'settled' THEN h.idempotency_key END,
                 units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
-            FROM hold AS b LEFT JOIN counted AS t ON true
+            FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.id = b.id AND b.changes
             )
             SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
@@ -1077,7 +1077,7 @@ BEGIN
                    (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us, 0::bigint AS window_us
-            FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_fixed_window AS r ON r.policy = h.policy AND r.key = h.key
+            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_fixed_window AS r ON r.policy = h.policy AND r.key = h.key
             INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us,
                  ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
             ask.ends_at_us := ask.at_us;
@@ -1101,12 +1101,12 @@ BEGIN
         INSERT INTO pglimit_sliding_window_counter AS t
                (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
         SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-               (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+               (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.policy::text AS policy, ask.key::text AS key,
                      ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
                      ask.period_us::bigint AS period_us,
-                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
                      LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -1151,16 +1151,16 @@ BEGIN
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
         INTO ask.granted, ask.current, ask.previous, ask.window_us, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'fill' THEN
+    ELSIF ask.statement = 'charge' THEN
         ask.capacity := ask.burst; -- without the slack
         INSERT INTO pglimit_sliding_window_counter AS t
                (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
         SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, 0, a.capacity, a.period_us,
-               (a.now_us / a.period_us + 1) * a.period_us, a.now_us, 0, a.now_us + a.hold_us
+               (a.now_us / a.period_us + 1) * a.period_us, a.now_us, 0, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.capacity::float8 AS capacity,
                      ask.period_us::bigint AS period_us,
-                     ask.hold_us::bigint AS hold_us,
+                     ask.lifetime_us::bigint AS lifetime_us,
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -1230,12 +1230,12 @@ BEGIN
         ELSE
             WITH c AS MATERIALIZED (
                 SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
-            ), hold AS MATERIALIZED (
+            ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
-                       (h.state = 'held' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                       (h.state = 'open' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
                         OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_hold AS h ON h.id = ask.id::text AND h.state <> 'spent'
+                FROM c JOIN pglimit_reservation AS h ON h.id = ask.id::text AND h.state <> 'spent'
                             AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
@@ -1243,7 +1243,7 @@ BEGIN
                    (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
             SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
                    (h.now_us / h.period_us + 1) * h.period_us, h.now_us, -h.ends_at_us, h.now_us
-            FROM hold AS h
+            FROM reservation AS h
             WHERE h.changes AND h.actual <> h.units
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
@@ -1278,11 +1278,11 @@ BEGIN
                 updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
             ), ended AS (
-            UPDATE pglimit_hold AS h SET
+            UPDATE pglimit_reservation AS h SET
                 state = ask.state::text,
                 idempotency_key = CASE WHEN ask.state::text = 'settled' THEN h.idempotency_key END,
                 units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
-            FROM hold AS b LEFT JOIN counted AS t ON true
+            FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.id = b.id AND b.changes
             )
             SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
@@ -1291,7 +1291,7 @@ BEGIN
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.current, r.current, 0)::float8 AS level, coalesce(t.previous, r.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us,
                        coalesce(t.period_us, r.period_us, 1)::bigint AS window_us
-            FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = h.policy AND r.key = h.key
+            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = h.policy AND r.key = h.key
             INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us,
                  ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
             ask.ends_at_us := ask.at_us;
@@ -1326,12 +1326,12 @@ BEGIN
         SELECT a.policy, a.key, a.cost, a.granted,
                CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
                CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
-               0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.hold_us
+               0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.policy::text AS policy, ask.key::text AS key,
                      ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
                      ask.period_us::bigint AS period_us,
-                     ask.hold_us::bigint AS hold_us, ask.block_for_us::bigint AS block_for_us,
+                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
                      LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -1397,16 +1397,16 @@ BEGIN
                                    + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
                t.updated_at_us, t.blocked_until_us
         INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'fill' THEN
+    ELSIF ask.statement = 'charge' THEN
         ask.capacity := ask.burst; -- without the slack
         INSERT INTO pglimit_sliding_window_log AS t
                (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
         SELECT ask.policy::text, ask.key::text, 1, a.granted, ARRAY[a.now_us], ARRAY[0::float8],
-               0, a.granted, a.capacity, a.period_us, a.period_us, a.now_us, 0, a.now_us + a.hold_us
+               0, a.granted, a.capacity, a.period_us, a.period_us, a.now_us, 0, a.now_us + a.lifetime_us
         FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
                      ask.capacity::float8 AS capacity,
                      ask.period_us::bigint AS period_us,
-                     ask.hold_us::bigint AS hold_us,
+                     ask.lifetime_us::bigint AS lifetime_us,
                      LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -1524,12 +1524,12 @@ BEGIN
         ELSE
             WITH c AS MATERIALIZED (
                 SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
-            ), hold AS MATERIALIZED (
+            ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
-                       (h.state = 'held' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                       (h.state = 'open' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
                         OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_hold AS h ON h.id = ask.id::text AND h.state <> 'spent'
+                FROM c JOIN pglimit_reservation AS h ON h.id = ask.id::text AND h.state <> 'spent'
                             AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
@@ -1539,7 +1539,7 @@ BEGIN
                    CASE WHEN h.actual > h.units THEN ARRAY[h.now_us] ELSE '{}' END,
                    CASE WHEN h.actual > h.units THEN ARRAY[0::float8] ELSE '{}' END,
                    0, GREATEST(0, h.actual - h.units), h.capacity, h.period_us, h.period_us, h.now_us, -h.counted_at_us, h.now_us
-            FROM hold AS h
+            FROM reservation AS h
             WHERE h.changes AND h.actual <> h.units
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
@@ -1633,11 +1633,11 @@ BEGIN
             RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
                 coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
             ), ended AS (
-            UPDATE pglimit_hold AS h SET
+            UPDATE pglimit_reservation AS h SET
                 state = ask.state::text,
                 idempotency_key = CASE WHEN ask.state::text = 'settled' THEN h.idempotency_key END,
                 units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
-            FROM hold AS b LEFT JOIN counted AS t ON true
+            FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.id = b.id AND b.changes
             )
             SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
@@ -1647,7 +1647,7 @@ BEGIN
                    coalesce(t.level, r.total - GREATEST(r.base, coalesce(r.totals[pg_catalog.width_bucket(GREATEST(r.updated_at_us, h.now_us) - r.keep_us, r.entries) + 1], r.total)),
                            0)::float8 AS level, 0::float8 AS previous,
                    coalesce(t.newest_at_us, r.entries[pg_catalog.cardinality(r.entries)], 0)::bigint AS at_us, 0::bigint AS window_us
-            FROM hold AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = h.policy AND r.key = h.key
+            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = h.policy AND r.key = h.key
             INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us,
                  ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
             ask.newest_at_us := ask.at_us;
@@ -1684,7 +1684,7 @@ END $pglimit$;
 
 -- What follows a statement. It is called from within the statement's function, so that
 -- a call that DownFunctions overtakes fails here, as one of a function that does not
--- exist. If holds that have expired are in the way of the ask,
+-- exist. If reservations that have expired are in the way of the ask,
 -- they are given back, and it is asked again.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._retry(ask pglimit._ask) RETURNS pglimit._ask
@@ -1695,7 +1695,7 @@ BEGIN
             EXIT WHEN ask.granted <> 0::float8;
             EXIT WHEN ask.algorithm = 'leaky_bucket_queue' OR NOT pglimit._reap(ask.algorithm, ask.policy, ask.key, ask.now_us);
             IF ask.blocked_until_us > ask.updated_at_us THEN
-                -- The block that this denial started, which expired holds caused.
+                -- The block that this denial started, which expired reservations caused.
                 PERFORM pglimit.unblock(ask.algorithm, ask.policy, ask.key);
             END IF;
         ELSE
@@ -1713,7 +1713,7 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
--- Gives back the key's expired holds until there is room, and reports whether
+-- Gives back the key's expired reservations until there is room, and reports whether
 -- anything came back.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._reap(algorithm text, name text, key text, at_us bigint) RETURNS bool
@@ -1727,7 +1727,7 @@ DECLARE
     freed bool := false;
 BEGIN
     IF current_setting('transaction_read_only'::text) = 'on' THEN
-        RETURN false; -- a check may be asked there; it tells of them as held
+        RETURN false; -- a check may be asked there; it counts them as reserved
     END IF;
     ask.algorithm := $1;
     ask.policy := $2;
@@ -1738,7 +1738,7 @@ BEGIN
         ids := ARRAY(
             SELECT h.id
             FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
-            JOIN pglimit_hold AS h ON h.policy = ask.policy::text AND h.key = ask.key::text AND h.state = 'held' AND h.expires_at_us <= c.us
+            JOIN pglimit_reservation AS h ON h.policy = ask.policy::text AND h.key = ask.key::text AND h.state = 'open' AND h.expires_at_us <= c.us
             WHERE h.algorithm = ask.algorithm::text
             ORDER BY h.expires_at_us, h.units
             LIMIT ask.max_rows::bigint
@@ -1756,10 +1756,10 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
--- Brings a hold to a state and returns how it and its key stand; changes is NULL if
--- there is no such hold.
+-- Brings a reservation to a state and returns how it and its key stand; changes is NULL if
+-- there is no such reservation.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._settle(hold text, to_state text, units float8, at_us bigint) RETURNS pglimit._ask
+CREATE OR REPLACE FUNCTION pglimit._settle(reservation text, to_state text, units float8, at_us bigint) RETURNS pglimit._ask
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     ask pglimit._ask;
@@ -1767,8 +1767,8 @@ BEGIN
     ask.verb := 'settle';
     ask.statement := 'settle';
     ask.clocked := true;
-    ask.algorithm := split_part(hold, ':'::text, 1);
-    ask.id := hold;
+    ask.algorithm := split_part(reservation, ':'::text, 1);
+    ask.id := reservation;
     ask.state := to_state;
     ask.units := units;
     ask.now_us := at_us;
@@ -1790,7 +1790,7 @@ DECLARE
     fits_at_us bigint;
     ahead_us float8; -- of a queue
 BEGIN
-    IF ask.verb IN ('fill', 'refund', 'settle') THEN
+    IF ask.verb IN ('charge', 'refund', 'settle') THEN
         allowed := true;
         granted := CASE WHEN ask.granted = ask.units OR ask.verb = 'settle' THEN ask.units ELSE GREATEST(0, ask.granted) END;
     ELSE
@@ -1823,7 +1823,7 @@ BEGIN
             fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, coalesce(ask.leaked_at_us, ask.updated_at_us), ask.updated_at_us, ask.capacity, rest);
         END IF;
         IF ask.algorithm = 'leaky_bucket_queue' THEN
-            IF allowed AND ask.verb <> 'fill' THEN
+            IF allowed AND ask.verb <> 'charge' THEN
                 ahead_us := GREATEST(0, ask.level - CASE WHEN ask.verb = 'check' THEN 0 ELSE granted END) / ask.leak;
             END IF;
         END IF;
@@ -1959,16 +1959,16 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.check IS 'Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.fill(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
+CREATE OR REPLACE FUNCTION pglimit.charge(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
     burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL,
     block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._run(
-        pglimit._arguments('fill', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.fill IS 'Records cost units that were spent whatever the limit says.';
+COMMENT ON FUNCTION pglimit.charge IS 'Records cost units that were spent whatever the limit says.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.refund(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
@@ -1985,34 +1985,34 @@ COMMENT ON FUNCTION pglimit.refund IS 'Gives cost units back, at most what is th
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.reserve(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
     burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL,
-    ttl_s float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.hold
+    ttl_s float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     ask pglimit._ask := pglimit._run(
         pglimit._arguments('reserve', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now, ttl_s));
     answer pglimit.result := pglimit._answer(ask);
     ttl_us bigint := round(ttl_s * 1e6::float8);
-    hold text;
+    reservation text;
 BEGIN
     IF answer.allowed THEN
-        hold := ask.algorithm || ':' || replace(gen_random_uuid()::text, '-'::text, ''::text);
-        INSERT INTO pglimit_hold
+        reservation := ask.algorithm || ':' || replace(gen_random_uuid()::text, '-'::text, ''::text);
+        INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
                 created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-        VALUES (hold, 'held', ask.algorithm, ask.policy, ask.key, ask.cost, ask.cost, ask.limit_units, ask.burst, ask.capacity,
+        VALUES (reservation, 'open', ask.algorithm, ask.policy, ask.key, ask.cost, ask.cost, ask.limit_units, ask.burst, ask.capacity,
                 ask.updated_at_us, ask.updated_at_us + ttl_us, ask.updated_at_us + ttl_us + 86400000000, ask.level,
                 coalesce(ask.leak, 0), ask.tick_us, CASE WHEN ask.leak IS NULL THEN ask.period_us ELSE 0 END,
                 coalesce(ask.ends_at_us, 0), coalesce(ask.leaked_at_us, ask.updated_at_us));
     END IF;
-    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, hold,
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, reservation,
             CASE WHEN answer.allowed THEN to_timestamp(((ask.updated_at_us + ttl_us) / 1000000)::float8)
-                + ((ask.updated_at_us + ttl_us) % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.hold;
+                + ((ask.updated_at_us + ttl_us) % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.reservation;
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.reserve IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the hold.';
+COMMENT ON FUNCTION pglimit.reserve IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.settle(hold text, units float8, now timestamptz DEFAULT NULL) RETURNS pglimit.settlement
+CREATE OR REPLACE FUNCTION pglimit.settle(reservation text, units float8, now timestamptz DEFAULT NULL) RETURNS pglimit.settlement
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     ask pglimit._ask;
@@ -2022,49 +2022,49 @@ BEGIN
     IF (units >= 0::float8 AND units <= 9007199254740992::float8) IS NOT TRUE THEN
         PERFORM pglimit._refuse('units', units::text, 'must be from 0 to 2^53', 'It is what was really spent; 0 gives all back.');
     END IF;
-    IF (split_part(hold, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
-        AND octet_length(hold) <= 128 AND octet_length(hold) - octet_length(split_part(hold, ':'::text, 1)) > 16) IS NOT TRUE THEN
-        PERFORM pglimit._refuse('hold', quote_nullable(left(hold, 40)), 'is not the hold of a reservation', 'It is the column hold of what pglimit.reserve returned.');
+    IF (split_part(reservation, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
+        AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the reservation of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
     END IF;
-    ask := pglimit._settle(hold, 'settled', units, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
+    ask := pglimit._settle(reservation, 'settled', units, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
     IF ask.changes IS NULL THEN
-        RAISE no_data_found USING MESSAGE = 'pglimit: there is no hold ' || quote_literal(left(hold, 80)),
+        RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
             HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
     END IF;
     replayed := ask.state = 'settled' AND ask.units_before = units;
     IF NOT (ask.changes OR replayed) THEN
-        RAISE object_not_in_prerequisite_state USING HINT = 'A hold ends once. Settling it again with the same units is no error.',
-            MESSAGE = 'pglimit: the hold was ' || ask.state || ', with ' || ask.units_before::text || ' of its ' || ask.reserved::text || ' units';
+        RAISE object_not_in_prerequisite_state USING HINT = 'A reservation ends once. Settling it again with the same units is no error.',
+            MESSAGE = 'pglimit: the reservation was ' || ask.state || ', with ' || ask.units_before::text || ' of its ' || ask.reserved::text || ' units';
     END IF;
     answer := pglimit._answer(ask);
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason,
-            replayed, ask.state = 'expired' OR ask.state = 'held' AND ask.now_us >= ask.expires_at_us)::pglimit.settlement;
+            replayed, ask.state = 'expired' OR ask.state = 'open' AND ask.now_us >= ask.expires_at_us)::pglimit.settlement;
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.settle IS 'Ends a hold with what was really spent; what is left of it comes back.';
+COMMENT ON FUNCTION pglimit.settle IS 'Ends a reservation with what was really spent; what is left of it comes back.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.cancel(hold text, now timestamptz DEFAULT NULL) RETURNS void
+CREATE OR REPLACE FUNCTION pglimit.cancel(reservation text, now timestamptz DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     ask pglimit._ask;
 BEGIN
-    IF (split_part(hold, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
-        AND octet_length(hold) <= 128 AND octet_length(hold) - octet_length(split_part(hold, ':'::text, 1)) > 16) IS NOT TRUE THEN
-        PERFORM pglimit._refuse('hold', quote_nullable(left(hold, 40)), 'is not the hold of a reservation', 'It is the column hold of what pglimit.reserve returned.');
+    IF (split_part(reservation, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
+        AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the reservation of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
     END IF;
-    ask := pglimit._settle(hold, 'cancelled', 0, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
+    ask := pglimit._settle(reservation, 'cancelled', 0, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
     IF ask.changes IS NULL THEN
-        RAISE no_data_found USING MESSAGE = 'pglimit: there is no hold ' || quote_literal(left(hold, 80)),
+        RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
             HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
     END IF;
     IF ask.state = 'settled' THEN
         RAISE object_not_in_prerequisite_state USING HINT = 'What was spent can be given back with pglimit.refund.',
-            MESSAGE = 'pglimit: the hold was settled, with ' || ask.units_before::text || ' of its ' || ask.reserved::text || ' units';
+            MESSAGE = 'pglimit: the reservation was settled, with ' || ask.units_before::text || ' of its ' || ask.reserved::text || ' units';
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.cancel IS 'Ends a hold of which nothing was spent.';
+COMMENT ON FUNCTION pglimit.cancel IS 'Ends a reservation of which nothing was spent.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.block(algorithm text, name text, key text, for_s float8, now timestamptz DEFAULT NULL) RETURNS void
@@ -2188,75 +2188,75 @@ DECLARE
 BEGIN
     IF algorithm = 'leaky_bucket' THEN
         WITH freed AS (
-            UPDATE pglimit_hold AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'leaky_bucket' AND h.state = 'held'
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'leaky_bucket' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_leaky_bucket AS t
-        USING (SELECT (SELECT count(*) FROM freed) AS holds) AS c
-        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     ELSIF algorithm = 'leaky_bucket_queue' THEN
         WITH freed AS (
-            UPDATE pglimit_hold AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'held'
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_leaky_bucket_queue AS t
-        USING (SELECT (SELECT count(*) FROM freed) AS holds) AS c
-        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     ELSIF algorithm = 'token_bucket' THEN
         WITH freed AS (
-            UPDATE pglimit_hold AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'token_bucket' AND h.state = 'held'
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'token_bucket' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_token_bucket AS t
-        USING (SELECT (SELECT count(*) FROM freed) AS holds) AS c
-        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     ELSIF algorithm = 'gcra' THEN
         WITH freed AS (
-            UPDATE pglimit_hold AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'gcra' AND h.state = 'held'
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'gcra' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_gcra AS t
-        USING (SELECT (SELECT count(*) FROM freed) AS holds) AS c
-        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     ELSIF algorithm = 'fixed_window' THEN
         WITH freed AS (
-            UPDATE pglimit_hold AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'fixed_window' AND h.state = 'held'
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'fixed_window' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_fixed_window AS t
-        USING (SELECT (SELECT count(*) FROM freed) AS holds) AS c
-        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     ELSIF algorithm = 'sliding_window_counter' THEN
         WITH freed AS (
-            UPDATE pglimit_hold AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'held'
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_sliding_window_counter AS t
-        USING (SELECT (SELECT count(*) FROM freed) AS holds) AS c
-        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     ELSIF algorithm = 'sliding_window_log' THEN
         WITH freed AS (
-            UPDATE pglimit_hold AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'sliding_window_log' AND h.state = 'held'
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_sliding_window_log AS t
-        USING (SELECT (SELECT count(*) FROM freed) AS holds) AS c
-        WHERE c.holds >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
     END IF;
     IF FOUND THEN
         WITH made AS MATERIALIZED (
-            SELECT h.id FROM pglimit_hold AS h
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = ask.algorithm::text AND h.state = 'held' AND h.units > 0::float8
+            SELECT h.id FROM pglimit_reservation AS h
+            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = ask.algorithm::text AND h.state = 'open' AND h.units > 0::float8
             FOR UPDATE OF h NOWAIT
         )
-        UPDATE pglimit_hold AS h SET units = 0 FROM made AS m WHERE h.id = m.id;
+        UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m WHERE h.id = m.id;
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -2273,7 +2273,7 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                 'allow_up_to', 'check', 'fill', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset') LOOP
+                 'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset') LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s SET search_path TO %I, pg_temp', f, home);
     END LOOP;
 END $pglimit$;
@@ -2288,13 +2288,13 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                 'allow_up_to', 'check', 'fill', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset',
+                 'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;
     IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
-        DROP TYPE pglimit.result, pglimit.hold, pglimit.settlement, pglimit._ask;
+        DROP TYPE pglimit.result, pglimit.reservation, pglimit.settlement, pglimit._ask;
     END IF;
     BEGIN
         DROP SCHEMA IF EXISTS pglimit;

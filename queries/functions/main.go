@@ -5,7 +5,7 @@
 //
 //	arguments.tmpl   checks the arguments and compiles the policy
 //	statements.tmpl  has the statements of one algorithm
-//	decide.tmpl      runs one of them, and gives expired holds back
+//	decide.tmpl      runs one of them, and gives expired reservations back
 //	answer.tmpl      works out the result
 //	public.tmpl      puts the parts together: the functions that programs call
 //
@@ -118,17 +118,17 @@ func functions(read *statements) (all []function) {
 	}
 	verb("allow_up_to", "decision", "pglimit.result", "Asks for up to cost units and is granted what fits.", limit, burst, tick, fixed, ends)
 	verb("check", "decision", "pglimit.result", "Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", limit, burst, tick, fixed, ends)
-	verb("fill", "decision", "pglimit.result", "Records cost units that were spent whatever the limit says.", limit, burst, tick, fixed, ends)
+	verb("charge", "decision", "pglimit.result", "Records cost units that were spent whatever the limit says.", limit, burst, tick, fixed, ends)
 	verb("refund", "decision", "pglimit.result", "Gives cost units back, at most what is there.", limit, burst, tick, fixed, ends)
-	verb("reserve", "reserve", "pglimit.hold", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the hold.", limit, burst, tick, fixed,
+	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.", limit, burst, tick, fixed,
 		[]parameter{{"ttl_s", "float8", "NULL"}}, ends)
 	all = append(all,
 		function{Name: "settle", Template: "settle", Returns: "pglimit.settlement",
-			About:      "Ends a hold with what was really spent; what is left of it comes back.",
-			Parameters: []parameter{{"hold", "text", ""}, {"units", "float8", ""}, {"now", "timestamptz", "NULL"}}},
+			About:      "Ends a reservation with what was really spent; what is left of it comes back.",
+			Parameters: []parameter{{"reservation", "text", ""}, {"units", "float8", ""}, {"now", "timestamptz", "NULL"}}},
 		function{Name: "cancel", Template: "cancel", Returns: "void",
-			About:      "Ends a hold of which nothing was spent.",
-			Parameters: []parameter{{"hold", "text", ""}, {"now", "timestamptz", "NULL"}}})
+			About:      "Ends a reservation of which nothing was spent.",
+			Parameters: []parameter{{"reservation", "text", ""}, {"now", "timestamptz", "NULL"}}})
 	verb("block", "command", "void", "Denies the key for for_s seconds whatever it has used.",
 		[]parameter{{"for_s", "float8", ""}, {"now", "timestamptz", "NULL"}})
 	verb("unblock", "command", "void", "Lifts the key's block and leaves what it has used.")

@@ -42,7 +42,7 @@ type algorithm struct {
 	Numbers []number
 
 	Stmt      string // the kind of statement being written: "upsert", "update", "settle" or "read"
-	Filling   bool   // the statement is a Fill
+	Charging   bool   // the statement is a Charge
 	Many      bool   // the statement is a TakeMany
 	Reserving bool   // the statement is a Reserve
 }
@@ -91,13 +91,13 @@ func (algorithm) Clock() string {
 // In returns a, writing expressions for that kind of statement.
 func (a algorithm) In(stmt string) algorithm { a.Stmt = stmt; return a }
 
-// Fill returns a, writing what Fill adds instead of what Take grants.
-func (a algorithm) Fill() algorithm { a.Filling = true; return a }
+// Charge returns a, writing what Charge adds instead of what Take grants.
+func (a algorithm) Charge() algorithm { a.Charging = true; return a }
 
 // OfMany returns a, writing a TakeMany.
 func (a algorithm) OfMany() algorithm { a.Many = true; return a }
 
-// Reserve returns a, writing a Take that leaves a hold.
+// Reserve returns a, writing a Take that leaves a reservation.
 func (a algorithm) Reserve() algorithm { a.Reserving = true; return a }
 
 // E is the clock that never moves back: a reading that waited for the row's
@@ -110,8 +110,8 @@ func (a algorithm) E() string {
 }
 
 // Input is a policy's number. A decision goes by the asker's, which the row to be
-// inserted carries. What goes back goes by those of the key's row; settling a hold
-// goes by the hold's own where no decision has given the row any: only a block made it.
+// inserted carries. What goes back goes by those of the key's row; settling a reservation
+// goes by the reservation's own where no decision has given the row any: only a block made it.
 func (a algorithm) Input(column, kind string) string {
 	switch a.Stmt {
 	case "upsert":

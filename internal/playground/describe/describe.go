@@ -54,11 +54,11 @@ func Handler(command []string) http.Handler {
 		}
 		list := make([]described, len(in.Policies))
 		for i, text := range in.Policies {
-			ask, err := parse.Ask(text, in.Key, costs[i])
+			request, err := parse.Request(text, in.Key, costs[i])
 			var bad *api.Problem
 			if errors.As(err, &bad) {
 				list[i] = described{Algorithm: bad.Algorithm, Error: bad.Message, Field: bad.Field}
-			} else if list[i], err = describe(ask, command, r.Host); err != nil {
+			} else if list[i], err = describe(request, command, r.Host); err != nil {
 				return nil, err
 			}
 		}
@@ -67,21 +67,21 @@ func Handler(command []string) http.Handler {
 }
 
 // describe describes an ask; curl reaches the playground by host.
-func describe(ask limiter.Ask, command []string, host string) (d described, err error) {
-	d.Algorithm = ask.Policy.Algorithm
-	if d.Go, err = goCode(ask); err != nil {
+func describe(request limiter.Request, command []string, host string) (d described, err error) {
+	d.Algorithm = request.Policy.Algorithm
+	if d.Go, err = goCode(request); err != nil {
 		return d, err
 	}
-	d.Command = commandLine(command, ask)
-	d.Curl = curlLine(host, ask)
+	d.Command = commandLine(command, request)
+	d.Curl = curlLine(host, request)
 	return d, nil
 }
 
 // goCode returns an ask in Go.
-func goCode(ask limiter.Ask) (string, error) {
+func goCode(request limiter.Request) (string, error) {
 	var text strings.Builder
 	text.WriteString("policy := limiter.Policy{\n")
-	for _, f := range fields(ask.Policy) {
+	for _, f := range fields(request.Policy) {
 		value := plain(f.value)
 		switch v := f.value.(type) {
 		case limiter.Algorithm:
@@ -94,10 +94,10 @@ func goCode(ask limiter.Ask) (string, error) {
 		fmt.Fprintf(&text, "%s: %s,\n", api.GoNames[f.name], value)
 	}
 	verb, cost := "Allow", ""
-	if ask.Cost != 1 {
-		verb, cost = "AllowN", ", "+decimal(ask.Cost)
+	if request.Cost != 1 {
+		verb, cost = "AllowN", ", "+decimal(request.Cost)
 	}
-	fmt.Fprintf(&text, "}\nr, err := l.%s(ctx, policy, %q%s)\n", verb, ask.Key, cost)
+	fmt.Fprintf(&text, "}\nr, err := l.%s(ctx, policy, %q%s)\n", verb, request.Key, cost)
 	code, err := format.Source([]byte(text.String()))
 	return string(code), err
 }
@@ -130,25 +130,25 @@ func times(n time.Duration, unit string) string {
 }
 
 // commandLine returns an ask as a line for the shell that begins with command.
-func commandLine(command []string, ask limiter.Ask) string {
+func commandLine(command []string, request limiter.Request) string {
 	words := slices.Clone(command)
-	for _, f := range fields(ask.Policy) {
+	for _, f := range fields(request.Policy) {
 		words = append(words, "--"+strings.ReplaceAll(f.name, "_", "-"))
 		if f.value != true {
 			words = append(words, plain(f.value))
 		}
 	}
-	if ask.Cost != 1 {
-		words = append(words, "--cost", decimal(ask.Cost))
+	if request.Cost != 1 {
+		words = append(words, "--cost", decimal(request.Cost))
 	}
 	before := ""
 	switch {
-	case ask.Key == "-": // which is standard input
+	case request.Key == "-": // which is standard input
 		before = "echo - | "
-	case strings.HasPrefix(ask.Key, "-"):
+	case strings.HasPrefix(request.Key, "-"):
 		words = append(words, "--")
 	}
-	words = append(words, ask.Key)
+	words = append(words, request.Key)
 	for i := range words {
 		words[i] = shellQuote(words[i])
 	}
@@ -156,17 +156,17 @@ func commandLine(command []string, ask limiter.Ask) string {
 }
 
 // curlLine returns an ask as a line for the shell that asks the playground at host.
-func curlLine(host string, ask limiter.Ask) string {
-	query := url.Values{"key": {ask.Key}}
-	for _, f := range fields(ask.Policy) {
+func curlLine(host string, request limiter.Request) string {
+	query := url.Values{"key": {request.Key}}
+	for _, f := range fields(request.Policy) {
 		if f.name != "name" && f.name != "algorithm" {
 			query.Set(f.name, plain(f.value))
 		}
 	}
-	if ask.Cost != 1 {
-		query.Set("cost", decimal(ask.Cost))
+	if request.Cost != 1 {
+		query.Set("cost", decimal(request.Cost))
 	}
-	at := url.URL{Scheme: "http", Host: host, Path: "/limited/" + string(ask.Policy.Algorithm), RawQuery: query.Encode()}
+	at := url.URL{Scheme: "http", Host: host, Path: "/limited/" + string(request.Policy.Algorithm), RawQuery: query.Encode()}
 	return "curl -i " + shellQuote(at.String())
 }
 

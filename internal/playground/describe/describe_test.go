@@ -35,14 +35,14 @@ var askedOf = []struct {
 }
 
 // wanted is the ask of a policy's text.
-func wanted(t *testing.T, policy string, key string, cost float64) limiter.Ask {
+func wanted(t *testing.T, policy string, key string, cost float64) limiter.Request {
 	t.Helper()
 	var p limiter.Policy
 	if err := json.Unmarshal([]byte(policy), &p); err != nil {
 		t.Fatal(err)
 	}
 	p.Name = parse.PolicyName
-	return p.Ask(key, cost)
+	return p.Request(key, cost)
 }
 
 // newSite serves descriptions whose command lines begin with command.
@@ -104,7 +104,7 @@ func (p printer) Allow(ctx context.Context, policy limiter.Policy, key string) (
 }
 
 func (printer) AllowN(_ context.Context, policy limiter.Policy, key string, n float64) (limiter.Result, error) {
-	return limiter.Result{}, json.NewEncoder(os.Stdout).Encode(policy.Ask(key, n))
+	return limiter.Result{}, json.NewEncoder(os.Stdout).Encode(policy.Request(key, n))
 }
 
 var ctx, l = context.Background(), printer{}
@@ -130,7 +130,7 @@ func main() {
 	}
 	answers := json.NewDecoder(bytes.NewReader(out))
 	for _, a := range askedOf {
-		var got limiter.Ask
+		var got limiter.Request
 		if err := answers.Decode(&got); err != nil {
 			t.Fatal(err)
 		}

@@ -59,24 +59,24 @@ type Decision struct {
 }
 
 // Decided returns the event of an ask's decision.
-func Decided(ask limiter.Ask, r limiter.Result) Decision {
+func Decided(request limiter.Request, r limiter.Result) Decision {
 	d := Decision{
-		Algorithm: ask.Policy.Algorithm, At: Millis(r.At), Outcome: "allowed",
-		Cost: ask.Cost, Limit: r.Limit, Burst: r.Burst, Level: r.Level, Remaining: r.Remaining,
+		Algorithm: request.Policy.Algorithm, At: Millis(r.At), Outcome: "allowed",
+		Cost: request.Cost, Limit: r.Limit, Burst: r.Burst, Level: r.Level, Remaining: r.Remaining,
 		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(r.ResetAfter), Delay: seconds(r.Delay), Reason: r.Reason,
 	}
-	asks, all := []limiter.Ask{ask}, limiter.Results{Allowed: r.Allowed, Binding: -1, Each: []limiter.Result{r}}
+	requests, all := []limiter.Request{request}, limiter.Results{Allowed: r.Allowed, DeniedBy: -1, PerRequest: []limiter.Result{r}}
 	client := &recorder{header: http.Header{}, status: http.StatusOK}
 	if r.Allowed {
 		if r.Delay > 0 {
 			d.Outcome = "delayed"
 		}
-		httplimit.SetHeader(client.header, asks, all)
+		httplimit.SetHeader(client.header, requests, all)
 		Allowed(client, nil)
 		client.body.Reset() // it is the same for all
 	} else {
-		d.Outcome, all.Binding = "denied", 0
-		httplimit.Deny(client, asks, all)
+		d.Outcome, all.DeniedBy = "denied", 0
+		httplimit.Deny(client, requests, all)
 	}
 	d.Status, d.Headers, d.Body = client.status, Lines(client.header), client.body.String()
 	return d

@@ -17,15 +17,15 @@ func TestDecided(t *testing.T) {
 	l := limiter.NewMemory(nil)
 	send := func(policy string, cost float64) (d Decision) {
 		t.Helper()
-		ask, err := parse.Ask([]byte(policy), "k", cost)
+		request, err := parse.Request([]byte(policy), "k", cost)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := l.Do(t.Context(), ask)
+		r, err := l.Do(t.Context(), request)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, data, _ := strings.Cut(string(Encode("decision", Decided(ask, r))), "\ndata: ")
+		_, data, _ := strings.Cut(string(Encode("decision", Decided(request, r))), "\ndata: ")
 		sitetest.Strict(t, data, &d)
 		if now := float64(time.Now().UnixMilli()); math.Abs(d.At-now) > 60_000 {
 			t.Errorf("at %v, and now is %v", d.At, now)

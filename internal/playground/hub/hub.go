@@ -99,25 +99,25 @@ func (h *Hub) Admit(key string) error {
 }
 
 // observe is the limiter's Config.Observe: it gets every decision.
-func (h *Hub) observe(_ context.Context, ask limiter.Ask, r limiter.Result, err error) {
-	if ask.Cost == 0 || errors.Is(err, limiter.ErrInvalid) { // a look of a sampler, or no decision
+func (h *Hub) observe(_ context.Context, request limiter.Request, r limiter.Result, err error) {
+	if request.Cost == 0 || errors.Is(err, limiter.ErrInvalid) { // a look of a sampler, or no decision
 		return
 	}
 	h.mu.Lock()
-	w := h.key(ask.Key)
-	w.used[ask.Policy.Algorithm] = ask.Policy
+	w := h.key(request.Key)
+	w.used[request.Policy.Algorithm] = request.Policy
 	watching := len(w.streams) > 0
 	h.mu.Unlock()
 	if !watching || err != nil { // the ask may have been counted, so the key is in use
 		return
 	}
-	text := event.Encode("decision", event.Decided(ask, r))
+	text := event.Encode("decision", event.Decided(request, r))
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if w = h.keys[ask.Key]; w != nil {
+	if w = h.keys[request.Key]; w != nil {
 		w.changes++
 		h.publish(w, text)
-		h.wake(ask.Key, w)
+		h.wake(request.Key, w)
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 // newHub makes a hub that counts in memory.
 func newHub(t *testing.T, newLimiter func(*limiter.Config) (*limiter.Limiter, error)) *Hub {
 	t.Helper()
-	h, err := New(newLimiter, limiter.Config{DenyCacheTTL: -1, Logger: slog.New(slog.DiscardHandler)})
+	h, err := New(newLimiter, limiter.Config{DisableDenyCache: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,14 +37,14 @@ func newHub(t *testing.T, newLimiter func(*limiter.Config) (*limiter.Limiter, er
 func looking(n *atomic.Int64, at func()) func(*limiter.Config) (*limiter.Limiter, error) {
 	return func(config *limiter.Config) (*limiter.Limiter, error) {
 		observe := config.Observe
-		config.Observe = func(ctx context.Context, ask limiter.Ask, r limiter.Result, err error) {
-			if ask.Cost == 0 {
+		config.Observe = func(ctx context.Context, request limiter.Request, r limiter.Result, err error) {
+			if request.Cost == 0 {
 				n.Add(1)
 				if at != nil {
 					at()
 				}
 			}
-			observe(ctx, ask, r, err)
+			observe(ctx, request, r, err)
 		}
 		return limiter.NewMemory(config), nil
 	}

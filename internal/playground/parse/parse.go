@@ -46,13 +46,13 @@ func Any(a limiter.Algorithm) limiter.Policy {
 
 // Ask reads a policy and returns the ask for cost units of it, which is valid. With
 // an error, the ask has what could be read.
-func Ask(policy []byte, key string, cost float64) (limiter.Ask, error) {
+func Request(policy []byte, key string, cost float64) (limiter.Request, error) {
 	p, err := readPolicy(policy)
-	ask := p.Ask(key, cost)
+	request := p.Request(key, cost)
 	if err == nil {
-		err = check(ask)
+		err = check(request)
 	}
-	return ask, err
+	return request, err
 }
 
 // Costs returns one cost for each of n policies: costs or, if that is empty, 1 of each.
@@ -100,12 +100,12 @@ func readPolicy(text []byte) (p limiter.Policy, _ error) {
 }
 
 // check returns what is wrong with an ask, or nil.
-func check(ask limiter.Ask) error {
-	if ask.Cost == 0 { // valid for Check alone
-		return &api.Problem{Message: "cost 0: must be positive", Field: "cost", Algorithm: ask.Policy.Algorithm}
+func check(request limiter.Request) error {
+	if request.Cost == 0 { // valid for Check alone
+		return &api.Problem{Message: "cost 0: must be positive", Field: "cost", Algorithm: request.Policy.Algorithm}
 	}
-	if _, err := model.Check(context.Background(), ask.Policy, ask.Key, ask.Cost); err != nil {
-		return api.ProblemOf(err, ask.Policy.Algorithm)
+	if _, err := model.Check(context.Background(), request.Policy, request.Key, request.Cost); err != nil {
+		return api.ProblemOf(err, request.Policy.Algorithm)
 	}
 	return nil
 }
@@ -122,45 +122,45 @@ func number(s string) (any, error)  { return strconv.ParseFloat(s, 64) }
 func boolean(s string) (any, error) { return strconv.ParseBool(s) }
 
 // Query reads the query of a URL of /limited/.
-func Query(a limiter.Algorithm, rawQuery string) (ask limiter.Ask, _ error) {
+func Query(a limiter.Algorithm, rawQuery string) (request limiter.Request, _ error) {
 	query, err := url.ParseQuery(rawQuery)
 	if err != nil {
-		return ask, &api.Problem{Message: "the query cannot be read: " + api.Sentence(err)}
+		return request, &api.Problem{Message: "the query cannot be read: " + api.Sentence(err)}
 	}
-	ask.Cost = 1
+	request.Cost = 1
 	fields := map[string]any{"algorithm": a}
 	for name, values := range query {
 		if len(values) > 1 {
-			return ask, api.BadField(name, "is given %d times", len(values))
+			return request, api.BadField(name, "is given %d times", len(values))
 		}
 		switch parse, known := parameters[name]; {
 		case name == "key":
-			ask.Key = values[0]
+			request.Key = values[0]
 		case name == "cost":
 			cost, err := strconv.ParseFloat(values[0], 64)
 			if err != nil {
-				return ask, api.BadField(name, "is %.40q: must be a number", values[0])
+				return request, api.BadField(name, "is %.40q: must be a number", values[0])
 			}
-			ask.Cost = cost
+			request.Cost = cost
 		case !known:
-			return ask, &api.Problem{Message: "there is no parameter " + strconv.Quote(name) + ": take limit, period, burst, tick, aligned, calendar, time_zone, block_for, cost and key"}
+			return request, &api.Problem{Message: "there is no parameter " + strconv.Quote(name) + ": take limit, period, burst, tick, aligned, calendar, time_zone, block_for, cost and key"}
 		default:
 			value, err := parse(values[0])
 			if err != nil {
-				return ask, api.BadField(name, "is %.40q: must be %s", values[0], map[bool]string{true: "true or false", false: "a number"}[name == "aligned"])
+				return request, api.BadField(name, "is %.40q: must be %s", values[0], map[bool]string{true: "true or false", false: "a number"}[name == "aligned"])
 			}
 			fields[name] = value
 		}
 	}
-	if err := Key(ask.Key); err != nil {
-		return ask, err
+	if err := Key(request.Key); err != nil {
+		return request, err
 	}
 	text, err := json.Marshal(fields)
 	if err != nil { // infinite, or not a number
-		return ask, &api.Problem{Message: "limit and burst must be finite numbers"}
+		return request, &api.Problem{Message: "limit and burst must be finite numbers"}
 	}
-	if ask.Policy, err = readPolicy(text); err != nil {
-		return ask, err
+	if request.Policy, err = readPolicy(text); err != nil {
+		return request, err
 	}
-	return ask, check(ask)
+	return request, check(request)
 }

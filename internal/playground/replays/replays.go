@@ -118,11 +118,11 @@ func readCandidates(query url.Values) ([]replay.Candidate, error) {
 	}
 	candidates := make([]replay.Candidate, len(list))
 	for i, text := range list {
-		ask, err := parse.Ask(text, "any", costs[i])
+		request, err := parse.Request(text, "any", costs[i])
 		if err != nil {
 			return nil, err
 		}
-		candidates[i] = replay.Candidate{Policy: ask.Policy, Cost: ask.Cost}
+		candidates[i] = replay.Candidate{Policy: request.Policy, Cost: request.Cost}
 	}
 	return candidates, nil
 }

@@ -93,17 +93,17 @@ function changed() {
 async function describe() {
   const mine = ++wanted;
   const valid = [];
-  const asks = [];
+  const requests = [];
   for (const c of cards) {
     try {
-      asks.push(c.ask());
+      requests.push(c.request());
       valid.push(c);
     } catch (e) {
       c.described({ error: e.message, field: e.field });
     }
   }
   try {
-    const answer = await post("/api/describe", { key: page.key(), policies: asks.map((a) => a.policy), costs: asks.map((a) => a.cost) });
+    const answer = await post("/api/describe", { key: page.key(), policies: requests.map((a) => a.policy), costs: requests.map((a) => a.cost) });
     if (mine !== wanted) return;
     for (const [i, d] of answer.policies.entries()) valid[i].described(d);
     if (!cards.some((c) => c.failed)) problem(null);
@@ -114,8 +114,8 @@ async function describe() {
 
 async function sendAll(times) {
   try {
-    const asks = cards.map((c) => c.ask());
-    const a = await post("/api/send", { key: page.key(), times, asks });
+    const requests = cards.map((c) => c.request());
+    const a = await post("/api/send", { key: page.key(), times, requests });
     problem(null);
     say(`All: ${a.allowed} allowed, ${a.delayed} delayed, ${a.denied} denied.`);
   } catch (e) {

@@ -4,7 +4,7 @@ import { Failure, post } from "./api.js";
 import { Plot, short } from "./plot.js";
 
 const about = {
-  leaky_bucket: ["Leaky bucket, meter", "What is asked for fills a bucket that leaks at the limit’s pace; what would overflow is denied. With a tick it leaks in steps."],
+  leaky_bucket: ["Leaky bucket, meter", "Each request fills a bucket that leaks at the limit’s pace; what would overflow is denied. With a tick it leaks in steps."],
   leaky_bucket_queue: ["Leaky bucket, queue", "Requests wait for evenly spaced turns; who finds the queue full is denied."],
   token_bucket: ["Token bucket", "Each request takes a token; tokens come back at the limit’s pace, up to the burst."],
   gcra: ["GCRA", "The generic cell rate algorithm: decides as a token bucket, told in arrival times."],
@@ -140,10 +140,10 @@ export class Card {
     return p;
   }
 
-  ask() {
-    const ask = { policy: this.policy() };
-    this.#read(ask, "cost", this.#inputs.cost);
-    return ask;
+  request() {
+    const request = { policy: this.policy() };
+    this.#read(request, "cost", this.#inputs.cost);
+    return request;
   }
 
   #read(into, name, input) {
@@ -181,10 +181,10 @@ export class Card {
     }
   }
 
-  /** Sends the card's ask so many times at once; failures are shown here. */
+  /** Sends the card’s request so many times at once; failures are shown here. */
   async send(times) {
     try {
-      const answer = await post("/api/send", { key: this.page.key(), times, asks: [this.ask()] });
+      const answer = await post("/api/send", { key: this.page.key(), times, requests: [this.request()] });
       this.problem(null);
       return answer;
     } catch (e) {

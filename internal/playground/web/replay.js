@@ -60,11 +60,11 @@ async function replay(file, cards, maxBytes) {
     await file.slice(0, 1).arrayBuffer().catch(() => {
       throw new Error("cannot be read: choose a file, not a folder, that you may read.");
     });
-    const asks = cards.map((c) => c.ask());
+    const requests = cards.map((c) => c.request());
     const query = new URLSearchParams({
       name: file.name,
-      policies: JSON.stringify(asks.map((a) => a.policy)),
-      costs: JSON.stringify(asks.map((a) => a.cost)),
+      policies: JSON.stringify(requests.map((a) => a.policy)),
+      costs: JSON.stringify(requests.map((a) => a.cost)),
     });
     const answer = await post("/api/replay?" + query, file, signal);
     if (signal.aborted) return;

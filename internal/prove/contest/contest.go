@@ -20,9 +20,9 @@ import (
 // use.
 type Client interface {
 	// Ask asks alone.
-	Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
+	Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
 	// AskInTx asks in a transaction, calls before, and then commits or rolls back.
-	AskInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error)
+	RequestInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error)
 }
 
 const (
@@ -111,7 +111,7 @@ func (c *Contest) work(ctx context.Context, to Client, until time.Time) error {
 		s, leave := c.pick()
 		n := int64(1 + rand.IntN(maxCost))
 		t := books.of(s.subject)
-		t.asks++
+		t.requests++
 		t.asked += n
 		held := c.holding.begin(s.subject)
 		began := time.Now()
@@ -181,18 +181,18 @@ func (c *Contest) one(ctx context.Context, to Client, s ask, n float64) (r limit
 	switch d := rand.IntN(1000); {
 	case s.kind == heldKind: // a transaction would keep its connection while it waits
 	case d < inTxAndBack:
-		r, err = to.AskInTx(ctx, s.policy, s.key, n, false, nothing)
+		r, err = to.RequestInTx(ctx, s.policy, s.key, n, false, nothing)
 		return r, rolledBack, err
 	case d < inTxAndBack+inTxAndKept:
-		r, err = to.AskInTx(ctx, s.policy, s.key, n, true, nothing)
+		r, err = to.RequestInTx(ctx, s.policy, s.key, n, true, nothing)
 		return r, kept, err
 	case d < inTxAndBack+inTxAndKept+impatient:
 		ctx, cancel := context.WithTimeout(ctx, rand.N(maxPatience))
 		defer cancel()
-		r, err = to.Ask(ctx, s.policy, s.key, n)
+		r, err = to.Request(ctx, s.policy, s.key, n)
 		return r, left, err
 	}
-	r, err = to.Ask(ctx, s.policy, s.key, n)
+	r, err = to.Request(ctx, s.policy, s.key, n)
 	return r, alone, err
 }
 
@@ -212,12 +212,12 @@ func (c *Contest) hold(ctx context.Context, until time.Time) error {
 	for done := false; ctx.Err() == nil && (!done || time.Now().Before(until)); {
 		s := c.groups.of(heldKind)
 		t := books.of(s.subject)
-		t.asks++
+		t.requests++
 		t.asked++
 		commit := rand.IntN(2) == 0
 		row := &heldRow{ask: s, holding: &c.holding, enough: make(chan struct{})}
 		stalled := false
-		r, err := c.holder.AskInTx(ctx, s.policy, s.key, 1, commit, func() { stalled = c.whileHeld(ctx, row) })
+		r, err := c.holder.RequestInTx(ctx, s.policy, s.key, 1, commit, func() { stalled = c.whileHeld(ctx, row) })
 		c.count(row, stalled, err == nil)
 		switch {
 		case err == nil:
@@ -288,7 +288,7 @@ func (c *Contest) report(took, elapsed time.Duration) Algorithm {
 		if s.kind != hotKind {
 			most = math.Floor(most + bound.Slack)
 		}
-		a.Asks += t.asks
+		a.Requests += t.requests
 		a.Asked += t.asked
 		a.Admitted += t.admitted
 		a.Allowed += most

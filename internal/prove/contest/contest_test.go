@@ -22,11 +22,11 @@ type honest struct {
 
 func newHonest() honest { return honest{limiter.NewMemory(nil), new(sync.Mutex)} }
 
-func (h honest) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+func (h honest) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	return h.as(ctx, p, key, n, h.l.AllowN)
 }
 
-func (h honest) AskInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
+func (h honest) RequestInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
 	defer before()
 	if commit {
 		return h.as(ctx, p, key, n, h.l.AllowN)
@@ -52,19 +52,19 @@ func (h honest) as(ctx context.Context, p limiter.Policy, key string, n float64,
 // forgetful forgets what a key has used above the limit that is asked under.
 type forgetful struct{ honest }
 
-func (f forgetful) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+func (f forgetful) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	large := p
 	large.Limit = max(p.Limit, coldLimit)
 	seen, err := f.l.Check(ctx, large, key, 0)
 	if err == nil && p.Limit == smallPlan && seen.Level > p.Limit {
 		if err = f.l.Reset(ctx, large, key); err == nil {
-			_, err = f.l.Fill(ctx, large, key, p.Limit)
+			_, err = f.l.Charge(ctx, large, key, p.Limit)
 		}
 	}
 	if err != nil {
 		return seen, err
 	}
-	return f.honest.Ask(ctx, p, key, n)
+	return f.honest.Request(ctx, p, key, n)
 }
 
 // stalling answers nobody while a row is held.
@@ -73,13 +73,13 @@ type stalling struct {
 	held *sync.RWMutex
 }
 
-func (s stalling) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+func (s stalling) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	s.held.RLock()
 	defer s.held.RUnlock()
-	return s.honest.Ask(ctx, p, key, n)
+	return s.honest.Request(ctx, p, key, n)
 }
 
-func (s stalling) AskInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
+func (s stalling) RequestInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
 	if strings.HasSuffix(p.Name, string(heldKind)) {
 		s.held.Lock()
 		defer s.held.Unlock()
@@ -87,7 +87,7 @@ func (s stalling) AskInTx(ctx context.Context, p limiter.Policy, key string, n f
 		s.held.RLock()
 		defer s.held.RUnlock()
 	}
-	return s.honest.AskInTx(ctx, p, key, n, commit, before)
+	return s.honest.RequestInTx(ctx, p, key, n, commit, before)
 }
 
 // generous lets one denied ask pass, on one kind of key.
@@ -105,16 +105,16 @@ func (g *generous) pass(r limiter.Result, p limiter.Policy, err error) (limiter.
 	return r, err
 }
 
-func (g *generous) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	r, err := g.honest.Ask(ctx, p, key, n)
+func (g *generous) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	r, err := g.honest.Request(ctx, p, key, n)
 	if g.inTx {
 		return r, err
 	}
 	return g.pass(r, p, err)
 }
 
-func (g *generous) AskInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
-	r, err := g.honest.AskInTx(ctx, p, key, n, commit, before)
+func (g *generous) RequestInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
+	r, err := g.honest.RequestInTx(ctx, p, key, n, commit, before)
 	if !g.inTx || !commit {
 		return r, err
 	}
@@ -124,25 +124,25 @@ func (g *generous) AskInTx(ctx context.Context, p limiter.Policy, key string, n 
 // racy reads, and writes what it read: the mistake that this is all about.
 type racy struct{ honest }
 
-func (r racy) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+func (r racy) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	seen, err := r.l.Check(ctx, p, key, n)
 	if err != nil || !seen.Allowed {
 		return seen, err
 	}
 	runtime.Gosched() // another reads meanwhile
-	_, err = r.l.Fill(ctx, p, key, n)
+	_, err = r.l.Charge(ctx, p, key, n)
 	return seen, err
 }
 
 // lossy counts, and loses every tenth answer.
 type lossy struct {
 	honest
-	asks atomic.Int64
+	requests atomic.Int64
 }
 
-func (l *lossy) Ask(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	r, err := l.honest.Ask(ctx, p, key, n)
-	if err == nil && l.asks.Add(1)%10 == 0 {
+func (l *lossy) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	r, err := l.honest.Request(ctx, p, key, n)
+	if err == nil && l.requests.Add(1)%10 == 0 {
 		return limiter.Result{}, errors.New("connection lost")
 	}
 	return r, err
@@ -174,7 +174,7 @@ func TestContestHonest(t *testing.T) {
 	for _, a := range limiter.Algorithms() {
 		t.Run(string(a), func(t *testing.T) {
 			t.Parallel()
-			seen := contend(t, newHonest, a, 1200*time.Millisecond, func(_ honest, seen Algorithm) bool { return seen.Asks >= 2000 })
+			seen := contend(t, newHonest, a, 1200*time.Millisecond, func(_ honest, seen Algorithm) bool { return seen.Requests >= 2000 })
 			if len(seen.Exceeded) > 0 || seen.Admitted == 0 || seen.RolledBack == 0 || float64(seen.Admitted) > seen.Allowed || seen.Asked <= seen.Admitted {
 				t.Errorf("honest: %+v", seen)
 			}
@@ -186,7 +186,7 @@ func TestContestHonest(t *testing.T) {
 				t.Errorf("plans and held rows: %+v, %+v", seen.Plans, seen.Held)
 			}
 			seen = contend(t, func() *lossy { return &lossy{honest: newHonest()} }, a, 50*time.Millisecond,
-				func(l *lossy, _ Algorithm) bool { return l.asks.Load() >= 10 })
+				func(l *lossy, _ Algorithm) bool { return l.requests.Load() >= 10 })
 			if len(seen.Exceeded) > 0 || seen.Unknown == 0 {
 				t.Errorf("lossy: %+v", seen)
 			}
@@ -261,10 +261,10 @@ func TestContestFindsStalling(t *testing.T) {
 
 type failing struct{ err error }
 
-func (f failing) Ask(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
+func (f failing) Request(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
 	return limiter.Result{}, f.err
 }
-func (f failing) AskInTx(context.Context, limiter.Policy, string, float64, bool, func()) (limiter.Result, error) {
+func (f failing) RequestInTx(context.Context, limiter.Policy, string, float64, bool, func()) (limiter.Result, error) {
 	return limiter.Result{}, f.err
 }
 

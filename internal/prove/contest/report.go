@@ -12,7 +12,7 @@ import (
 type Algorithm struct {
 	Algorithm limiter.Algorithm `json:"algorithm"`
 	Keys      int               `json:"keys"`
-	Asks      int64             `json:"asks"`
+	Requests      int64             `json:"requests"`
 	Asked     int64             `json:"asked"`
 	// Admitted was acknowledged and, in a transaction, committed.
 	Admitted int64 `json:"admitted"`
@@ -75,7 +75,7 @@ func (p *Part) add(t *tally, most float64) {
 type tallies map[subject]*tally
 
 // tally is what was seen of one key. All but asks are units.
-type tally struct{ asks, asked, admitted, rolledBack, unknown int64 }
+type tally struct{ requests, asked, admitted, rolledBack, unknown int64 }
 
 // of returns the tally of a key.
 func (all tallies) of(s subject) *tally {
@@ -91,7 +91,7 @@ func (all tallies) of(s subject) *tally {
 func (all tallies) add(books tallies) {
 	for s, b := range books {
 		t := all.of(s)
-		t.asks += b.asks
+		t.requests += b.requests
 		t.asked += b.asked
 		t.admitted += b.admitted
 		t.rolledBack += b.rolledBack

@@ -164,12 +164,12 @@ func (m *Store) Take(_ context.Context, q *store.Query) (store.Outcome, error) {
 }
 
 // Fill adds up to the burst.
-func (m *Store) Fill(_ context.Context, q *store.Query) (store.Outcome, error) {
+func (m *Store) Charge(_ context.Context, q *store.Query) (store.Outcome, error) {
 	r := q.Rules
 	r.Capacity = r.Burst
 	return m.with(q, true, func(e *entry, now, at int64) float64 {
 		e.rules, e.updatedAt = r, at
-		return e.state.Fill(&r, now, at, q.Units)
+		return e.state.Charge(&r, now, at, q.Units)
 	})
 }
 

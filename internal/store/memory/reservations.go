@@ -82,7 +82,7 @@ func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission)
 		n.EndsAt = g.EndsAt
 	}
 	m.reservations.byID[n.ID] = n
-	if n.State == store.Held {
+	if n.State == store.Open {
 		if m.reservations.open[k] == nil {
 			m.reservations.open[k] = map[*record]bool{}
 		}
@@ -100,7 +100,7 @@ func (m *Store) Settle(_ context.Context, c *store.Ending) (store.Ended, error) 
 	defer m.reservations.mu.Unlock()
 	h, now := m.reservations.byID[c.ID], clock(c.Now)
 	if h == nil || h.State == store.Spent || h.forgetAt <= now && c.State != store.Expired {
-		return store.Ended{}, fmt.Errorf("%w: %s", store.ErrNoHold, store.Quote(c.ID))
+		return store.Ended{}, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(c.ID))
 	}
 	return m.end(h, c.State, c.Units, now), nil
 }
@@ -109,7 +109,7 @@ func (m *Store) Settle(_ context.Context, c *store.Ending) (store.Ended, error) 
 // lock of the reservations is held.
 func (m *Store) end(h *record, state store.State, units float64, now int64) store.Ended {
 	s := store.Ended{Reservation: h.Reservation, Now: now}
-	s.Changed = h.State == store.Held && (state != store.Expired || h.ExpiresAt <= now) || h.State == store.Expired && state == store.Settled
+	s.Changed = h.State == store.Open && (state != store.Expired || h.ExpiresAt <= now) || h.State == store.Expired && state == store.Settled
 	back := 0.0
 	moves := s.Changed && units != h.Units && (h.Algorithm != algorithm.FixedWindow || h.EndsAt > now)
 	q := store.Query{Rules: h.Rules, Algorithm: h.Algorithm, Policy: h.Policy, Key: h.Key, Now: &now}
@@ -119,7 +119,7 @@ func (m *Store) end(h *record, state store.State, units float64, now int64) stor
 			if fresh {
 				e.rules = h.Rules
 			}
-			back = e.state.Settle(&e.rules, now, at, algorithm.Held{Rules: h.Rules, Units: h.Units, CountedAt: h.CountedAt, EndsAt: h.EndsAt}, units, fresh)
+			back = e.state.Settle(&e.rules, now, at, algorithm.Reservation{Rules: h.Rules, Units: h.Units, CountedAt: h.CountedAt, EndsAt: h.EndsAt}, units, fresh)
 			e.updatedAt = at
 		}
 		s.Outcome = e.standing(&q, now, at, 0)

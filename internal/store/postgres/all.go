@@ -255,7 +255,7 @@ func named(err error, joints []*store.Joint) error {
 	}
 	indexes := make([]string, len(joints))
 	for i, j := range joints {
-		indexes[i] = fmt.Sprintf("asks[%d]", j.Index)
+		indexes[i] = fmt.Sprintf("requests[%d]", j.Index)
 	}
 	return fmt.Errorf("%s: %w", strings.Join(indexes, " or "), err)
 }

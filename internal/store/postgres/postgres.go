@@ -89,8 +89,8 @@ func (p Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error) 
 }
 
 // Fill adds up to the burst.
-func (p Store) Fill(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return p.decide(ctx, q, statement.Of(q.Algorithm).Fill)
+func (p Store) Charge(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return p.decide(ctx, q, statement.Of(q.Algorithm).Charge)
 }
 
 // Refund gives units back, as far as they are there.
@@ -142,7 +142,7 @@ func (p Store) Reset(ctx context.Context, q *store.Query) error {
 		if err != nil || deleted == 0 {
 			return err
 		}
-		return statement.Queries.HoldsFree(ctx, tx, db.HoldsFreeParams{Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm)})
+		return statement.Queries.ReservationsFree(ctx, tx, db.ReservationsFreeParams{Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm)})
 	})
 	return exec.Translate(err, p.tx)
 }
@@ -189,19 +189,19 @@ func (p Store) TakeMany(ctx context.Context, rows []*store.Row, now *int64) erro
 
 // Locked marks the rows that other transactions have locked.
 func (p Store) Locked(ctx context.Context, rows []*store.Row) ([]bool, error) {
-	var params db.TokenBucketHeldParams
+	var params db.TokenBucketLockedParams
 	for _, r := range rows {
 		params.Policies = append(params.Policies, r.Query.Policy)
 		params.Keys = append(params.Keys, r.Query.Key)
 	}
-	var found []db.TokenBucketHeldRow
+	var found []db.TokenBucketLockedRow
 	err := p.exec(ctx, func(tx db.DBTX) (err error) {
 		found, err = statement.Of(rows[0].Query.Algorithm).Locked(ctx, tx, params)
 		return err
 	})
 	locked := make([]bool, len(rows))
 	for i, r := range rows {
-		locked[i] = slices.Contains(found, db.TokenBucketHeldRow{Policy: r.Query.Policy, Key: r.Query.Key})
+		locked[i] = slices.Contains(found, db.TokenBucketLockedRow{Policy: r.Query.Policy, Key: r.Query.Key})
 	}
 	return locked, err
 }

@@ -88,14 +88,14 @@ func (p Store) forget(ctx context.Context, q *store.Query, a *store.Admission) e
 	if err != nil || before == nil || !before.free() {
 		return err
 	}
-	if before.State == store.Held {
+	if before.State == store.Open {
 		e := store.Ending{ID: before.ID, Algorithm: q.Algorithm, State: store.Expired, Now: q.Now, Commit: q.Commit}
-		if _, err := p.Settle(ctx, &e); err != nil && !errors.Is(err, store.ErrNoHold) {
+		if _, err := p.Settle(ctx, &e); err != nil && !errors.Is(err, store.ErrNoReservation) {
 			return err
 		}
 	}
 	return p.exec(ctx, func(tx db.DBTX) error {
-		_, err := statement.Queries.HoldForget(ctx, tx, db.HoldForgetParams{
+		_, err := statement.Queries.ReservationForget(ctx, tx, db.ReservationForgetParams{
 			Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm), IdempotencyKey: a.Idempotency, NowUs: q.Now,
 		})
 		return err
@@ -130,7 +130,7 @@ func (p Store) readBefore(ctx context.Context, q *store.Query, a *store.Admissio
 
 // readBefore returns nil if nothing was admitted.
 func readBefore(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (*before, error) {
-	row, err := statement.Queries.HoldByIdempotency(ctx, tx, db.HoldByIdempotencyParams{
+	row, err := statement.Queries.ReservationByIdempotency(ctx, tx, db.ReservationByIdempotencyParams{
 		Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm), IdempotencyKey: a.Idempotency, NowUs: q.Now,
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -162,7 +162,7 @@ func (p Store) Settle(ctx context.Context, e *store.Ending) (s store.Ended, err 
 		return nil
 	})
 	if err == nil && !found {
-		return s, fmt.Errorf("%w: %s", store.ErrNoHold, store.Quote(e.ID))
+		return s, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(e.ID))
 	}
 	return s, exec.Translate(err, p.tx)
 }
@@ -170,7 +170,7 @@ func (p Store) Settle(ctx context.Context, e *store.Ending) (s store.Ended, err 
 // Due lists the key's open reservations that have expired.
 func (p Store) Due(ctx context.Context, q *store.Query) (ids []string, err error) {
 	err = p.exec(ctx, func(tx db.DBTX) (err error) {
-		ids, err = statement.Queries.HoldsDue(ctx, tx, db.HoldsDueParams{
+		ids, err = statement.Queries.ReservationsDue(ctx, tx, db.ReservationsDueParams{
 			Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm), NowUs: q.Now, MaxRows: store.MaxDue,
 		})
 		return err
@@ -181,7 +181,7 @@ func (p Store) Due(ctx context.Context, q *store.Query) (ids []string, err error
 // NextDue returns the time until the next open reservation expires.
 func (p Store) NextDue(ctx context.Context) (wait int64, err error) {
 	err = p.exec(ctx, func(tx db.DBTX) error {
-		row, err := statement.Queries.HoldsNext(ctx, tx)
+		row, err := statement.Queries.ReservationsNext(ctx, tx)
 		wait = store.NoneDue
 		if row.ExpiresAtUs != store.NoneDue {
 			wait = row.ExpiresAtUs - row.NowUs

@@ -134,7 +134,7 @@ func (s *Store) giveSomeBack(ctx context.Context, q *store.Query) (freed, more b
 	ids, err := s.Store.Due(ctx, q)
 	for _, id := range ids {
 		e, err := s.Store.Settle(ctx, &store.Ending{ID: id, Algorithm: q.Algorithm, State: store.Expired, Now: q.Now, Commit: q.Commit})
-		if err != nil && !errors.Is(err, store.ErrNoHold) {
+		if err != nil && !errors.Is(err, store.ErrNoReservation) {
 			return freed, false, err
 		}
 		freed, more = freed || e.Freed, more || e.Changed

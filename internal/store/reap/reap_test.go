@@ -49,7 +49,7 @@ func query(key string, cost float64, now int64) *store.Query {
 // reserve reserves units for a second.
 func reserve(t *testing.T, s *Store, id, key string, units float64, now int64) {
 	t.Helper()
-	o, err := s.Reserve(t.Context(), query(key, units, now), &store.Admission{ID: id, State: store.Held, TTL: 1e6, Remember: 3600e6})
+	o, err := s.Reserve(t.Context(), query(key, units, now), &store.Admission{ID: id, State: store.Open, TTL: 1e6, Remember: 3600e6})
 	if err != nil || o.Granted != 1 {
 		t.Fatal(o, err)
 	}

@@ -18,7 +18,7 @@ import (
 
 // holdWait is how long a statement waits for the rows of a hold. A transaction that has
 // them for longer is using the hold; the next sweep tries again.
-const holdWait = "20ms"
+const reservationWait = "20ms"
 
 // errNewer is the error of a hold of an algorithm that this version does not know.
 var errNewer = errors.New("a newer pglimit made it")
@@ -31,8 +31,8 @@ type Sweep struct {
 	Logger    *slog.Logger
 	// CountRows is called after each batch of a table, and CountHold after each hold
 	// that was given back.
-	CountRows func(table string, deleted, kept int64)
-	CountHold func()
+	CountRows        func(table string, deleted, kept int64)
+	CountReservation func()
 
 	// elsewhere is set once another process has the lease: the sweep ends then.
 	elsewhere bool
@@ -90,13 +90,13 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 			return errors.Join(failed, err)
 		}
 		rows := s.BatchSize + len(left)
-		var expired []db.HoldsExpiredRow
+		var expired []db.ReservationsExpiredRow
 		err := s.Lease.Statement(ctx, func(ctx context.Context) (err error) {
-			expired, err = db.New().HoldsExpired(ctx, s.Pool, db.HoldsExpiredParams{CutoffUs: cutoff, MaxRows: int64(rows)})
+			expired, err = db.New().ReservationsExpired(ctx, s.Pool, db.ReservationsExpiredParams{CutoffUs: cutoff, MaxRows: int64(rows)})
 			return err
 		})
 		if err != nil {
-			return errors.Join(failed, fmt.Errorf("pglimit: list expired holds: %w", err))
+			return errors.Join(failed, fmt.Errorf("pglimit: list expired reservations: %w", err))
 		}
 		for _, h := range expired {
 			if left[h.ID] {
@@ -106,7 +106,7 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 			var answer *pgconn.PgError
 			switch {
 			case err == nil:
-				s.CountHold()
+				s.CountReservation()
 				continue
 			case errors.As(err, &answer) && answer.Code == lease.LockNotAvailable:
 			case errors.As(err, &answer) || errors.Is(err, errNewer):
@@ -124,14 +124,14 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 
 // giveBackOne ends one hold as of cutoff. By the present of a clock that was set back
 // since, the hold would not have expired, and be found again and again.
-func (s *Sweep) giveBackOne(ctx context.Context, h db.HoldsExpiredRow, cutoff int64) error {
+func (s *Sweep) giveBackOne(ctx context.Context, h db.ReservationsExpiredRow, cutoff int64) error {
 	end := tables.Settle[h.Algorithm]
 	if end == nil {
-		return fmt.Errorf("pglimit: give back hold %s: no algorithm %q: %w", h.ID, h.Algorithm, errNewer)
+		return fmt.Errorf("pglimit: give back reservation %s: no algorithm %q: %w", h.ID, h.Algorithm, errNewer)
 	}
-	p := db.TokenBucketSettleParams{ID: h.ID, State: "expired", NowUs: &cutoff, LockTimeout: holdWait}
+	p := db.TokenBucketSettleParams{ID: h.ID, State: "expired", NowUs: &cutoff, LockTimeout: reservationWait}
 	if err := s.Lease.Statement(ctx, func(ctx context.Context) error { return end(ctx, s.Pool, p) }); err != nil {
-		return fmt.Errorf("pglimit: give back hold %s: %w", h.ID, err)
+		return fmt.Errorf("pglimit: give back reservation %s: %w", h.ID, err)
 	}
 	return nil
 }

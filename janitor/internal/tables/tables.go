@@ -47,7 +47,7 @@ func limits[P ~struct {
 
 // forgotten deletes holds that are past the time for which they are remembered.
 func forgotten(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
-	deleted, err := db.New().HoldExpire(ctx, conn, db.HoldExpireParams{CutoffUs: cutoff, MaxRows: max})
+	deleted, err := db.New().ReservationExpire(ctx, conn, db.ReservationExpireParams{CutoffUs: cutoff, MaxRows: max})
 	return deleted, 0, err
 }
 

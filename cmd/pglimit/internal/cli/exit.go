@@ -42,7 +42,7 @@ func DatabaseError(err error) error {
 // LimiterError marks what a Limiter returned as the database's error, unless it
 // rejects the request: such an error is the user's to correct.
 func LimiterError(err error) error {
-	for _, rejection := range []error{limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrNoHold, limiter.ErrHoldEnded} {
+	for _, rejection := range []error{limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrNoReservation, limiter.ErrReservationEnded} {
 		if errors.Is(err, rejection) {
 			return err
 		}

@@ -50,9 +50,9 @@ error; 130 after Ctrl-C. Results go to stdout, everything else to stderr.`,
 	out.Register(root.PersistentFlags())
 	root.AddCommand(
 		decide.NewAllow(db, out), decide.NewCheck(db, out), decide.NewWait(db, out),
-		decide.NewFill(db, out), decide.NewRefund(db, out),
+		decide.NewCharge(db, out), decide.NewRefund(db, out),
 		decide.NewReserve(db, out), decide.NewSettle(db, out), decide.NewCancel(db, out),
-		decide.NewStatement(db, out),
+		decide.NewUsage(db, out),
 		row.NewReset(db, out), row.NewBlock(db, out), row.NewUnblock(db, out),
 		migrate.New(db, out), janitor.New(db, out),
 		replay.New(db, out), prove.New(db, out), demo.New(db, out), playground.New(db, out),

@@ -61,7 +61,7 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: exit code %d, stderr %q", shell, code, stderr)
 		}
 	}
-	for _, verb := range []string{"allow", "check", "fill", "refund", "wait", "reset", "block", "unblock"} {
+	for _, verb := range []string{"allow", "check", "charge", "refund", "wait", "reset", "block", "unblock"} {
 		code, stdout, _ := commandtest.Call(t, "__complete", verb, "--algorithm", "sliding")
 		if code != 0 || !strings.HasSuffix(stdout, "\nsliding_window_counter\nsliding_window_log\n:4\n") {
 			t.Errorf("%s --algorithm sliding: exit code %d, %q", verb, code, stdout)
@@ -70,7 +70,7 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: exit code %d, %q", verb, code, stdout)
 		}
 	}
-	for _, verb := range []string{"allow", "check", "fill", "refund", "wait"} {
+	for _, verb := range []string{"allow", "check", "charge", "refund", "wait"} {
 		if code, stdout, _ := commandtest.Call(t, "__complete", verb, "--calendar", ""); code != 0 || stdout != "hour\nday\nweek\nmonth\n:4\n" {
 			t.Errorf("%s --calendar: exit code %d, %q", verb, code, stdout)
 		}

@@ -18,7 +18,7 @@ func KeySecret() []byte { return []byte(os.Getenv(KeySecretEnv)) }
 // NewLimiter returns a limiter over pool that caches no denials: every answer
 // comes from the database.
 func NewLimiter(pool *pgxpool.Pool) (*limiter.Limiter, error) {
-	return NewLimiterWith(pool, &limiter.Config{DenyCacheTTL: -1})
+	return NewLimiterWith(pool, &limiter.Config{DisableDenyCache: true})
 }
 
 // NewLimiterWith returns a limiter over pool with config and the key secret of

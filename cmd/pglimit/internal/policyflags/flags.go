@@ -71,7 +71,7 @@ func (f *Flags) RegisterPolicy(cmd *cobra.Command) {
 // RegisterDecision adds --cost to them: everything that decides a request.
 func (f *Flags) RegisterDecision(cmd *cobra.Command) {
 	f.RegisterPolicy(cmd)
-	cmd.Flags().Float64Var(&f.Cost, "cost", 1, "`units` that one ask takes")
+	cmd.Flags().Float64Var(&f.Cost, "cost", 1, "`units` that one request takes")
 }
 
 // RegisterRequest adds --durability to them, for requests sent to a database.

@@ -13,20 +13,20 @@ import (
 
 var leakyBucket = Table{
 	takeMany: leakyBucketTakeMany,
-	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
-		return lockedRows(Queries.LeakyBucketHeld(ctx, tx, db.LeakyBucketHeldParams(p)))
+	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error) {
+		return lockedRows(Queries.LeakyBucketLocked(ctx, tx, db.LeakyBucketLockedParams(p)))
 	},
 	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketTake(ctx, tx, db.LeakyBucketTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
-			Leak: q.Leak, TickUs: q.Tick, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			Leak: q.Leak, TickUs: q.Tick, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
 		})
 		return leaky(row), err
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-		row, err := Queries.LeakyBucketFill(ctx, tx, db.LeakyBucketFillParams{
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.LeakyBucketCharge(ctx, tx, db.LeakyBucketChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-			Leak: q.Leak, TickUs: q.Tick, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+			Leak: q.Leak, TickUs: q.Tick, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
 		})
 		return leaky(db.LeakyBucketTakeRow(row)), err
 	},
@@ -47,10 +47,10 @@ var leakyBucket = Table{
 		return leakyGot(q, row), err
 	},
 	Usage: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Usage, error) {
-		row, err := Queries.LeakyBucketStatement(ctx, tx, db.LeakyBucketStatementParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
+		row, err := Queries.LeakyBucketUsage(ctx, tx, db.LeakyBucketUsageParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
 		return used(leakyGot(q, db.LeakyBucketGetRow{
 			NowUs: row.NowUs, Level: row.Level, LeakedAtUs: row.LeakedAtUs, UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
-		}), row.Holds, row.Held), err
+		}), row.Reservations, row.Reserved), err
 	},
 	Block: func(ctx context.Context, tx db.DBTX, p db.TokenBucketBlockParams) error {
 		return Queries.LeakyBucketBlock(ctx, tx, db.LeakyBucketBlockParams(p))
@@ -64,7 +64,7 @@ var leakyBucket = Table{
 	Reserve: func(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketReserve(ctx, tx, db.LeakyBucketReserveParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Burst: q.Burst,
-			Leak: q.Leak, TickUs: q.Tick, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			Leak: q.Leak, TickUs: q.Tick, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
 			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
 		})
 		return leaky(db.LeakyBucketTakeRow(row)), err
@@ -85,20 +85,20 @@ func leaky(row db.LeakyBucketTakeRow) store.Outcome {
 
 var leakyBucketQueue = Table{
 	takeMany: leakyBucketQueueTakeMany,
-	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
-		return lockedRows(Queries.LeakyBucketQueueHeld(ctx, tx, db.LeakyBucketQueueHeldParams(p)))
+	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error) {
+		return lockedRows(Queries.LeakyBucketQueueLocked(ctx, tx, db.LeakyBucketQueueLockedParams(p)))
 	},
 	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketQueueTake(ctx, tx, db.LeakyBucketQueueTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Room: q.Room,
-			Leak: q.Leak, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			Leak: q.Leak, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
 		})
 		return queued(row), err
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-		row, err := Queries.LeakyBucketQueueFill(ctx, tx, db.LeakyBucketQueueFillParams{
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.LeakyBucketQueueCharge(ctx, tx, db.LeakyBucketQueueChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-			Leak: q.Leak, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+			Leak: q.Leak, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
 		})
 		return queued(db.LeakyBucketQueueTakeRow(row)), err
 	},
@@ -107,8 +107,8 @@ var leakyBucketQueue = Table{
 		return bucketGot(q, db.TokenBucketGetRow(row)), err
 	},
 	Usage: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Usage, error) {
-		row, err := Queries.LeakyBucketQueueStatement(ctx, tx, db.LeakyBucketQueueStatementParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
-		return bucketStands(q, db.TokenBucketStatementRow(row)), err
+		row, err := Queries.LeakyBucketQueueUsage(ctx, tx, db.LeakyBucketQueueUsageParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
+		return bucketStands(q, db.TokenBucketUsageRow(row)), err
 	},
 	Block: func(ctx context.Context, tx db.DBTX, p db.TokenBucketBlockParams) error {
 		return Queries.LeakyBucketQueueBlock(ctx, tx, db.LeakyBucketQueueBlockParams(p))
@@ -122,7 +122,7 @@ var leakyBucketQueue = Table{
 	Reserve: func(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketQueueReserve(ctx, tx, db.LeakyBucketQueueReserveParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Burst: q.Burst, Room: q.Room,
-			Leak: q.Leak, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			Leak: q.Leak, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
 			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
 		})
 		return queued(db.LeakyBucketQueueTakeRow(row)), err
@@ -139,13 +139,13 @@ func queued(row db.LeakyBucketQueueTakeRow) store.Outcome {
 
 var tokenBucket = Table{
 	takeMany: tokenBucketTakeMany,
-	Locked:   Queries.TokenBucketHeld,
+	Locked:   Queries.TokenBucketLocked,
 	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.TokenBucketTake(ctx, tx, bucketTake(q))
 		return poured(row), err
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-		row, err := Queries.TokenBucketFill(ctx, tx, bucketFill(q))
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.TokenBucketCharge(ctx, tx, bucketCharge(q))
 		return poured(db.TokenBucketTakeRow(row)), err
 	},
 	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
@@ -161,7 +161,7 @@ var tokenBucket = Table{
 		return bucketGot(q, row), err
 	},
 	Usage: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Usage, error) {
-		row, err := Queries.TokenBucketStatement(ctx, tx, db.TokenBucketStatementParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
+		row, err := Queries.TokenBucketUsage(ctx, tx, db.TokenBucketUsageParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
 		return bucketStands(q, row), err
 	},
 	Block:   Queries.TokenBucketBlock,
@@ -176,15 +176,15 @@ var tokenBucket = Table{
 
 var gcra = Table{
 	takeMany: gcraTakeMany,
-	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
-		return lockedRows(Queries.GCRAHeld(ctx, tx, db.GCRAHeldParams(p)))
+	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error) {
+		return lockedRows(Queries.GCRALocked(ctx, tx, db.GCRALockedParams(p)))
 	},
 	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.GCRATake(ctx, tx, db.GCRATakeParams(bucketTake(q)))
 		return poured(db.TokenBucketTakeRow(row)), err
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-		row, err := Queries.GCRAFill(ctx, tx, db.GCRAFillParams(bucketFill(q)))
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.GCRACharge(ctx, tx, db.GCRAChargeParams(bucketCharge(q)))
 		return poured(db.TokenBucketTakeRow(row)), err
 	},
 	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
@@ -200,8 +200,8 @@ var gcra = Table{
 		return bucketGot(q, db.TokenBucketGetRow(row)), err
 	},
 	Usage: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Usage, error) {
-		row, err := Queries.GCRAStatement(ctx, tx, db.GCRAStatementParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
-		return bucketStands(q, db.TokenBucketStatementRow(row)), err
+		row, err := Queries.GCRAUsage(ctx, tx, db.GCRAUsageParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
+		return bucketStands(q, db.TokenBucketUsageRow(row)), err
 	},
 	Block: func(ctx context.Context, tx db.DBTX, p db.TokenBucketBlockParams) error {
 		return Queries.GCRABlock(ctx, tx, db.GCRABlockParams(p))
@@ -225,14 +225,14 @@ var gcra = Table{
 func bucketTake(q *store.Query) db.TokenBucketTakeParams {
 	return db.TokenBucketTakeParams{
 		Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
-		Leak: q.Leak, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+		Leak: q.Leak, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
 	}
 }
 
-func bucketFill(q *store.Query) db.TokenBucketFillParams {
-	return db.TokenBucketFillParams{
+func bucketCharge(q *store.Query) db.TokenBucketChargeParams {
+	return db.TokenBucketChargeParams{
 		Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-		Leak: q.Leak, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+		Leak: q.Leak, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
 	}
 }
 
@@ -254,16 +254,16 @@ func bucketGot(q *store.Query, row db.TokenBucketGetRow) store.Outcome {
 	return continued(q, &algorithm.Bucket{Units: row.Level, LeakedAt: row.UpdatedAtUs}, row.NowUs, row.UpdatedAtUs, row.BlockedUntilUs)
 }
 
-func bucketStands(q *store.Query, row db.TokenBucketStatementRow) store.Usage {
+func bucketStands(q *store.Query, row db.TokenBucketUsageRow) store.Usage {
 	return used(bucketGot(q, db.TokenBucketGetRow{
 		NowUs: row.NowUs, Level: row.Level, UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
-	}), row.Holds, row.Held)
+	}), row.Reservations, row.Reserved)
 }
 
 func bucketReserve(q *store.Query, a *store.Admission) db.TokenBucketReserveParams {
 	return db.TokenBucketReserveParams{
 		Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Burst: q.Burst,
-		Leak: q.Leak, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+		Leak: q.Leak, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
 		ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
 	}
 }
@@ -271,7 +271,7 @@ func bucketReserve(q *store.Query, a *store.Admission) db.TokenBucketReservePara
 func leakyBucketTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 	rows, err := Queries.LeakyBucketTakeMany(ctx, tx, db.LeakyBucketTakeManyParams{
 		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
-		Leaks: b.leaks, TicksUs: b.ticks, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		Leaks: b.leaks, TicksUs: b.ticks, LifetimesUs: b.lifetimes, BlocksForUs: b.blocks,
 		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
 	})
 	for _, r := range rows {
@@ -285,7 +285,7 @@ func leakyBucketTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 func leakyBucketQueueTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 	rows, err := Queries.LeakyBucketQueueTakeMany(ctx, tx, db.LeakyBucketQueueTakeManyParams{
 		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
-		Leaks: b.leaks, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		Leaks: b.leaks, LifetimesUs: b.lifetimes, BlocksForUs: b.blocks,
 		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
 	})
 	for _, r := range rows {
@@ -319,7 +319,7 @@ func gcraTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 func bucketTakeMany(b *batch) db.TokenBucketTakeManyParams {
 	return db.TokenBucketTakeManyParams{
 		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
-		Leaks: b.leaks, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		Leaks: b.leaks, LifetimesUs: b.lifetimes, BlocksForUs: b.blocks,
 		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
 	}
 }

@@ -27,16 +27,16 @@ type decision = func(context.Context, db.DBTX, *store.Query) (store.Outcome, err
 // Table calls the statements of one algorithm. A LeakyBucketQueue has no Refund, Undo
 // and Settle.
 type Table struct {
-	Take, Fill, Refund, Get decision
-	Undo                    func(context.Context, db.DBTX, *store.Query, algorithm.Grant) (store.Outcome, error)
-	Usage                   func(context.Context, db.DBTX, *store.Query) (store.Usage, error)
-	Reserve                 func(context.Context, db.DBTX, *store.Query, *store.Admission) (store.Outcome, error)
-	Settle                  func(context.Context, db.DBTX, db.TokenBucketSettleParams) (db.TokenBucketSettleRow, error)
-	Block                   func(context.Context, db.DBTX, db.TokenBucketBlockParams) error
-	Unblock                 func(context.Context, db.DBTX, db.TokenBucketUnblockParams) error
-	Reset                   func(context.Context, db.DBTX, db.TokenBucketResetParams) (int64, error)
-	Locked                  func(context.Context, db.DBTX, db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error)
-	takeMany                func(context.Context, db.DBTX, *batch) error
+	Take, Charge, Refund, Get decision
+	Undo                      func(context.Context, db.DBTX, *store.Query, algorithm.Grant) (store.Outcome, error)
+	Usage                     func(context.Context, db.DBTX, *store.Query) (store.Usage, error)
+	Reserve                   func(context.Context, db.DBTX, *store.Query, *store.Admission) (store.Outcome, error)
+	Settle                    func(context.Context, db.DBTX, db.TokenBucketSettleParams) (db.TokenBucketSettleRow, error)
+	Block                     func(context.Context, db.DBTX, db.TokenBucketBlockParams) error
+	Unblock                   func(context.Context, db.DBTX, db.TokenBucketUnblockParams) error
+	Reset                     func(context.Context, db.DBTX, db.TokenBucketResetParams) (int64, error)
+	Locked                    func(context.Context, db.DBTX, db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error)
+	takeMany                  func(context.Context, db.DBTX, *batch) error
 }
 
 // Of returns the statements of an algorithm.
@@ -74,11 +74,11 @@ func (t *Table) TakeManyLater(rows []*store.Row, now *int64) func(context.Contex
 type batch struct {
 	rows []*store.Row
 
-	policies, keys                   []string
-	costs, counts, capacities, leaks []float64
-	ticks, periods, holds, blocks    []int64
-	aligned                          []bool
-	froms, turns, untils             []int64 // empty, or up to the last row of a calendar
+	policies, keys                    []string
+	costs, counts, capacities, leaks  []float64
+	ticks, periods, lifetimes, blocks []int64
+	aligned                           []bool
+	froms, turns, untils              []int64 // empty, or up to the last row of a calendar
 
 	now         *int64
 	commit      string
@@ -95,7 +95,7 @@ func (b *batch) set(rows []*store.Row, now *int64) {
 		rows:     rows,
 		policies: b.policies[:0], keys: b.keys[:0],
 		costs: b.costs[:0], counts: b.counts[:0], capacities: b.capacities[:0], leaks: b.leaks[:0],
-		ticks: b.ticks[:0], periods: b.periods[:0], holds: b.holds[:0], blocks: b.blocks[:0],
+		ticks: b.ticks[:0], periods: b.periods[:0], lifetimes: b.lifetimes[:0], blocks: b.blocks[:0],
 		aligned: b.aligned[:0],
 		froms:   b.froms[:0], turns: b.turns[:0], untils: b.untils[:0],
 		now: now, commit: string(rows[0].Query.Commit), lockTimeout: lockTimeout(rows[0].Query),
@@ -107,7 +107,7 @@ func (b *batch) set(rows []*store.Row, now *int64) {
 		b.costs = append(b.costs, q.Cost)
 		b.counts = append(b.counts, float64(r.Count))
 		b.capacities = append(b.capacities, q.Capacity)
-		b.holds = append(b.holds, q.Lifetime)
+		b.lifetimes = append(b.lifetimes, q.Lifetime)
 		b.blocks = append(b.blocks, q.BlockFor)
 		switch q.Algorithm {
 		case algorithm.LeakyBucket:
@@ -265,11 +265,11 @@ var shortWaitText = milliseconds(shortWait)
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
 
 // lockedRows returns the rows of any algorithm's Held as those of one.
-func lockedRows[T db.GCRAHeldRow | db.LeakyBucketHeldRow | db.LeakyBucketQueueHeldRow | db.FixedWindowHeldRow |
-	db.SlidingWindowCounterHeldRow | db.SlidingWindowLogHeldRow](rows []T, err error) ([]db.TokenBucketHeldRow, error) {
-	locked := make([]db.TokenBucketHeldRow, len(rows))
+func lockedRows[T db.GCRALockedRow | db.LeakyBucketLockedRow | db.LeakyBucketQueueLockedRow | db.FixedWindowLockedRow |
+	db.SlidingWindowCounterLockedRow | db.SlidingWindowLogLockedRow](rows []T, err error) ([]db.TokenBucketLockedRow, error) {
+	locked := make([]db.TokenBucketLockedRow, len(rows))
 	for i, r := range rows {
-		locked[i] = db.TokenBucketHeldRow(r)
+		locked[i] = db.TokenBucketLockedRow(r)
 	}
 	return locked, err
 }

@@ -10,20 +10,20 @@ import (
 
 var fixedWindow = Table{
 	takeMany: fixedWindowTakeMany,
-	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
-		return lockedRows(Queries.FixedWindowHeld(ctx, tx, db.FixedWindowHeldParams(p)))
+	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error) {
+		return lockedRows(Queries.FixedWindowLocked(ctx, tx, db.FixedWindowLockedParams(p)))
 	},
 	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.FixedWindowTake(ctx, tx, db.FixedWindowTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
-			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
 		})
 		return counted(row), wrote(q, err)
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-		row, err := Queries.FixedWindowFill(ctx, tx, db.FixedWindowFillParams{
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.FixedWindowCharge(ctx, tx, db.FixedWindowChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
 		})
 		return counted(db.FixedWindowTakeRow(row)), wrote(q, err)
 	},
@@ -44,10 +44,10 @@ var fixedWindow = Table{
 		return countedGot(q, row), err
 	},
 	Usage: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Usage, error) {
-		row, err := Queries.FixedWindowStatement(ctx, tx, db.FixedWindowStatementParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
+		row, err := Queries.FixedWindowUsage(ctx, tx, db.FixedWindowUsageParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
 		return used(countedGot(q, db.FixedWindowGetRow{
 			NowUs: row.NowUs, Level: row.Level, EndsAtUs: row.EndsAtUs, UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
-		}), row.Holds, row.Held), err
+		}), row.Reservations, row.Reserved), err
 	},
 	Block: func(ctx context.Context, tx db.DBTX, p db.TokenBucketBlockParams) error {
 		return Queries.FixedWindowBlock(ctx, tx, db.FixedWindowBlockParams(p))
@@ -62,7 +62,7 @@ var fixedWindow = Table{
 		row, err := Queries.FixedWindowReserve(ctx, tx, db.FixedWindowReserveParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Burst: q.Burst,
 			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until,
-			BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
 			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
 		})
 		return counted(db.FixedWindowTakeRow(row)), err
@@ -83,20 +83,20 @@ func counted(row db.FixedWindowTakeRow) store.Outcome {
 
 var slidingWindowCounter = Table{
 	takeMany: slidingWindowCounterTakeMany,
-	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
-		return lockedRows(Queries.SlidingWindowCounterHeld(ctx, tx, db.SlidingWindowCounterHeldParams(p)))
+	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error) {
+		return lockedRows(Queries.SlidingWindowCounterLocked(ctx, tx, db.SlidingWindowCounterLockedParams(p)))
 	},
 	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowCounterTake(ctx, tx, db.SlidingWindowCounterTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
-			PeriodUs: q.Period, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			PeriodUs: q.Period, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
 		})
 		return slid(q, row), err
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-		row, err := Queries.SlidingWindowCounterFill(ctx, tx, db.SlidingWindowCounterFillParams{
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowCounterCharge(ctx, tx, db.SlidingWindowCounterChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-			PeriodUs: q.Period, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+			PeriodUs: q.Period, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
 		})
 		return slid(q, db.SlidingWindowCounterTakeRow(row)), err
 	},
@@ -117,11 +117,11 @@ var slidingWindowCounter = Table{
 		return slidGot(q, row), err
 	},
 	Usage: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Usage, error) {
-		row, err := Queries.SlidingWindowCounterStatement(ctx, tx, db.SlidingWindowCounterStatementParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
+		row, err := Queries.SlidingWindowCounterUsage(ctx, tx, db.SlidingWindowCounterUsageParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
 		return used(slidGot(q, db.SlidingWindowCounterGetRow{
 			NowUs: row.NowUs, Current: row.Current, Previous: row.Previous, PeriodUs: row.PeriodUs, EndsAtUs: row.EndsAtUs,
 			UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
-		}), row.Holds, row.Held), err
+		}), row.Reservations, row.Reserved), err
 	},
 	Block: func(ctx context.Context, tx db.DBTX, p db.TokenBucketBlockParams) error {
 		return Queries.SlidingWindowCounterBlock(ctx, tx, db.SlidingWindowCounterBlockParams(p))
@@ -135,7 +135,7 @@ var slidingWindowCounter = Table{
 	Reserve: func(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowCounterReserve(ctx, tx, db.SlidingWindowCounterReserveParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Burst: q.Burst,
-			PeriodUs: q.Period, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			PeriodUs: q.Period, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
 			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
 		})
 		return slid(q, db.SlidingWindowCounterTakeRow(row)), err
@@ -163,25 +163,25 @@ func slid(q *store.Query, row db.SlidingWindowCounterTakeRow) store.Outcome {
 
 var slidingWindowLog = Table{
 	takeMany: slidingWindowLogTakeMany,
-	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketHeldParams) ([]db.TokenBucketHeldRow, error) {
-		return lockedRows(Queries.SlidingWindowLogHeld(ctx, tx, db.SlidingWindowLogHeldParams(p)))
+	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error) {
+		return lockedRows(Queries.SlidingWindowLogLocked(ctx, tx, db.SlidingWindowLogLockedParams(p)))
 	},
 	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowLogTake(ctx, tx, db.SlidingWindowLogTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Unit: q.Unit, Capacity: q.Capacity,
 			PeriodUs:   q.Period,
-			BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
 		})
-		o := logged(db.SlidingWindowLogFillRow{
+		o := logged(db.SlidingWindowLogChargeRow{
 			Granted: row.Granted, Level: row.Level, NewestAtUs: row.NewestAtUs,
 			UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
 		}, row.FreesAtUs)
 		return o, err
 	},
-	Fill: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-		row, err := Queries.SlidingWindowLogFill(ctx, tx, db.SlidingWindowLogFillParams{
+	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		row, err := Queries.SlidingWindowLogCharge(ctx, tx, db.SlidingWindowLogChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-			PeriodUs: q.Period, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+			PeriodUs: q.Period, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
 		})
 		return logged(row, 0), err
 	},
@@ -189,13 +189,13 @@ var slidingWindowLog = Table{
 		row, err := Queries.SlidingWindowLogRefund(ctx, tx, db.SlidingWindowLogRefundParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit),
 		})
-		return logged(db.SlidingWindowLogFillRow(row), 0), err
+		return logged(db.SlidingWindowLogChargeRow(row), 0), err
 	},
 	Undo: func(ctx context.Context, tx db.DBTX, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowLogUndo(ctx, tx, db.SlidingWindowLogUndoParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, CountedAtUs: g.At, NowUs: q.Now, Commit: string(q.Commit),
 		})
-		return logged(db.SlidingWindowLogFillRow(row), 0), err
+		return logged(db.SlidingWindowLogChargeRow(row), 0), err
 	},
 	Get: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowLogGet(ctx, tx, db.SlidingWindowLogGetParams{
@@ -204,13 +204,13 @@ var slidingWindowLog = Table{
 		return logGot(row), err
 	},
 	Usage: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Usage, error) {
-		row, err := Queries.SlidingWindowLogStatement(ctx, tx, db.SlidingWindowLogStatementParams{
+		row, err := Queries.SlidingWindowLogUsage(ctx, tx, db.SlidingWindowLogUsageParams{
 			Policy: q.Policy, Key: q.Key, Unit: q.Rest(0), Capacity: q.Capacity, PeriodUs: q.Period, NowUs: q.Now,
 		})
 		return used(logGot(db.SlidingWindowLogGetRow{
 			NowUs: row.NowUs, Level: row.Level, NewestAtUs: row.NewestAtUs, FreesAtUs: row.FreesAtUs,
 			UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
-		}), row.Holds, row.Held), err
+		}), row.Reservations, row.Reserved), err
 	},
 	Block: func(ctx context.Context, tx db.DBTX, p db.TokenBucketBlockParams) error {
 		return Queries.SlidingWindowLogBlock(ctx, tx, db.SlidingWindowLogBlockParams(p))
@@ -224,10 +224,10 @@ var slidingWindowLog = Table{
 	Reserve: func(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowLogReserve(ctx, tx, db.SlidingWindowLogReserveParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Unit: q.Unit, Capacity: q.Capacity, Burst: q.Burst,
-			PeriodUs: q.Period, BlockForUs: q.BlockFor, HoldUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			PeriodUs: q.Period, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
 			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
 		})
-		return logged(db.SlidingWindowLogFillRow{
+		return logged(db.SlidingWindowLogChargeRow{
 			Granted: row.Granted, Level: row.Level, NewestAtUs: row.NewestAtUs,
 			UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
 		}, row.FreesAtUs), err
@@ -245,14 +245,14 @@ func logGot(row db.SlidingWindowLogGetRow) store.Outcome {
 	}
 }
 
-func logged(row db.SlidingWindowLogFillRow, frees int64) store.Outcome {
+func logged(row db.SlidingWindowLogChargeRow, frees int64) store.Outcome {
 	return taken(row.Granted, row.UpdatedAtUs, row.BlockedUntilUs, algorithm.LogView{Units: row.Level, Newest: row.NewestAtUs, Frees: frees})
 }
 
 func fixedWindowTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 	rows, err := Queries.FixedWindowTakeMany(ctx, tx, db.FixedWindowTakeManyParams{
 		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
-		PeriodsUs: b.periods, AreAligned: b.aligned, FromsUs: b.froms, TurnsUs: b.turns, UntilsUs: b.untils, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		PeriodsUs: b.periods, AreAligned: b.aligned, FromsUs: b.froms, TurnsUs: b.turns, UntilsUs: b.untils, LifetimesUs: b.lifetimes, BlocksForUs: b.blocks,
 		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
 	})
 	for _, r := range rows {
@@ -266,7 +266,7 @@ func fixedWindowTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 func slidingWindowCounterTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 	rows, err := Queries.SlidingWindowCounterTakeMany(ctx, tx, db.SlidingWindowCounterTakeManyParams{
 		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
-		PeriodsUs: b.periods, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		PeriodsUs: b.periods, LifetimesUs: b.lifetimes, BlocksForUs: b.blocks,
 		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
 	})
 	for _, r := range rows {
@@ -283,11 +283,11 @@ func slidingWindowCounterTakeMany(ctx context.Context, tx db.DBTX, b *batch) err
 func slidingWindowLogTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 	rows, err := Queries.SlidingWindowLogTakeMany(ctx, tx, db.SlidingWindowLogTakeManyParams{
 		Policies: b.policies, Keys: b.keys, Costs: b.costs, Counts: b.counts, Capacities: b.capacities,
-		PeriodsUs: b.periods, HoldsUs: b.holds, BlocksForUs: b.blocks,
+		PeriodsUs: b.periods, LifetimesUs: b.lifetimes, BlocksForUs: b.blocks,
 		NowUs: b.now, Commit: b.commit, LockTimeout: b.lockTimeout,
 	})
 	for _, r := range rows {
-		b.put(r.Policy, r.Key, logged(db.SlidingWindowLogFillRow{
+		b.put(r.Policy, r.Key, logged(db.SlidingWindowLogChargeRow{
 			Granted: r.Granted, Level: r.Level, NewestAtUs: r.NewestAtUs, UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
 		}, r.FreesAtUs))
 	}

@@ -36,16 +36,16 @@ Exit code 0: held; 1: denied.`,
 			if err != nil {
 				return err
 			}
-			ask := p.Ask(args[0], flags.Cost)
-			ask.IdempotencyKey = idempotencyKey
+			request := p.Request(args[0], flags.Cost)
+			request.IdempotencyKey = idempotencyKey
 			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
-				h, err := l.Reserve(cmd.Context(), ask, ttl)
+				h, err := l.Reserve(cmd.Context(), request, ttl)
 				if err != nil {
 					return cli.LimiterError(err)
 				}
 				text := human.Decision(h.Result)
 				if h.Result.Allowed {
-					text = fmt.Sprintf("held %s until %s as %s: %s of %s remaining", human.Units(h.Result.Granted),
+					text = fmt.Sprintf("reserved %s until %s as %s: %s of %s remaining", human.Units(h.Result.Granted),
 						h.Expires.Format(time.RFC3339), h.ID, human.Units(h.Result.Remaining), human.Units(h.Result.Burst))
 				}
 				return out.Answer(cmd, h.Result.Allowed, h, text+"\n")
@@ -53,7 +53,7 @@ Exit code 0: held; 1: denied.`,
 		},
 	}
 	flags.RegisterRequest(cmd)
-	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "how `long` the hold lasts, from 1s")
-	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "count the ask once, however often it is made under this `text`")
+	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "how `long` the reservation lasts, from 1s")
+	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "count the request once, however often it is made under this `text`")
 	return cmd
 }

@@ -16,7 +16,7 @@ import (
 func NewSettle(db *connect.Database, out *cli.Output) *cobra.Command {
 	return &cobra.Command{
 		Use:   "settle ID UNITS",
-		Short: "End a hold with what was really spent",
+		Short: "End a reservation with what was spent",
 		Long: `End the hold ID with what was really spent: UNITS, from 0. Less than was held gives
 the rest back; more is recorded even where there is no room. It may be repeated
 with the same UNITS.`,
@@ -39,7 +39,7 @@ with the same UNITS.`,
 				case r.Replayed:
 					text += "; it was settled before"
 				case r.Expired:
-					text += "; the hold had expired"
+					text += "; the reservation had expired"
 				}
 				return out.Print(cmd, r, text+"\n")
 			})
@@ -57,7 +57,7 @@ type cancelled struct {
 func NewCancel(db *connect.Database, out *cli.Output) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel ID",
-		Short: "End a hold of which nothing was spent",
+		Short: "End a reservation of which nothing was spent",
 		Long: `End the hold ID of which nothing was spent, and give it back: of a bucket only what
 cannot have leaked meanwhile. It may be repeated.`,
 		Example: `  pglimit cancel fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC

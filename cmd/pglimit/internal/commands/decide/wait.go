@@ -43,7 +43,7 @@ Exit code 0: the turn came; 1: denied; 130: interrupted by Ctrl-C.`,
 			if timeout < 0 {
 				return fmt.Errorf("--timeout is %v: take how long to wait at most, or 0 for any time", timeout)
 			}
-			return wait(cmd, db, out, p.Ask(args[0], flags.Cost), timeout)
+			return wait(cmd, db, out, p.Request(args[0], flags.Cost), timeout)
 		},
 	}
 	flags.RegisterRequest(cmd)
@@ -52,7 +52,7 @@ Exit code 0: the turn came; 1: denied; 130: interrupted by Ctrl-C.`,
 }
 
 // wait queues, waits and answers with how it went.
-func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, ask limiter.Ask, timeout time.Duration) error {
+func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, request limiter.Request, timeout time.Duration) error {
 	pool, err := db.Open(cmd)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, ask limiter
 	// queue, which is also when a person wants to know how long it will take.
 	var r limiter.Result
 	l, err := connect.NewLimiterWith(pool, &limiter.Config{
-		Observe: func(_ context.Context, _ limiter.Ask, given limiter.Result, err error) {
+		Observe: func(_ context.Context, _ limiter.Request, given limiter.Result, err error) {
 			r = given
 			if err == nil && r.Allowed && r.Delay > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "queued: the turn comes in %v\n", r.Delay)
@@ -81,7 +81,7 @@ func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, ask limiter
 		defer cancel()
 	}
 	start := time.Now()
-	err = l.Wait(ctx, ask.Policy, ask.Key, ask.Cost)
+	err = l.Wait(ctx, request.Policy, request.Key, request.Cost)
 	took := time.Since(start).Round(time.Millisecond)
 	switch denied := (*limiter.DeniedError)(nil); {
 	case err == nil:

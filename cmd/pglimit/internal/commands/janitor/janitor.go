@@ -63,11 +63,11 @@ lease, it removes nothing, says so, and that is no error.`,
 
 // swept is the JSON of --once.
 type swept struct {
-	Removed       int64            `json:"removed"`
-	ByTable       map[string]int64 `json:"by_table"`
-	Kept          int64            `json:"kept"`
-	HoldsExpired  int64            `json:"holds_expired"`
-	HeldElsewhere bool             `json:"held_elsewhere"`
+	Removed             int64            `json:"removed"`
+	ByTable             map[string]int64 `json:"by_table"`
+	Kept                int64            `json:"kept"`
+	ReservationsExpired int64            `json:"reservations_expired"`
+	HeldElsewhere       bool             `json:"held_elsewhere"`
 }
 
 // sweepOnce sweeps once and prints what it removed.
@@ -87,7 +87,7 @@ func sweepOnce(cmd *cobra.Command, db *connect.Database, out *cli.Output, config
 	if err != nil {
 		return cli.DatabaseError(err)
 	}
-	result := swept{removed.Total(), map[string]int64{}, removed.Kept, removed.HoldsExpired, removed.HeldElsewhere}
+	result := swept{removed.Total(), map[string]int64{}, removed.Kept, removed.ReservationsExpired, removed.HeldElsewhere}
 	maps.Copy(result.ByTable, removed.ByTable)
 	return out.Print(cmd, result, result.text())
 }
@@ -107,8 +107,8 @@ func (s swept) text() string {
 	if s.Kept > 0 {
 		fmt.Fprintf(&text, "%d in use were looked at and kept\n", s.Kept)
 	}
-	if s.HoldsExpired > 0 {
-		fmt.Fprintf(&text, "%d expired holds given back\n", s.HoldsExpired)
+	if s.ReservationsExpired > 0 {
+		fmt.Fprintf(&text, "%d expired reservations given back\n", s.ReservationsExpired)
 	}
 	return text.String()
 }

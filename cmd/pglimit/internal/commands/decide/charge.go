@@ -12,22 +12,22 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// NewFill returns the command fill.
-func NewFill(db *connect.Database, out *cli.Output) *cobra.Command {
+// NewCharge returns the command charge.
+func NewCharge(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	cmd := &cobra.Command{
-		Use:   "fill KEY",
+		Use:   "charge KEY",
 		Short: "Record what was spent anyway",
 		Long: `Record --cost units that KEY has spent whatever the limit says, such as a bill
-that came in later. The key is filled up to the burst at most; granted is what
-went in. It is never denied.`,
-		Example: `  pglimit fill --limit 1000 --period 24h --cost 250 alice`,
+that came in later. The key is charged up to the burst at most; granted is
+what was charged. It is never denied.`,
+		Example: `  pglimit charge --limit 1000 --period 24h --cost 250 alice`,
 
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return decide(cmd, db, out, &flags, args[0], (*limiter.Limiter).Fill, func(r limiter.Result) string {
-				return moved("filled in", r)
+			return decide(cmd, db, out, &flags, args[0], (*limiter.Limiter).Charge, func(r limiter.Result) string {
+				return moved("charged", r)
 			})
 		},
 	}
@@ -58,7 +58,7 @@ in it goes back when its wait is interrupted.`,
 	return cmd
 }
 
-// moved returns what Fill or Refund did as a sentence.
+// moved returns what Charge or Refund did as a sentence.
 func moved(what string, r limiter.Result) string {
 	text := fmt.Sprintf("%s %s: %s of %s remaining, reset after %v", what, human.Units(r.Granted), human.Units(r.Remaining), human.Units(r.Burst), r.ResetAfter)
 	if r.Full {

@@ -15,17 +15,17 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// NewStatement returns the command statement.
-func NewStatement(db *connect.Database, out *cli.Output) *cobra.Command {
+// NewUsage returns the command usage.
+func NewUsage(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	cmd := &cobra.Command{
-		Use:   "statement KEY",
-		Short: "Show what was spent, is held and is left",
-		Long: `Show what KEY has spent in the present period, what open holds have set aside,
-and what is left. It counts nothing. Of a bucket, spent is what has not leaked
+		Use:   "usage KEY",
+		Short: "Show what was spent, is reserved and remains",
+		Long: `Show what KEY has spent in the present period, what open reservations have
+set aside, and what remains. It counts nothing. Of a bucket, spent is what has not leaked
 yet.`,
-		Example: `  pglimit statement --limit 100000 --calendar month --time-zone Europe/Vienna alice
-  pglimit statement --limit 100000 --calendar month alice --json | jq .left`,
+		Example: `  pglimit usage --limit 100000 --calendar month --time-zone Europe/Vienna alice
+  pglimit usage --limit 100000 --calendar month alice --json | jq .remaining`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -34,11 +34,11 @@ yet.`,
 				return err
 			}
 			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
-				s, err := l.Statement(cmd.Context(), p, args[0])
+				s, err := l.Usage(cmd.Context(), p, args[0])
 				if err != nil {
 					return cli.LimiterError(err)
 				}
-				return out.Print(cmd, s, statementText(s))
+				return out.Print(cmd, s, usageText(s))
 			})
 		},
 	}
@@ -46,14 +46,14 @@ yet.`,
 	return cmd
 }
 
-func statementText(s limiter.Statement) string {
+func usageText(s limiter.Usage) string {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "spent\t%s\n", human.Units(s.Spent))
-	fmt.Fprintf(table, "held\t%s in %d open %s\n", human.Units(s.Held), s.Holds, human.Plural(s.Holds, "hold"))
-	fmt.Fprintf(table, "left\t%s of %s\n", human.Units(s.Left), human.Units(s.Result.Burst))
-	if !s.Ends.IsZero() {
-		fmt.Fprintf(table, "until\t%s\n", s.Ends.Format(time.RFC3339))
+	fmt.Fprintf(table, "reserved\t%s in %d open %s\n", human.Units(s.Reserved), s.Reservations, human.Plural(s.Reservations, "reservation"))
+	fmt.Fprintf(table, "remaining\t%s of %s\n", human.Units(s.Remaining), human.Units(s.Result.Burst))
+	if !s.WindowEnds.IsZero() {
+		fmt.Fprintf(table, "until\t%s\n", s.WindowEnds.Format(time.RFC3339))
 	}
 	_ = table.Flush() // to a Builder
 	return text.String()

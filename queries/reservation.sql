@@ -1,0 +1,84 @@
+-- name: ReservationByIdempotency :one
+-- ReservationByIdempotency reads what was admitted under an idempotency key. forgotten
+-- reports whether it need not be remembered any longer, and overdue whether it is an
+-- open reservation that has expired: giving it back frees the key.
+--
+-- Index: pglimit_reservation_idempotency. Locks nothing.
+SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'open' AND h.expires_at_us <= c.us)::bool AS overdue,
+       h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us,
+       h.created_at_us, h.expires_at_us
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c, pglimit_reservation AS h
+WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.idempotency_key = sqlc.arg(idempotency_key)::text
+  AND h.algorithm = sqlc.arg(algorithm)::text;
+
+-- name: ReservationForget :execrows
+-- ReservationForget deletes what was admitted under an idempotency key so long ago that
+-- it is forgotten, should the janitor not have come by yet: the key is free again.
+--
+-- Index: pglimit_reservation_idempotency. Locks the row that it deletes.
+DELETE FROM pglimit_reservation AS h
+USING (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.idempotency_key = sqlc.arg(idempotency_key)::text
+  AND h.algorithm = sqlc.arg(algorithm)::text AND h.forget_at_us <= c.us AND h.state <> 'open';
+
+-- name: ReservationsDue :many
+-- ReservationsDue lists a key's open reservations that have expired, up to max_rows of them.
+-- Those that another transaction is about to end are passed over: it may wait for
+-- the key's row, which ours may have.
+--
+-- Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
+SELECT h.id
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+JOIN pglimit_reservation AS h ON h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'open' AND h.expires_at_us <= c.us
+WHERE h.algorithm = sqlc.arg(algorithm)::text
+ORDER BY h.expires_at_us, h.units
+LIMIT sqlc.arg(max_rows)::bigint
+FOR UPDATE OF h SKIP LOCKED;
+
+-- name: ReservationsFree :exec
+-- ReservationsFree ends a Reset that has deleted the key's row, in the same transaction:
+-- nothing is counted any more of reservations that were made while it waited for that row.
+-- A transaction that is ending one of them waits for that row, so this statement waits
+-- for no reservation: it fails with lock_not_available, and the caller tries all again.
+--
+-- Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
+WITH made AS MATERIALIZED (
+    SELECT h.id FROM pglimit_reservation AS h
+    WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = sqlc.arg(algorithm)::text AND h.state = 'open' AND h.units > 0::float8
+    FOR UPDATE OF h NOWAIT
+)
+UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m WHERE h.id = m.id;
+
+-- name: ReservationsNext :one
+-- ReservationsNext returns when the next open reservation of any key expires; the largest bigint
+-- if there is none.
+--
+-- Index: pglimit_reservation_expires. Locks nothing.
+SELECT c.us::bigint AS now_us,
+       coalesce((SELECT min(h.expires_at_us) FROM pglimit_reservation AS h WHERE h.state = 'open'), 9223372036854775807)::bigint AS expires_at_us
+FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
+
+-- name: ReservationsExpired :many
+-- ReservationsExpired lists up to max_rows open reservations that had expired at cutoff_us, the
+-- oldest first.
+--
+-- Index: pglimit_reservation_expires. Locks nothing.
+SELECT h.id, h.algorithm
+FROM pglimit_reservation AS h
+WHERE h.state = 'open' AND h.expires_at_us <= sqlc.arg(cutoff_us)::bigint
+ORDER BY h.expires_at_us
+LIMIT sqlc.arg(max_rows)::bigint;
+
+-- name: ReservationExpire :execrows
+-- ReservationExpire deletes up to max_rows reservations that were to be forgotten at cutoff_us,
+-- the oldest first. Open reservations stay: they are given back first. A row that another
+-- transaction holds is passed over.
+--
+-- Index: pglimit_reservation_forget, then the primary key. Locks the rows that it deletes.
+DELETE FROM pglimit_reservation AS t
+USING (SELECT b.id FROM pglimit_reservation AS b
+       WHERE b.forget_at_us <= sqlc.arg(cutoff_us)::bigint AND b.state <> 'open'
+       ORDER BY b.forget_at_us
+       LIMIT sqlc.arg(max_rows)::bigint
+       FOR UPDATE SKIP LOCKED) AS forgotten
+WHERE t.id = forgotten.id AND t.forget_at_us <= sqlc.arg(cutoff_us)::bigint AND t.state <> 'open';
