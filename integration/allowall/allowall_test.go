@@ -133,8 +133,8 @@ func TestAllowAllBadInput(t *testing.T) {
 		asks []limiter.Request
 		want string
 	}{
-		{nil, "asks none"},
-		{many, "asks 1001"},
+		{nil, "requests none"},
+		{many, "requests 1001"},
 		{[]limiter.Request{p.Request("k", 1), p.Request("l", 0)}, "requests[1]: pglimit: invalid: cost 0"},
 		{[]limiter.Request{p.Request("k", 1), p.Request("l", 1), p.Request("", 1)}, `requests[2]: pglimit: invalid: key ""`},
 		{[]limiter.Request{{Key: "k", Cost: 1}}, "requests[0]: pglimit: invalid policy: Name"},

@@ -39,7 +39,7 @@ func NewGated(t testing.TB, pool *pgxpool.Pool, config limiter.Config) *limiter.
 	if err := pool.Ping(t.Context()); err != nil { // else there is no connection to guard
 		t.Fatal(err)
 	}
-	config.BatchStatements, config.DenyCacheTTL = 1, -1
+	config.BatchStatements, config.DisableDenyCache = 1, true
 	if config.Timeout == 0 {
 		config.Timeout = time.Minute
 	}
@@ -147,7 +147,7 @@ func NewSQLDoorway(t testing.TB, driver, address string, config limiter.Config) 
 	t.Helper()
 	g := &SQLDoorway{t: t, db: ConnectSQL(t, driver, address)}
 	g.db.SetMaxOpenConns(1)
-	config.BatchStatements, config.DenyCacheTTL, config.Timeout = 1, -1, time.Minute
+	config.BatchStatements, config.DisableDenyCache, config.Timeout = 1, true, time.Minute
 	g.Limiter = NewSQL(t, g.db, &config)
 	return g
 }
