@@ -16,7 +16,7 @@ func TestCommandDurability(t *testing.T) {
 	bed.Exec(t, c.Pool, "ALTER DATABASE "+bed.Value[string](t, c.Pool, "SELECT current_database()")+" SET synchronous_commit = off")
 	for flags, want := range map[string]string{"": "on", " --durability durable": "on", " --durability relaxed": "off"} {
 		p := limiter.Policy{Name: "cli" + strings.ReplaceAll(flags, " ", "-")}
-		for _, line := range []string{"allow allow", "charge fill", "refund charge", "check check", "wait --algorithm leaky_bucket_queue wait"} {
+		for _, line := range []string{"allow allow", "charge charge", "refund charge", "check check", "wait --algorithm leaky_bucket_queue wait"} {
 			if code, _, stderr := bed.Pglimit(t, c.URL, strings.Fields(line+flags+" --limit 10 --period 1000h --name "+p.Name)...); code != 0 {
 				t.Errorf("%s%s: exit code %d, %s", line, flags, code, stderr)
 			}
