@@ -25,11 +25,11 @@ func TestFunctionsDocs(t *testing.T) {
 	hold := ""
 	ran := 0
 	for _, block := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(text, -1) {
-		sql := strings.ReplaceAll(block[1], ":'hold'", "'"+hold+"'") // psql's variable
+		sql := strings.ReplaceAll(block[1], ":'reservation'", "'"+hold+"'") // psql's variable
 		ran++
 		if strings.Contains(sql, "pglimit.reserve") {
 			var allowed bool
-			if err := pool.QueryRow(t.Context(), `SELECT allowed, hold FROM (`+strings.TrimRight(sql, ";\n")+`) AS asked`).Scan(&allowed, &hold); err != nil || !allowed {
+			if err := pool.QueryRow(t.Context(), `SELECT allowed, reservation FROM (`+strings.TrimRight(sql, ";\n")+`) AS asked`).Scan(&allowed, &hold); err != nil || !allowed {
 				t.Fatalf("%s: %v, allowed %v", sql, err, allowed)
 			}
 			continue

@@ -74,11 +74,11 @@ func TestFunctionsBadArguments(t *testing.T) {
 		`check(NULL, 'n', 'k', ` + limits + `)`:                                                        `algorithm is NULL: must be one of`,
 		`check('gcra', 'n', 'k', -1, ` + limits + `)`:                                                  `cost is -1: must be 0, or positive`,
 		`check('gcra', 'n', 'k', 4e-9, ` + limits + `)`:                                                `cost is 4e-09: must be at least 5e-09`,
-		`fill('fixed_window', 'n', 'k', ` + limits + `, burst => 6)`:                                   `burst is 6: fixed_window has no burst apart from limit_units`,
-		`fill('gcra', 'n', 'k', ` + limits + `, tick_s => 1)`:                                          `tick_s is 1: is for leaky_bucket only`,
-		`fill('gcra', 'n', 'k', ` + limits + `, aligned => true)`:                                      `aligned is true: is for fixed_window only`,
-		`fill('gcra', 'n', 'k', limit_units => 5, ends_at => '9999-1-1')`:                              `is for fixed_window only`,
-		`fill('gcra', 'n', 'k', 0, ` + limits + `)`:                                                    `cost is 0: ` + positive,
+		`charge('fixed_window', 'n', 'k', ` + limits + `, burst => 6)`:                                   `burst is 6: fixed_window has no burst apart from limit_units`,
+		`charge('gcra', 'n', 'k', ` + limits + `, tick_s => 1)`:                                          `tick_s is 1: is for leaky_bucket only`,
+		`charge('gcra', 'n', 'k', ` + limits + `, aligned => true)`:                                      `aligned is true: is for fixed_window only`,
+		`charge('gcra', 'n', 'k', limit_units => 5, ends_at => '9999-1-1')`:                              `is for fixed_window only`,
+		`charge('gcra', 'n', 'k', 0, ` + limits + `)`:                                                    `cost is 0: ` + positive,
 		`refund('leaky_bucket_queue', 'n', 'k', ` + limits + `)`:                                       `refund is not for leaky_bucket_queue`,
 		`allow_up_to('gcra', 'n', 'k', 0, ` + limits + `)`:                                             `cost is 0: ` + positive,
 		`block('gcra', 'n', 'k', 0)`:                                                                   `for_s is 0: ` + seconds,
@@ -91,12 +91,12 @@ func TestFunctionsBadArguments(t *testing.T) {
 		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa', -1)`:                                                `units is -1: must be from 0 to 2^53`,
 		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa', 'NaN')`:                                             `units is NaN: must be from 0 to 2^53`,
 		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa', NULL)`:                                              `units is NULL: must be from 0 to 2^53`,
-		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa', 1)`:                                                 `there is no hold 'gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa'`,
-		`cancel('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa')`:                                                    `there is no hold 'gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa'`,
-		`settle('order 7', 1)`:                                                                         `hold is 'order 7': is not the hold of a reservation`,
-		`settle(NULL, 1)`:                                                                              `hold is NULL: is not the hold of a reservation`,
-		`cancel('gcra:a')`:                                                                             `hold is 'gcra:a': is not the hold of a reservation`,
-		`cancel('leaky_bucket_queue:aaaaaaaaaaaaaaaaaaaaaaaaaa')`:                                      `is not the hold of a reservation`,
+		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa', 1)`:                                                 `there is no reservation 'gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa'`,
+		`cancel('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa')`:                                                    `there is no reservation 'gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa'`,
+		`settle('order 7', 1)`:                                                                         `reservation is 'order 7': is not the ID of a reservation`,
+		`settle(NULL, 1)`:                                                                              `reservation is NULL: is not the ID of a reservation`,
+		`cancel('gcra:a')`:                                                                             `reservation is 'gcra:a': is not the ID of a reservation`,
+		`cancel('leaky_bucket_queue:aaaaaaaaaaaaaaaaaaaaaaaaaa')`:                                      `is not the ID of a reservation`,
 		`unblock('no', 'n', 'k')`:                                                                      `algorithm is 'no'`,
 		`reset('gcra', 'N', 'k')`:                                                                      `name is 'N'`,
 	} {
@@ -106,7 +106,7 @@ func TestFunctionsBadArguments(t *testing.T) {
 		switch {
 		case strings.Contains(want, "is not for leaky_bucket_queue"):
 			code = "0A000"
-		case strings.Contains(want, "there is no hold"):
+		case strings.Contains(want, "there is no reservation"):
 			code = "P0002"
 		}
 		if !errors.As(err, &pg) || pg.Code != code || !strings.HasPrefix(pg.Message, "pglimit: ") || !strings.Contains(pg.Message, want) || pg.Hint == "" {
@@ -125,7 +125,7 @@ func TestFunctionsBadArguments(t *testing.T) {
 		`gcra('n', 'k', limit_units => 5, period_s => 1.1, now => '9999-12-31 23:59:59.999999+00')`,
 		`gcra('n', 'k', limit_units => 5, period_s => 86399.999999)`,
 		`fixed_window('n', 'k', limit_units => 5, period_s => 60, aligned => NULL, ends_at => NULL)`,
-		`fill('fixed_window', 'n', 'k', ` + limits + `, burst => 5)`,
+		`charge('fixed_window', 'n', 'k', ` + limits + `, burst => 5)`,
 		`check('gcra', 'n', 'k', 0, ` + limits + `)`,
 	} {
 		bed.Exec(t, pool, `SELECT * FROM pglimit.`+call)

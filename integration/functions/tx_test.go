@@ -114,7 +114,7 @@ func TestFunctionsReservations(t *testing.T) {
 	ctx := context.Background()
 	pool := bed.FunctionsPool(t)
 	reserve := func(q bed.Querier, key string, units float64, now string) (hold *string) {
-		rows, err := q.Query(ctx, `SELECT hold FROM pglimit.reserve('fixed_window', 'h', $1, $2, limit_units => 30, period_s => 3600000, ttl_s => 60, now => $3::text::timestamptz)`,
+		rows, err := q.Query(ctx, `SELECT reservation FROM pglimit.reserve('fixed_window', 'h', $1, $2, limit_units => 30, period_s => 3600000, ttl_s => 60, now => $3::text::timestamptz)`,
 			key, units, now)
 		if err == nil {
 			hold, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[*string])

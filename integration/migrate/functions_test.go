@@ -217,7 +217,7 @@ func TestMigrateFunctionsAreGenerated(t *testing.T) {
 	found := 0
 	for name, text := range bed.Statements(t) {
 		kind := ""
-		for _, k := range []string{"Take", "Get", "Fill", "Refund", "Block", "Unblock", "Reset", "Settle", "HoldsDue", "HoldsFree"} {
+		for _, k := range []string{"Take", "Get", "Charge", "Refund", "Block", "Unblock", "Reset", "Settle", "ReservationsDue", "ReservationsFree"} {
 			if strings.HasSuffix(name, k) {
 				kind = k
 			}
@@ -231,7 +231,7 @@ func TestMigrateFunctionsAreGenerated(t *testing.T) {
 			t.Errorf("%s is not in the migration as it is in queries/: run make generate", name)
 		}
 	}
-	if found != 56 { // eight kinds of seven algorithms, but a queue has no Refund and Settle; HoldsDue and HoldsFree
+	if found != 56 { // eight kinds of seven algorithms, but a queue has no Refund and Settle; ReservationsDue and ReservationsFree
 		t.Errorf("compared %d statements", found)
 	}
 }

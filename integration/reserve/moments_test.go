@@ -131,7 +131,7 @@ func TestUsageIsOfOneMoment(t *testing.T) {
 				t.Errorf("%s: settled again: %+v", bed.Variant(p), r)
 			}
 		})
-		once("Statement", func() {
+		once("Usage", func() {
 			if s := bed.OK(l.Usage(ctx, p, "k"))(t); !bed.Near(s.Spent, 10) || s.Reservations != 0 {
 				t.Errorf("%s: %+v", bed.Variant(p), s)
 			}

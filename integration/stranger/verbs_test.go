@@ -185,7 +185,7 @@ func tryFunctions(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, clock *con
 		return
 	}
 	sql, args := bed.FunctionCall(p, "reserve", "sql held", 2, &now)
-	sql = strings.Replace(strings.Replace(sql, "(", "(ttl_s => 1, ", 1), "*", "hold", 1)
+	sql = strings.Replace(strings.Replace(sql, "(", "(ttl_s => 1, ", 1), "*", "reservation", 1)
 	for _, end := range []string{"SELECT pglimit.settle($1, 1.5, $2)", "SELECT pglimit.cancel($1, $2)", ""} {
 		var hold *string
 		err := pool.QueryRow(t.Context(), sql, args...).Scan(&hold)

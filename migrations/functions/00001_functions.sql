@@ -2024,7 +2024,7 @@ BEGIN
     END IF;
     IF (split_part(reservation, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
         AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
-        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the reservation of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
+        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
     END IF;
     ask := pglimit._settle(reservation, 'settled', units, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
     IF ask.changes IS NULL THEN
@@ -2051,7 +2051,7 @@ DECLARE
 BEGIN
     IF (split_part(reservation, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
         AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
-        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the reservation of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
+        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
     END IF;
     ask := pglimit._settle(reservation, 'cancelled', 0, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
     IF ask.changes IS NULL THEN
