@@ -25,7 +25,7 @@ var All = []Table{
 	{"pglimit_fixed_window", limits[db.FixedWindowSweepParams]((*db.Queries).FixedWindowSweep)},
 	{"pglimit_sliding_window_counter", limits[db.SlidingWindowCounterSweepParams]((*db.Queries).SlidingWindowCounterSweep)},
 	{"pglimit_sliding_window_log", limits[db.SlidingWindowLogSweepParams]((*db.Queries).SlidingWindowLogSweep)},
-	{"pglimit_hold", forgotten},
+	{"pglimit_reservation", forgotten},
 }
 
 // limits gives one form to the statements of the algorithms' tables: their parameters
