@@ -102,10 +102,10 @@ func TestPanics(t *testing.T) {
 	l := limiter.NewMemory(nil)
 	for want, f := range map[string]func(){
 		"httplimit: New: the limiter is nil":       func() { New(nil, requests) },
-		"httplimit: New: requests is nil":              func() { New(l, nil) },
+		"httplimit: New: requests is nil":          func() { New(l, nil) },
 		"httplimit: New: the next handler is nil":  func() { New(l, requests)(nil) },
 		"httplimit: Transport: the limiter is nil": func() { Transport(nil, requests, nil) },
-		"httplimit: Transport: requests is nil":        func() { Transport(l, nil, nil) },
+		"httplimit: Transport: requests is nil":    func() { Transport(l, nil, nil) },
 		"httplimit: Each: key is nil":              func() { Each(nil, limiter.Policy{}) },
 		"httplimit: Each: no policies":             func() { Each(key) },
 		"httplimit: Join: no keys":                 func() { Join() },

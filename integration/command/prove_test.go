@@ -20,16 +20,16 @@ type proof struct {
 	Pooler         bool
 	Killed         int64
 	Algorithms     []struct {
-		Algorithm   string
-		Keys        int
+		Algorithm       string
+		Keys            int
 		Requests, Asked int64
-		Admitted    int64
-		Allowed     float64
-		RolledBack  int64 `json:"rolled_back"`
-		Unknown     int64
-		PerSecond   float64 `json:"per_second"`
-		P99         float64 `json:"p99_s"`
-		Plans       struct {
+		Admitted        int64
+		Allowed         float64
+		RolledBack      int64 `json:"rolled_back"`
+		Unknown         int64
+		PerSecond       float64 `json:"per_second"`
+		P99             float64 `json:"p99_s"`
+		Plans           struct {
 			Keys            int
 			Asked, Admitted int64
 			Allowed         float64

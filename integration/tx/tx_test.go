@@ -25,12 +25,12 @@ func TestTxRollsBackWithTheCaller(t *testing.T) {
 			t.Parallel()
 			bed.Must(t)(l.AllowN(ctx, p, "k", 4))
 			effects := map[string]func(tx *limiter.Tx) error{
-				"allow": func(tx *limiter.Tx) error { _, err := tx.AllowN(ctx, p, "k", 3); return err },
-				"upto":  func(tx *limiter.Tx) error { _, err := tx.AllowUpTo(ctx, p, "k", 9); return err },
-				"charge":  func(tx *limiter.Tx) error { _, err := tx.Charge(ctx, p, "k", 3); return err },
-				"deny":  func(tx *limiter.Tx) error { _, err := tx.AllowN(ctx, p, "k", 9); return err }, // starts a block
-				"reset": func(tx *limiter.Tx) error { return tx.Reset(ctx, p, "k") },
-				"block": func(tx *limiter.Tx) error { return tx.Block(ctx, p, "k", time.Hour) },
+				"allow":  func(tx *limiter.Tx) error { _, err := tx.AllowN(ctx, p, "k", 3); return err },
+				"upto":   func(tx *limiter.Tx) error { _, err := tx.AllowUpTo(ctx, p, "k", 9); return err },
+				"charge": func(tx *limiter.Tx) error { _, err := tx.Charge(ctx, p, "k", 3); return err },
+				"deny":   func(tx *limiter.Tx) error { _, err := tx.AllowN(ctx, p, "k", 9); return err }, // starts a block
+				"reset":  func(tx *limiter.Tx) error { return tx.Reset(ctx, p, "k") },
+				"block":  func(tx *limiter.Tx) error { return tx.Block(ctx, p, "k", time.Hour) },
 			}
 			if p.Algorithm != limiter.LeakyBucketQueue {
 				effects["refund"] = func(tx *limiter.Tx) error { _, err := tx.Refund(ctx, p, "k", 2); return err }
