@@ -42,7 +42,7 @@ type algorithm struct {
 	Numbers []number
 
 	Stmt      string // the kind of statement being written: "upsert", "update", "settle" or "read"
-	Charging   bool   // the statement is a Charge
+	Charging  bool   // the statement is a Charge
 	Many      bool   // the statement is a TakeMany
 	Reserving bool   // the statement is a Reserve
 }
