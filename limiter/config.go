@@ -35,8 +35,8 @@ type Config struct {
 	// Wait gives back is still bounded, by 1s.
 	DisableTimeout bool
 
-	// BatchRows is the largest number of keys that one statement decides when many
-	// callers ask at once. Default: 256. If no statement is in flight, a caller sends
+	// BatchRows is the largest number of keys that one statement decides for
+	// concurrent callers. Default: 256. If no statement is in flight, a caller sends
 	// its own immediately.
 	BatchRows int
 	// BatchStatements is the largest number of such statements in flight, for each
@@ -70,7 +70,7 @@ type Config struct {
 
 	// KeySecret, if not empty, makes the limiter store HMAC-SHA-256(secret, key)
 	// instead of keys, for keys that are personal data. With another secret all keys
-	// start afresh. 32 random bytes are enough.
+	// start from zero. 32 random bytes are enough.
 	KeySecret []byte
 	// IdempotencyTTL is how long, at least, an admission under a
 	// Request.IdempotencyKey is remembered, and how long an expired reservation can
@@ -78,30 +78,30 @@ type Config struct {
 	// hundred years; Reserve and requests with an IdempotencyKey check that.
 	IdempotencyTTL time.Duration
 
-	// DenyCacheTTL is how long, at most, this process repeats a denial without asking
-	// the database: for Do, Allow and AllowN of the same policy and key at an equal or
+	// DenyCacheTTL is how long, at most, this process repeats a denial without the
+	// database: for Do, Allow and AllowN of the same policy and key at an equal or
 	// larger cost. The denial ends earlier if its RetryAfter is over. Default: 1s.
 	//   - A Refund, Undo, Reset, Block or Unblock by this Limiter is visible immediately;
 	//     in a transaction, from the call on.
 	//   - Those of other processes, and reservations that ended or expired there, are
 	//     visible after DenyCacheTTL.
 	//   - Verbs in a transaction, policies with a Calendar and requests with an
-	//     IdempotencyKey always ask the database.
+	//     IdempotencyKey always go to the database.
 	//
 	// NewMemory has no such cache. See SourceCache.
 	DenyCacheTTL time.Duration
-	// DenyCacheKeys is the largest number of keys whose denials are remembered; the key
-	// that was not used for longest makes room. Default: 65,536. Each takes about 700
+	// DenyCacheKeys is the largest number of keys whose denials are remembered. The least
+	// recently used key is evicted first. Default: 65,536. Each takes about 700
 	// bytes.
 	DenyCacheKeys int
-	// DisableDenyCache asks the database for each decision.
+	// DisableDenyCache sends each decision to the database.
 	DisableDenyCache bool
 
 	// Now is the clock, for tests. Default: the database's clock, and this machine's for
 	// NewMemory. It may be called from several goroutines at once.
 	Now func() time.Time
 	// Observe, if set, is called after each decision with the request, the result and
-	// the error, on the caller's goroutine. Return soon. Usage, Settle, Cancel, Reset,
+	// the error, on the caller's goroutine, so it must not block. Usage, Settle, Cancel, Reset,
 	// Block and Unblock are not decisions.
 	Observe func(ctx context.Context, request Request, result Result, err error)
 	// Logger gets a warning when FailOpen allowed a request, at most one every ten
@@ -164,8 +164,8 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// clock returns this process's clock in microseconds: Config.Now, else one that
-// no setting of the machine's time moves.
+// clock returns this process's clock in microseconds: Config.Now, or else a monotonic
+// clock.
 func (c *Config) clock() func() int64 {
 	if now := c.Now; now != nil {
 		return func() int64 { return now().UnixMicro() }
