@@ -17,11 +17,11 @@ const (
 	maxUnits    = algorithm.MaxUnits
 	minUnits    = 1e-9 // of Limit and Burst
 	maxDuration = time.Duration(algorithm.MaxLifetime) * time.Microsecond
-	nameHelp    = `^[a-z0-9][a-z0-9_.-]{0,63}$` // what a policy's name looks like
+	nameHelp    = `^[a-z0-9][a-z0-9_.-]{0,63}$` // of a policy's name
 )
 
-// Validate returns nil if decisions can be made by p, else a *PolicyError for
-// the first field that is wrong. Every verb validates by itself.
+// Validate returns nil if p is valid, else a *PolicyError for the first field that is
+// not. Every method that takes a policy validates it.
 func (p Policy) Validate() error {
 	switch {
 	case !validName(p.Name):
@@ -114,8 +114,7 @@ func validName(s string) bool {
 	return true
 }
 
-// badTimeZone is what is wrong with the zone of a policy that has a known
-// calendar.
+// badTimeZone returns why the zone of a known calendar is not valid, or "".
 func badTimeZone(unit Calendar, zone string) string {
 	if zone == "Local" {
 		return "differs from machine to machine: name the zone, such as Europe/Vienna"
@@ -126,7 +125,7 @@ func badTimeZone(unit Calendar, zone string) string {
 	return ""
 }
 
-// maxKey is the longest key in bytes: a row of an index holds about 2,700.
+// maxKey is the longest key in bytes. An index row holds about 2,700.
 const maxKey = 1024
 
 func validateKey(key string) error {
@@ -143,7 +142,7 @@ func validateKey(key string) error {
 	return nil
 }
 
-// maxIdempotencyKey is the longest one in bytes.
+// maxIdempotencyKey is the longest IdempotencyKey in bytes.
 const maxIdempotencyKey = 255
 
 func validateIdempotencyKey(key string) error {
@@ -158,7 +157,7 @@ func validateIdempotencyKey(key string) error {
 	return nil
 }
 
-// validateCost validates a cost; readable allows 0.
+// validateCost validates a cost. readable allows 0.
 func validateCost(readable bool, cost, burst float64) error {
 	value := strconv.FormatFloat(cost, 'g', -1, 64)
 	switch {
@@ -174,6 +173,6 @@ func validateCost(readable bool, cost, burst float64) error {
 	return nil
 }
 
-// leastCost is a billionth of the burst, which rounding cannot lose; above a
-// billion whole units are still exact.
+// leastCost returns the smallest cost: a billionth of the burst, which rounding cannot
+// lose. Above a billion, whole units are still exact.
 func leastCost(burst float64) float64 { return min(1, 1e-9*burst) }
