@@ -150,8 +150,8 @@ type Joint struct {
 	// Needs holds, for each request, its cost and that of the requests before it.
 	Needs []float64
 
-	// Outcome is the key after the whole was decided. Granted is 1 where the sum
-	// would have fitted, also if the whole was denied.
+	// Outcome is the key's state after the decision. Granted is 1 if the sum would have
+	// fitted, even if the whole was denied.
 	Outcome Outcome
 	// Views has a View for each request, if the whole was denied: a log's view is about
 	// one number of units.
@@ -193,8 +193,8 @@ func AllFit(joints []*Joint) bool {
 // State is the state of a reservation, as the table stores it.
 type State string
 
-// The states. Spent is an admission under an idempotency key without a
-// reservation.
+// The values of Commit. AsSet keeps the session's setting. Durable raises it if it is
+// off. Relaxed turns it off.
 const (
 	Open      State = "open"
 	Settled   State = "settled"
