@@ -12,8 +12,8 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// TestLockedRowIsSetAside: a row that another transaction has locked delays its neighbours
-// by no more than the short wait, and is decided, in order of arrival, once it is free.
+// TestLockedRowIsSetAside: a row that another transaction has locked delays its
+// neighbours only by patience. It is decided, in order of arrival, once it is free.
 func TestLockedRowIsSetAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -63,8 +63,8 @@ func TestLockedRowTakesNoMore(t *testing.T) {
 	})
 }
 
-// TestLockedRowKeepsItsOrder: a request for the key that queued while the batch was in
-// flight comes after those of the batch.
+// TestLockedRowKeepsItsOrder: a request that queued for the key while the batch was in
+// flight is decided after those of the batch.
 func TestLockedRowKeepsItsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
@@ -89,7 +89,7 @@ func TestLockedRowKeepsItsOrder(t *testing.T) {
 	})
 }
 
-// TestLockedRowInABatch: the others of its batch are sent again without it, at once.
+// TestLockedRowInABatch: the others of its batch are sent again without it, immediately.
 func TestLockedRowInABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f, _ := bed(t, nil)
@@ -113,8 +113,8 @@ func TestLockedRowInABatch(t *testing.T) {
 	})
 }
 
-// TestLockedRowWaitsLonger: each turn of a key waits for twice as long, up to the timeout,
-// so that a row which stays locked costs few statements; its callers time out.
+// TestLockedRowWaitsLonger: each turn of a key waits twice as long, up to the timeout, so
+// that a row that stays locked costs few statements. Its callers time out.
 func TestLockedRowWaitsLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -139,7 +139,7 @@ func TestLockedRowWaitsLonger(t *testing.T) {
 	})
 }
 
-// TestLockedKeysTakeTurns: one that is free again does not wait for one that is not.
+// TestLockedKeysTakeTurns: a key that is free again does not wait for one that is not.
 func TestLockedKeysTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
