@@ -252,7 +252,7 @@ func (l *line) next(batch []*row) []*row {
 	return batch
 }
 
-// waiter is a caller with its query. A receive from ready returns it to the caller.
+// waiter is a caller with its query. After a send on ready it belongs to its caller again.
 type waiter struct {
 	query   *store.Query
 	own     row     // if it is the first of its row
