@@ -178,7 +178,7 @@ func (e *engine) results(requests []Request, joints []*joint, allowed bool) Resu
 				all.PerRequest[index] = j.refused(i, requests[index], e.source)
 			}
 		}
-		if !allowed && j.Outcome.IsBlocked() { // perhaps since what is remembered
+		if !allowed && j.Outcome.IsBlocked() { // the block may be newer than the remembered denial
 			e.denied.forget(&j.source, requests[j.Index].Key)
 		}
 	}

@@ -43,7 +43,7 @@ func TestCalendarValidate(t *testing.T) {
 	}
 }
 
-// TestCalendarText: a calendar's policy has no period in JSON, and any other has.
+// TestCalendarText: JSON omits the period of a policy with a calendar, and only then.
 func TestCalendarText(t *testing.T) {
 	t.Parallel()
 	p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 1, Calendar: Week, TimeZone: "Europe/Vienna"}

@@ -29,7 +29,7 @@ const (
 type Config struct {
 	// Timeout bounds how long one decision waits for the database, including retries
 	// and the wait for a connection. Default: 1s. It does not bound the sleep of Wait,
-	// nor verbs in the caller's transaction.
+	// nor methods in the caller's transaction.
 	Timeout time.Duration
 	// DisableTimeout leaves decisions to the caller's context alone. What a cancelled
 	// Wait gives back is still bounded, by 1s.
@@ -56,7 +56,7 @@ type Config struct {
 	// connections that fail, Config.Timeout, and a server that shuts down or has no
 	// connection left. A cancelled context does not count. Default: 10. While the
 	// breaker is open
-	//   - all verbs return an ErrUnavailable that wraps the last failure, without using
+	//   - all methods return an ErrUnavailable that wraps the last failure, without using
 	//     the pool, and Policy.OnError decides;
 	//   - one request every BreakFor is still sent, and any answer closes the breaker.
 	//
@@ -85,7 +85,7 @@ type Config struct {
 	//     in a transaction, from the call on.
 	//   - Those of other processes, and reservations that ended or expired there, are
 	//     visible after DenyCacheTTL.
-	//   - Verbs in a transaction, policies with a Calendar and requests with an
+	//   - Methods in a transaction, policies with a Calendar and requests with an
 	//     IdempotencyKey always go to the database.
 	//
 	// NewMemory has no such cache. See SourceCache.

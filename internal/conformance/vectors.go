@@ -111,7 +111,7 @@ func Do(ctx context.Context, l *limiter.Limiter, p limiter.Policy, op, key strin
 	case "unblock":
 		return limiter.Result{}, l.Unblock(ctx, p, key)
 	}
-	return limiter.Result{}, fmt.Errorf("no verb %q", op)
+	return limiter.Result{}, fmt.Errorf("unknown op %q", op)
 }
 
 func differences(r limiter.Result, want map[string]any) (out []string) {

@@ -156,7 +156,7 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// unnoticed has ended, but what it ended is noticed first.
+// unnoticed is a context that has ended, but whose end is noticed after f's return.
 type unnoticed struct{ context.Context }
 
 func (unnoticed) Err() error { return context.Canceled }

@@ -157,8 +157,8 @@ func take(ctx context.Context, s *Store, q *store.Query) <-chan reply {
 	return answer
 }
 
-// bed is a Store over a fake whose first statement, for the key "first", waits at the
-// gate, so that all requests queue.
+// bed returns a Store over a fake whose first statement, for the key "first", waits at
+// the gate, so that all requests queue.
 func bed(t *testing.T, change func(*Options)) (*Store, *fake, <-chan reply) {
 	t.Helper()
 	f := newFake()
