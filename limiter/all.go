@@ -116,7 +116,7 @@ func (e *engine) joints(requests []Request) ([]*joint, error) {
 			return nil, fmt.Errorf("requests[%d]: %w", i, err)
 		}
 		if in.IdempotencyKey != "" {
-			return nil, fmt.Errorf("%w: requests[%d] has an IdempotencyKey, which is for Do and Reserve", store.ErrUnsupported, i)
+			return nil, fmt.Errorf("%w: requests[%d] has an IdempotencyKey; only Do and Reserve take one", store.ErrUnsupported, i)
 		}
 		k := row{c.query.Algorithm, c.query.Policy, c.query.Key}
 		j := known[k]

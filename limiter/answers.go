@@ -125,7 +125,7 @@ func micros(us float64) int64 {
 // replay returns the earlier answer under the same idempotency key.
 func replay(q store.Query, v verb, in *Request, before *store.Reservation, source Source) (Result, error) {
 	if (v == verbReserve) == (before.State == store.Spent) {
-		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey), "was used for the other of Do and Reserve")
+		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey), "was used with the other of Do and Reserve; use another key")
 	}
 	if before.Reserved != in.Cost {
 		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey),

@@ -17,7 +17,7 @@
 //   - AllowAll makes several requests, of any policies and keys: all are granted or none.
 //   - AllowUpTo grants as much as fits.
 //   - Check returns what Do would return and consumes nothing.
-//   - Charge records units that were used in any case.
+//   - Charge records units that were already used.
 //   - Refund gives units back, Undo gives back what an earlier result granted.
 //   - Reserve sets units aside. Settle ends the reservation with the units really used,
 //     Cancel with none.
@@ -48,7 +48,7 @@
 // A key never admits more than its policy allows, by the database's clock and the
 // algorithm's definition, for any number of processes. A slack that forgives rounding is
 // 1e-6 units or a billionth of the burst, whichever is less. Whole units are exact up to
-// 2^53, so keep money in minor units. Two exceptions:
+// 2^53, so keep money in minor units. Two cases differ:
 //
 //   - FailOpen allows requests without counting them while the database is unavailable.
 //   - A statement that ends in ErrUnavailable may or may not have been counted.

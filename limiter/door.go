@@ -207,11 +207,11 @@ func (e *engine) compileCost(c *call) error {
 	case v == verbRefund && in.Policy.Algorithm == LeakyBucketQueue:
 		return fmt.Errorf("%w: Refund on %s: a place in the queue goes back when its Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
 	case v == verbReserve && in.Policy.Algorithm == LeakyBucketQueue:
-		return fmt.Errorf("%w: Reserve on %s: what waits in a queue is not given back", store.ErrUnsupported, LeakyBucketQueue)
+		return fmt.Errorf("%w: Reserve on %s: units in a queue are not given back", store.ErrUnsupported, LeakyBucketQueue)
 	case v == verbWait && in.Policy.Algorithm != LeakyBucketQueue:
 		return fmt.Errorf("%w: Wait on %s: only %s has turns; use Allow and RetryAfter", store.ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
 	case v == verbWait && in.IdempotencyKey != "":
-		return fmt.Errorf("%w: DoWait with an IdempotencyKey, which is for Do and Reserve", store.ErrUnsupported)
+		return fmt.Errorf("%w: DoWait with an IdempotencyKey; only Do and Reserve take one", store.ErrUnsupported)
 	}
 	if err := validateCost(v == verbCheck || v == verbUsage, in.Cost, q.Burst); err != nil {
 		return err

@@ -51,6 +51,6 @@ func (l *degradedLog) warn(ctx context.Context, logger *slog.Logger, policy stri
 	if now.UnixMicro() < next || !l.next.CompareAndSwap(next, now.Add(10*time.Second).UnixMicro()) {
 		return
 	}
-	logger.WarnContext(ctx, "pglimit: allowed without a decision, as the policy fails open",
+	logger.WarnContext(ctx, "pglimit: allowed without a decision: the policy fails open",
 		"policy", policy, "since_last", l.since.Swap(0), "error", err)
 }

@@ -30,11 +30,11 @@ type Limiter struct {
 // creates its tables. A nil config means the defaults. The caller closes the pool. New
 // sends nothing to the database. It returns ErrInvalid for a nil pool or a number in
 // config that is not valid.
-func New(pgPool *pgxpool.Pool, config *Config) (*Limiter, error) {
-	if pgPool == nil {
+func New(pool *pgxpool.Pool, config *Config) (*Limiter, error) {
+	if pool == nil {
 		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	return newPooled(exec.PGX(pgPool), int(pgPool.Stat().MaxConns()), config)
+	return newPooled(exec.PGX(pool), int(pool.Stat().MaxConns()), config)
 }
 
 // NewSQL is New for database/sql, directly or through GORM, ent or bun, with any
@@ -117,7 +117,7 @@ func newInMemory(m *memory.Store, config *Config) *Limiter {
 	c := config.withDefaults()
 	e := newEngine(&c, SourceMemory)
 	e.store = reap.New(store.Bound(m, c.Timeout), reap.NewWatch(), c.Timeout, e.freed)
-	refusal := fmt.Errorf("%w: a transaction on a memory limiter: what it counts could not be rolled back", store.ErrUnsupported)
+	refusal := fmt.Errorf("%w: a transaction on a memory limiter, which could not roll its units back", store.ErrUnsupported)
 	return &Limiter{engine: e, inTx: func(db.DBTX) store.Store { return store.Refuse(refusal) }}
 }
 
@@ -162,12 +162,12 @@ func (l *Limiter) newTx(tx db.DBTX) *Tx {
 //
 // What a Tx does is rolled back with the transaction, including a block that a denial
 // started. A decision locks the key's row until the transaction ends. So take limits
-// last, and several of them by one AllowAll or in the same order everywhere: other orders
-// can deadlock.
+// last, and several of them by one AllowAll or in the same order everywhere. Transactions
+// that lock rows in different orders can deadlock.
 //
-// A method sends one statement on the transaction's connection. AllowAll, requests with
-// an IdempotencyKey and some denials, which look for expired reservations, send a few.
-// Compared with a Limiter:
+// A method sends one statement on the transaction's connection. Some send a few:
+// AllowAll, requests with an IdempotencyKey, and denials that look for expired
+// reservations. Compared with a Limiter:
 //
 //   - Nothing is batched or answered from remembered denials.
 //   - Policies fail closed, whatever their OnError.
@@ -186,17 +186,18 @@ func (l *Limiter) newTx(tx db.DBTX) *Tx {
 //
 //   - A denial: intact, with the key's row locked. Continue or roll back.
 //   - ErrInvalid, ErrUnsupported, ErrClosed, ErrNoReservation or ErrReservationEnded:
-//     intact, and nothing was changed. The exception is an ErrInvalid from the database,
-//     for a key that its encoding cannot hold.
+//     intact, and nothing was changed. The exception is a key that the database's
+//     encoding cannot hold: the database returns that ErrInvalid, and the transaction has
+//     failed.
 //   - Any other error: failed. PostgreSQL refuses further statements, and a commit rolls
 //     back. For ErrRetryTx, run the whole transaction again.
 //   - The context ended during a statement: failed. pgx closes the connection, under
 //     database/sql too. lib/pq cancels the statement, waits for its end and does not use
 //     the connection again. If the context of BeginTx ends, database/sql rolls back.
 //
-// Run a transaction that meets a conflict again as a whole, including its own statements.
-// For conflicts in its own statements and in the commit the driver's error is returned,
-// with the same SQLSTATEs, and not ErrRetryTx:
+// After a conflict run the whole transaction again, including its own statements. A
+// conflict in one of those or in the commit returns the driver's error with the same
+// SQLSTATEs, not ErrRetryTx:
 //
 //	for range 5 {
 //		err = inTransaction(work) // begin, work, and commit or roll back

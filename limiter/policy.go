@@ -221,7 +221,7 @@ type PolicyError struct {
 	Reason string // the requirement that it fails
 }
 
-// Error names the field, its value and the expected one.
+// Error names the field, its value and the requirement.
 func (e *PolicyError) Error() string {
 	if s, ok := e.Value.(string); ok {
 		return fmt.Sprintf("pglimit: invalid policy: %s %s: %s", e.Field, store.Quote(s), e.Reason)

@@ -68,8 +68,8 @@ type Result struct {
 	// AllowUpTo it is the time until one more unit, or the rest if that is less, could be
 	// granted. It is 0 if all was granted and Never if it never can be.
 	RetryAfter time.Duration
-	// ResetAfter is the time from At until an unused key would be back in its first
-	// state.
+	// ResetAfter is the time from At until the key is empty and not blocked, if it gets
+	// no further requests.
 	ResetAfter time.Duration
 	// Delay is the time from At until the request's turn, for LeakyBucketQueue; else 0.
 	Delay time.Duration
@@ -171,8 +171,8 @@ func (r Results) MarshalJSON() ([]byte, error) {
 	return json.Marshal(t)
 }
 
-// Reservation is what Reserve returns. It is a value: any process that knows the ID may
-// settle or cancel it.
+// Reservation is the result of a Reserve. It is a value: any process that knows the ID
+// may settle or cancel it.
 type Reservation struct {
 	// Result is the answer to the request. If it is not Allowed, there is no reservation
 	// and the other fields are zero.
@@ -193,10 +193,10 @@ type reservationJSON struct {
 }
 
 // MarshalJSON writes id and expires as null if there is no reservation.
-func (h Reservation) MarshalJSON() ([]byte, error) {
-	t := reservationJSON{Result: h.Result}
-	if h.ID != "" {
-		t.ID, t.Expires = &h.ID, &h.Expires
+func (r Reservation) MarshalJSON() ([]byte, error) {
+	t := reservationJSON{Result: r.Result}
+	if r.ID != "" {
+		t.ID, t.Expires = &r.ID, &r.Expires
 	}
 	return json.Marshal(t)
 }
@@ -208,7 +208,7 @@ type Usage struct {
 	// Spent is the number of units counted for good: for a window, in the current one;
 	// for a bucket, those that have not leaked yet.
 	Spent float64
-	// Reserved is the number of units in open reservations. For a bucket it is what was
+	// Reserved is the number of units in open reservations. For a bucket it is the number
 	// reserved, at most Level: the leak does not distinguish units.
 	Reserved float64
 	// Reservations is the number of open reservations. It includes those that have
@@ -234,10 +234,10 @@ type usageJSON struct {
 
 // MarshalJSON writes s with the names that the command prints, too. window_ends is null
 // if there is no window.
-func (s Usage) MarshalJSON() ([]byte, error) {
-	t := usageJSON{Spent: s.Spent, Reserved: s.Reserved, Reservations: s.Reservations, Remaining: s.Remaining, Limit: s.Result.Limit, Burst: s.Result.Burst}
-	if !s.WindowEnds.IsZero() {
-		t.WindowEnds = &s.WindowEnds
+func (u Usage) MarshalJSON() ([]byte, error) {
+	t := usageJSON{Spent: u.Spent, Reserved: u.Reserved, Reservations: u.Reservations, Remaining: u.Remaining, Limit: u.Result.Limit, Burst: u.Result.Burst}
+	if !u.WindowEnds.IsZero() {
+		t.WindowEnds = &u.WindowEnds
 	}
 	return json.Marshal(t)
 }

@@ -65,7 +65,7 @@ func (p Policy) Validate() error {
 func (p Policy) validateCalendar() error {
 	switch {
 	case p.Calendar == "" && p.TimeZone != "":
-		return p.bad("TimeZone", p.TimeZone, "is for Calendar, and that is empty")
+		return p.bad("TimeZone", p.TimeZone, "requires a Calendar")
 	case p.Calendar == "":
 		return nil
 	case !p.Calendar.known():
@@ -120,7 +120,7 @@ func badTimeZone(unit Calendar, zone string) string {
 		return "differs from machine to machine: name the zone, such as Europe/Vienna"
 	}
 	if _, err := algorithm.CalendarOf(algorithm.Unit(unit), zone); err != nil {
-		return `is not known here: take a name of the IANA time zone database, such as Europe/Vienna; if this system has none, import _ "time/tzdata"`
+		return `is not known here: use a name of the IANA time zone database, such as Europe/Vienna; if this system has none, import _ "time/tzdata"`
 	}
 	return ""
 }
@@ -131,7 +131,7 @@ const maxKey = 1024
 func validateKey(key string) error {
 	switch {
 	case key == "":
-		return store.Invalid("key", `""`, "is empty; use a constant such as \"all\" for a limit that everybody shares")
+		return store.Invalid("key", `""`, "is empty; use a constant such as \"all\" for a limit that all callers share")
 	case len(key) > maxKey:
 		return store.Invalid("key", store.Quote(key), fmt.Sprintf("is longer than %d bytes; hash it first", maxKey))
 	case strings.IndexByte(key, 0) >= 0:

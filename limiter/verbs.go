@@ -66,9 +66,9 @@ func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err 
 	return s, nil
 }
 
-// Charge records n units that were spent in any case. It fills the key up to the burst at
-// most. Result.Granted is the number recorded, and Result.Full reports whether no room is
-// left. It is never denied, even if the key is blocked.
+// Charge records n units that were already spent, whatever the limit. It fills the key up
+// to the burst at most. Result.Granted is the number recorded, and Result.Full reports
+// whether no room is left. It is never denied, even if the key is blocked.
 func (e *engine) Charge(ctx context.Context, p Policy, key string, n float64) (Result, error) {
 	return e.one(ctx, verbCharge, p.Request(key, n))
 }
@@ -128,8 +128,8 @@ func (e *engine) Reset(ctx context.Context, p Policy, key string) error {
 }
 
 // Block denies all requests for the key for d from now, or until the end of an earlier
-// block if that is later. d is whole microseconds, more than 0 and at most a hundred
-// years.
+// block if that is later. It does not change the key's units. d is whole microseconds,
+// more than 0 and at most a hundred years.
 func (e *engine) Block(ctx context.Context, p Policy, key string, d time.Duration) error {
 	if reason := badDuration(d); reason != "" || d == 0 {
 		return store.Invalid("duration", d.String(), "must be positive whole microseconds, at most a hundred years")
@@ -149,10 +149,10 @@ func (e *engine) Unblock(ctx context.Context, p Policy, key string) error {
 }
 
 // Reserve sets request.Cost units aside for ttl, all or nothing. They are consumed
-// immediately. Settle or Cancel gives back what is not needed; otherwise all goes back
-// when the reservation expires. ttl is whole microseconds from one second to a hundred
-// years. A denial is a Result, not an error. While reservations are open, RetryAfter
-// assumes that all of their units will be spent.
+// immediately. Settle gives back what was not spent. Cancel, or else the end of ttl,
+// gives back what Settle at 0 would. ttl is whole microseconds from one second to a
+// hundred years. A denial is a Result, not an error. While reservations are open,
+// RetryAfter assumes that all of their units will be spent.
 //
 //   - A request whose IdempotencyKey was reserved before returns the same reservation and
 //     answer, with Result.Replayed. After that reservation was cancelled or has expired,

@@ -60,7 +60,7 @@ func (p Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) 
 			return o, err
 		}
 	}
-	return store.Outcome{}, fmt.Errorf("%w: admissions under the idempotency key %s come and go", store.ErrUnavailable, store.Quote(a.Idempotency))
+	return store.Outcome{}, fmt.Errorf("%w: admissions under the idempotency key %s keep changing; try again", store.ErrUnavailable, store.Quote(a.Idempotency))
 }
 
 // prepare makes sure that Reserve cannot fail in the caller's transaction. It locks the

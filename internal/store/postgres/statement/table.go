@@ -170,7 +170,7 @@ func (b *batch) done(err error) error {
 			if r.Query.Calendar != nil {
 				return exec.ErrOtherPeriod
 			}
-			return fmt.Errorf("no row came back for %s and %s", store.Quote(b.policies[i]), store.Quote(b.keys[i]))
+			return fmt.Errorf("no row returned for policy %s and key %s", store.Quote(b.policies[i]), store.Quote(b.keys[i]))
 		}
 	}
 	return err
