@@ -214,7 +214,7 @@ func (j *joint) refused(i int, in Request, source Source) Result {
 	return r
 }
 
-// places is what a WaitAll takes.
+// places are the joints of a WaitAll.
 type places struct {
 	within time.Duration // how long it can wait
 	joints []*joint

@@ -203,7 +203,7 @@ const (
 	Spent     State = "spent"
 )
 
-// Admission is what a store keeps of a request that it admits, in addition to the Query.
+// Admission is stored with a request that is admitted, in addition to the Query.
 type Admission struct {
 	ID, Idempotency string // as stored; Idempotency is empty for none
 	State           State  // Open or Spent

@@ -25,8 +25,8 @@ type Options struct {
 }
 
 // Store is a store.Store that coalesces each Take of a Query that is Shared. All other
-// methods are those of the inner store. If no statement is in flight, a caller sends its
-// own immediately; callers that arrive meanwhile share the next. So no request waits for
+// methods are the inner store's. If no statement is in flight, a caller sends its own
+// immediately; callers that arrive meanwhile share the next. So no request waits for
 // others to arrive, and an idle Store has no goroutine. It is safe for concurrent use.
 type Store struct {
 	store.Store
