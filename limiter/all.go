@@ -14,31 +14,30 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// maxAsks is how many asks one AllowAll takes.
+// maxRequests is the largest number of requests of one AllowAll.
 const maxRequests = 1000
 
-// AllowAll asks for several things at once, of any policies and keys: all are
-// granted or none is, and a denial consumes nothing. It takes from 1 to 1,000
-// asks; the order among them does not matter but to Results, and two AllowAlls
-// never deadlock.
+// AllowAll makes several requests at once, of any policies and keys: all are granted or
+// none, and a denial consumes nothing. It takes from 1 to 1,000 requests. Their order
+// matters only for Results. AllowAlls never deadlock each other.
 //
-// Asks of the same policy and key are decided as one, on the sum of their costs;
-// each has its own Result, as if they had come one after the other. The same
-// name, algorithm and key under two Policy values that differ is an ErrInvalid.
-// Errors name the ask by its index. A sum above the burst is denied at once,
-// with RetryAfter Never, and nothing is written.
-//
-// A denial starts the block, if Policy.BlockFor has one, of those policies
-// alone that denied. The whole is Relaxed if all policies are, else Durable; it
-// is FailOpen if all policies are, else FailClosed. The rows of all its keys are
-// locked until it is answered, for two round trips to the database. It shares no
-// statement with others, and is not answered from remembered denials.
-// Config.Observe is called for each ask.
+//   - Requests for one policy and key are decided on the sum of their costs. Each has its
+//     own Result, as if they had come one after the other.
+//   - A sum above the burst is denied with RetryAfter Never, and nothing is written.
+//   - One name, algorithm and key under two different Policy values is an ErrInvalid.
+//   - Errors name the request by its index.
+//   - A denial starts the block of those policies that denied, if Policy.BlockFor is set.
+//   - The whole is Relaxed if all policies are, else Durable; FailOpen if all policies
+//     are, else FailClosed.
+//   - The rows of all keys are locked for two round trips to the database.
+//   - It is not batched or answered from remembered denials, since its answer depends on
+//     several rows.
+//   - Config.Observe is called for each request.
 func (e *engine) AllowAll(ctx context.Context, requests ...Request) (Results, error) {
 	return e.all(ctx, requests, nil)
 }
 
-// joint is what the requests of one AllowAll are for one policy and key.
+// joint is all requests of one AllowAll for one policy and key.
 type joint struct {
 	store.Joint
 	source  Policy
@@ -46,7 +45,7 @@ type joint struct {
 	ahead   float64 // for a WaitAll: the most that may be in a queue before its last request
 }
 
-// all decides an AllowAll, or a WaitAll's places w: the door for several keys.
+// all decides an AllowAll, or with w a WaitAll.
 func (e *engine) all(ctx context.Context, requests []Request, w *places) (all Results, err error) {
 	if e.observe != nil {
 		defer func() {
@@ -96,8 +95,8 @@ func (e *engine) all(ctx context.Context, requests []Request, w *places) (all Re
 	return all, nil
 }
 
-// joints validates the requests and puts those of one policy and key together, in the
-// one order in which rows are locked.
+// joints validates the requests and joins those of one policy and key. It returns them in
+// lock order, the same for all callers.
 func (e *engine) joints(requests []Request) ([]*joint, error) {
 	switch {
 	case len(requests) == 0:
@@ -117,7 +116,7 @@ func (e *engine) joints(requests []Request) ([]*joint, error) {
 			return nil, fmt.Errorf("requests[%d]: %w", i, err)
 		}
 		if in.IdempotencyKey != "" {
-			return nil, fmt.Errorf("%w: requests[%d] has an IdempotencyKey, which is for Do and Reserve", store.ErrUnsupported, i)
+			return nil, fmt.Errorf("%w: requests[%d] has an IdempotencyKey; only Do and Reserve take one", store.ErrUnsupported, i)
 		}
 		k := row{c.query.Algorithm, c.query.Policy, c.query.Key}
 		j := known[k]
@@ -152,7 +151,7 @@ func (e *engine) joints(requests []Request) ([]*joint, error) {
 	return joints, nil
 }
 
-// takeAll sends the joints to the store. One request is a decision like any other.
+// takeAll sends the joints to the store. A single request is a plain Take.
 func (e *engine) takeAll(ctx context.Context, joints []*joint) (allowed bool, err error) {
 	possible := true
 	all := make([]*store.Joint, len(joints))
@@ -168,7 +167,7 @@ func (e *engine) takeAll(ctx context.Context, joints []*joint) (allowed bool, er
 	return e.store.TakeAll(ctx, all, possible)
 }
 
-// results gives each request its own.
+// results returns the answer to each request.
 func (e *engine) results(requests []Request, joints []*joint, allowed bool) Results {
 	all := Results{Allowed: allowed, DeniedBy: -1, PerRequest: make([]Result, len(requests))}
 	for _, j := range joints {
@@ -179,7 +178,7 @@ func (e *engine) results(requests []Request, joints []*joint, allowed bool) Resu
 				all.PerRequest[index] = j.refused(i, requests[index], e.source)
 			}
 		}
-		if !allowed && j.Outcome.IsBlocked() { // perhaps since what is remembered
+		if !allowed && j.Outcome.IsBlocked() { // the block may be newer than the remembered denial
 			e.denied.forget(&j.source, requests[j.Index].Key)
 		}
 	}
@@ -191,8 +190,8 @@ func (e *engine) results(requests []Request, joints []*joint, allowed bool) Resu
 	return all
 }
 
-// share returns the i-th request's answer where all was granted: as of before those
-// after it.
+// share returns the i-th request's answer after all were granted, as of before the
+// requests after it.
 func (j *joint) share(i int, in Request, source Source) Result {
 	q, o := j.Query, j.Outcome
 	o.View = o.View.Less(q.Units - j.Needs[i])
@@ -200,8 +199,8 @@ func (j *joint) share(i int, in Request, source Source) Result {
 	return result(&q, verbTake, &o, in.Policy.Limit, source)
 }
 
-// refused returns the i-th request's answer where the whole was denied: whether it
-// would have fitted after those before it, and for how long it has to wait.
+// refused returns the i-th request's answer after the whole was denied: whether it would
+// have fitted after those before it, and its RetryAfter.
 func (j *joint) refused(i int, in Request, source Source) Result {
 	q, o, need := j.Query, j.Outcome, j.Needs[i]
 	o.View = j.Views[i]
@@ -215,13 +214,13 @@ func (j *joint) refused(i int, in Request, source Source) Result {
 	return r
 }
 
-// places are what a WaitAll takes.
+// places are the joints of a WaitAll.
 type places struct {
 	within time.Duration // how long it can wait
 	joints []*joint
 }
 
-// want notes what is requested: in queues, room for what has its turn in time.
+// want notes the joints. In a queue it limits the room to what has its turn in time.
 func (w *places) want(joints []*joint, requests []Request) {
 	w.joints = joints
 	for _, j := range joints {
@@ -232,7 +231,7 @@ func (w *places) want(joints []*joint, requests []Request) {
 	}
 }
 
-// leaveAll gives back what was granted to a WaitAll, as well as it can.
+// leaveAll tries to give back what was granted to a WaitAll.
 func (e *engine) leaveAll(ctx context.Context, requests []Request, w *places) {
 	for _, j := range w.joints {
 		request := requests[j.Index]

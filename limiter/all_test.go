@@ -14,8 +14,8 @@ import (
 	"github.com/pglimit/pglimit/internal/store/memory"
 )
 
-// TestMemoryAllowAllIsAtomic: what is granted at once over keys in random order
-// is what the keys hold in the end, and none holds more than its limit.
+// TestMemoryAllowAllIsAtomic: the units granted to concurrent AllowAlls over keys in
+// random order equal the keys' levels in the end, and no key is above its limit.
 func TestMemoryAllowAllIsAtomic(t *testing.T) {
 	t.Parallel()
 	l := NewMemory(nil)
@@ -69,7 +69,7 @@ func TestMemoryAllowAllIsAtomic(t *testing.T) {
 	}
 }
 
-// TestMemoryAllowAllKeepsNoDeniedKeys: an attacker who is denied leaves nothing.
+// TestMemoryAllowAllKeepsNoDeniedKeys: denied requests of an attacker store nothing.
 func TestMemoryAllowAllKeepsNoDeniedKeys(t *testing.T) {
 	t.Parallel()
 	m := memory.New()
@@ -84,7 +84,7 @@ func TestMemoryAllowAllKeepsNoDeniedKeys(t *testing.T) {
 	}
 }
 
-// TestResultsJSON: null stands for no binding ask.
+// TestResultsJSON: denied_by is null if no request denied.
 func TestResultsJSON(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

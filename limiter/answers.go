@@ -11,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// verb is what is requested of a key.
+// verb selects what a call does with a key.
 type verb int
 
 const (
@@ -29,14 +29,14 @@ const (
 	verbUnblock
 )
 
-// decides reports whether the verb has a Result, which Observe gets and for which
-// FailOpen may answer.
+// decides reports whether the verb is a decision: Observe is called for it, and FailOpen
+// may apply.
 func (v verb) decides() bool { return v != verbUsage && v < verbReset }
 
-// givesBack reports whether requests that were denied may be allowed after the verb.
+// givesBack reports whether the verb may allow requests that were denied before.
 func (v verb) givesBack() bool { return v == verbRefund || v >= verbUndo }
 
-// result returns what an outcome means for the request q.
+// result returns an outcome as the Result of the request q.
 func result(q *store.Query, v verb, o *store.Outcome, limit float64, source Source) Result {
 	level := o.View.Level(&q.Rules, o.UpdatedAt)
 	r := Result{
@@ -73,7 +73,7 @@ func result(q *store.Query, v verb, o *store.Outcome, limit float64, source Sour
 	}
 	if !r.Allowed {
 		r.Reason = ReasonLimit
-		// A block that begins with this very denial is its consequence.
+		// A block that begins with this denial is not its reason.
 		if o.Blocked || o.IsBlocked() && v == verbCheck {
 			r.Reason = ReasonBlocked
 		}
@@ -88,8 +88,8 @@ func result(q *store.Query, v verb, o *store.Outcome, limit float64, source Sour
 	return r
 }
 
-// shown returns a level without the slack. What is above the capacity shows: it was
-// spent by a larger plan, or beyond a reservation. A sum's rounding does not.
+// shown returns a level without the slack. A level above the capacity, spent by a larger
+// plan or beyond a reservation, is shown as it is; rounding of a sum is not.
 func shown(q *store.Query, level float64) float64 {
 	if level > float64(1.00000000000001*q.Capacity) {
 		return level
@@ -97,7 +97,7 @@ func shown(q *store.Query, level float64) float64 {
 	return min(level, q.Burst)
 }
 
-// granted returns how many units an outcome granted: exactly what was requested if it
+// granted returns the number of units that an outcome granted: the exact request if it
 // was all.
 func granted(q *store.Query, o *store.Outcome) float64 {
 	if o.Granted == q.Count {
@@ -106,7 +106,7 @@ func granted(q *store.Query, o *store.Outcome) float64 {
 	return o.Granted * q.Cost
 }
 
-// after returns a moment as a duration from the clock that was read.
+// after returns the time from the clock reading of o until us.
 func after(o *store.Outcome, us int64) time.Duration {
 	if us == algorithm.Never {
 		return Never
@@ -114,7 +114,7 @@ func after(o *store.Outcome, us int64) time.Duration {
 	return duration(max(0, us-o.Now))
 }
 
-// micros rounds to whole microseconds; what does not fit is never.
+// micros rounds to whole microseconds, or to Never if they do not fit.
 func micros(us float64) int64 {
 	if us >= algorithm.Never {
 		return algorithm.Never
@@ -122,10 +122,10 @@ func micros(us float64) int64 {
 	return int64(math.Round(us))
 }
 
-// replay returns the answer that was given to the same idempotency key before.
+// replay returns the earlier answer under the same idempotency key.
 func replay(q store.Query, v verb, in *Request, before *store.Reservation, source Source) (Result, error) {
 	if (v == verbReserve) == (before.State == store.Spent) {
-		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey), "was used for the other of Do and Reserve")
+		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey), "was used with the other of Do and Reserve; use another key")
 	}
 	if before.Reserved != in.Cost {
 		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey),
@@ -148,38 +148,39 @@ func replay(q store.Query, v verb, in *Request, before *store.Reservation, sourc
 	return r, nil
 }
 
-// amount returns units in full, as money is read.
+// amount returns units as text without an exponent, as for money.
 func amount(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
-// denials are the denials that this process remembers. The cache can only deny what
-// the database would deny too, unless units were given back meanwhile: what this
-// process gives back empties the key, and what others give back is seen after the TTL.
+// denials remembers denials in this process. A remembered denial denies only what the
+// database would deny, unless units were given back since. What this process gives back
+// removes the key's denial. What other processes give back is visible after the TTL.
 type denials struct {
 	*denycache.Cache[deniedKey, *denial]
 	ttl   int64 // microseconds
 	clock func() int64
 }
 
-// deniedKey is a row by its caller's words: no HMAC is computed to find it.
+// deniedKey identifies a row by the caller's key, in memory only: a lookup needs no HMAC
+// with Config.KeySecret.
 type deniedKey struct {
 	policy    string
 	algorithm Algorithm
 	key       string
 }
 
-// denial is one that was answered, and all it takes to answer it again.
+// denial is a denial by the database and the data to answer later requests.
 type denial struct {
 	policy  Policy
 	cost    float64
 	rules   algorithm.Rules
 	outcome store.Outcome
 	result  Result // for cost, as of received
-	// When the statement was sent and answered, and for how long from its sending on
-	// it answers others: microseconds of the clock of denials.
+	// sent and received are times of the statement, by the clock of denials. For lasts
+	// after sent the denial answers requests. All are microseconds.
 	sent, received, lasts int64
 }
 
-// attempt is a decision that is to be remembered if it is a denial.
+// attempt is a decision to remember if it is a denial.
 type attempt struct {
 	denycache.Attempt
 	sent int64
@@ -190,9 +191,9 @@ func newDenials(keys int, ttl time.Duration, clock func() int64) (*denials, erro
 	return &denials{Cache: c, ttl: ttl.Microseconds(), clock: clock}, err
 }
 
-// lookup answers a request by a denial that still holds. If there is none, the attempt
-// is for keep. A request of a calendar's budget is always sent: its denials are few,
-// and what is given back must be visible immediately.
+// lookup returns the answer of a denial that still holds. If there is none, it returns an
+// attempt for keep. Requests for a calendar's budget always go to the database: their
+// denials are few, and what is given back must be visible immediately.
 func (d *denials) lookup(in *Request) (Result, attempt, bool) {
 	if in.IdempotencyKey != "" || in.Policy.Calendar != "" {
 		return Result{}, attempt{}, false
@@ -204,17 +205,17 @@ func (d *denials) lookup(in *Request) (Result, attempt, bool) {
 	return Result{}, attempt{d.Begin(k), now}, false
 }
 
-// keep remembers r, which denied a request.
+// keep remembers the denial r.
 func (d *denials) keep(at attempt, q *store.Query, in *Request, o *store.Outcome, r Result) {
 	n := &denial{policy: in.Policy, cost: in.Cost, rules: q.Rules, outcome: *o, result: r, sent: at.sent}
 	if q.Now != nil {
-		n.sent, n.received = o.Now, o.Now // that very clock decided
+		n.sent, n.received = o.Now, o.Now // this clock decided
 	} else {
-		n.received = d.clock() + 1 // rounded up: no caller is told to come too early
+		n.received = d.clock() + 1 // rounded up: RetryAfter must not be early
 	}
 	n.lasts = min(d.ttl, r.RetryAfter.Microseconds())
-	// What a denial may begin is decided by the database again: the next block when
-	// this one ends, and the next window.
+	// The database decides again when the block or the window ends: a request then may
+	// begin the next.
 	if o.IsBlocked() {
 		n.lasts = min(n.lasts, o.BlockedUntil-o.Now)
 	}
@@ -222,22 +223,21 @@ func (d *denials) keep(at attempt, q *store.Query, in *Request, o *store.Outcome
 		n.lasts = min(n.lasts, w.EndsAt-o.Now)
 	}
 	n.result.Source, n.result.Reason = SourceCache, n.reason(in.Cost)
-	// The caller's key may be a part of a large text, or of a buffer that is used
-	// again.
+	// The caller's key may share memory with a large text or a reused buffer.
 	d.Keep(at.Attempt, deniedKey{in.Policy.Name, in.Policy.Algorithm, strings.Clone(in.Key)}, n)
 }
 
-// forget forgets a key that something was given back to, or taken from its block,
-// after the statement that did it. A nil d remembers nothing.
+// forget removes a key's denial after a statement gave units back or lifted a block. A
+// nil d remembers nothing.
 func (d *denials) forget(p *Policy, key string) {
 	if d != nil {
 		d.Forget(deniedKey{p.Name, p.Algorithm, key})
 	}
 }
 
-// answers reports whether the database would deny in too. What equals a request that
-// was valid is valid, and so is a larger cost up to 2^53. A log's view is about one
-// cost.
+// answers reports whether the database would deny in, too. An equal request is valid, and
+// so is a larger cost up to 2^53. Larger costs on a sliding log go to the database: its
+// view is about one cost.
 func (d *denial) answers(now int64, in *Request) bool {
 	return now >= d.sent && now-d.sent < d.lasts &&
 		(in.Cost == d.cost || in.Cost > d.cost && in.Cost <= algorithm.MaxUnits && in.Policy.Algorithm != SlidingWindowLog) &&
@@ -259,8 +259,8 @@ func (d *denial) answer(now int64, cost float64) Result {
 	return r
 }
 
-// reason returns why cost would be denied now that the denial is over: a block that
-// began with it is a block to all later requests.
+// reason returns why cost would be denied after this denial: a block that began with it
+// is the reason for all later requests.
 func (d *denial) reason(cost float64) Reason {
 	if d.outcome.IsBlocked() && algorithm.Fit(d.rules.Capacity, 0, cost) >= 1 {
 		return ReasonBlocked
@@ -268,7 +268,7 @@ func (d *denial) reason(cost float64) Reason {
 	return ReasonLimit
 }
 
-// less returns what is left of a wait.
+// less returns the rest of a wait.
 func less(wait, elapsed time.Duration) time.Duration {
 	if wait == Never {
 		return Never

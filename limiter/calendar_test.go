@@ -20,18 +20,18 @@ func TestCalendarValidate(t *testing.T) {
 		}
 	}
 	for want, change := range map[string]func(*Policy){
-		`Calendar "year": must be hour, day, week or month`:            func(p *Policy) { p.Calendar = "year" },
-		`Calendar "month": is for fixed_window only`:                   func(p *Policy) { p.Algorithm = SlidingWindowCounter },
-		`Period 1h0m0s: must be 0 with Calendar`:                       func(p *Policy) { p.Period = time.Hour },
-		`Period -1ns: must be 0 with Calendar`:                         func(p *Policy) { p.Period = -1 },
-		`Aligned true: must be false with Calendar`:                    func(p *Policy) { p.Aligned = true },
-		`TimeZone "Europe/Wien": is not known here`:                    func(p *Policy) { p.TimeZone = "Europe/Wien" },
-		`TimeZone "../passwd": is not known here`:                      func(p *Policy) { p.TimeZone = "../passwd" },
-		`TimeZone "Local": differs from machine to machine`:            func(p *Policy) { p.TimeZone = "Local" },
-		`TimeZone "Europe/Vienna": is for Calendar, and that is empty`: func(p *Policy) { p.Calendar, p.Period = "", time.Hour },
-		`Period 0s: must be positive`:                                  func(p *Policy) { p.Calendar, p.TimeZone = "", "" },
-		`Burst 2: fixed_window has no burst apart from Limit`:          func(p *Policy) { p.Burst = 2 },
-		`BlockFor 1ns: must be whole microseconds`:                     func(p *Policy) { p.BlockFor = 1 },
+		`Calendar "year": must be hour, day, week or month`:   func(p *Policy) { p.Calendar = "year" },
+		`Calendar "month": is for fixed_window only`:          func(p *Policy) { p.Algorithm = SlidingWindowCounter },
+		`Period 1h0m0s: must be 0 with Calendar`:              func(p *Policy) { p.Period = time.Hour },
+		`Period -1ns: must be 0 with Calendar`:                func(p *Policy) { p.Period = -1 },
+		`Aligned true: must be false with Calendar`:           func(p *Policy) { p.Aligned = true },
+		`TimeZone "Europe/Wien": is not known here`:           func(p *Policy) { p.TimeZone = "Europe/Wien" },
+		`TimeZone "../passwd": is not known here`:             func(p *Policy) { p.TimeZone = "../passwd" },
+		`TimeZone "Local": differs from machine to machine`:   func(p *Policy) { p.TimeZone = "Local" },
+		`TimeZone "Europe/Vienna": requires a Calendar`:       func(p *Policy) { p.Calendar, p.Period = "", time.Hour },
+		`Period 0s: must be positive`:                         func(p *Policy) { p.Calendar, p.TimeZone = "", "" },
+		`Burst 2: fixed_window has no burst apart from Limit`: func(p *Policy) { p.Burst = 2 },
+		`BlockFor 1ns: must be whole microseconds`:            func(p *Policy) { p.BlockFor = 1 },
 	} {
 		p := good
 		change(&p)
@@ -43,7 +43,7 @@ func TestCalendarValidate(t *testing.T) {
 	}
 }
 
-// TestCalendarText: a calendar's policy has no period in JSON, and any other has.
+// TestCalendarText: JSON omits the period of a policy with a calendar, and only then.
 func TestCalendarText(t *testing.T) {
 	t.Parallel()
 	p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 1, Calendar: Week, TimeZone: "Europe/Vienna"}

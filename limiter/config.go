@@ -29,15 +29,15 @@ const (
 type Config struct {
 	// Timeout bounds how long one decision waits for the database, including retries
 	// and the wait for a connection. Default: 1s. It does not bound the sleep of Wait,
-	// nor verbs in the caller's transaction.
+	// nor methods in the caller's transaction.
 	Timeout time.Duration
-	// DisableTimeout leaves decisions to the caller's context alone. What a cancelled
-	// Wait gives back is still bounded, by 1s.
+	// DisableTimeout leaves decisions to the caller's context alone. Giving back the
+	// units of a cancelled Wait is still bounded, by 1s.
 	DisableTimeout bool
 
-	// BatchRows is the largest number of keys that one statement decides when many
-	// callers ask at once. Default: 256. If no statement is in flight, a caller sends
-	// its own immediately.
+	// BatchRows is the largest number of keys that one statement decides for concurrent
+	// callers. Default: 256. If no statement is in flight, a caller sends its own
+	// immediately.
 	BatchRows int
 	// BatchStatements is the largest number of such statements in flight, for each
 	// algorithm and durability. Default: 2. Another one is sent only for 8 waiting keys
@@ -45,9 +45,8 @@ type Config struct {
 	// other transactions have locked use up to a quarter of the pool's connections
 	// more, at least one.
 	BatchStatements int
-	// BatchWaiting is the largest number of callers that wait for their statement, in
-	// all. Further callers get ErrOverloaded, or what Policy.OnError says instead.
-	// Default: 16,384.
+	// BatchWaiting is the largest number of callers that wait for a statement. Default:
+	// 16,384. Further callers get ErrOverloaded, or FailOpen's answer.
 	BatchWaiting int
 	// DisableBatching sends one statement for each decision.
 	DisableBatching bool
@@ -56,8 +55,8 @@ type Config struct {
 	// connections that fail, Config.Timeout, and a server that shuts down or has no
 	// connection left. A cancelled context does not count. Default: 10. While the
 	// breaker is open
-	//   - all verbs return an ErrUnavailable that wraps the last failure, without using
-	//     the pool, and Policy.OnError decides;
+	//   - all methods return an ErrUnavailable that wraps the last failure, without using
+	//     the pool, and Policy.OnError applies;
 	//   - one request every BreakFor is still sent, and any answer closes the breaker.
 	//
 	// Transactions and NewMemory have no breaker.
@@ -70,39 +69,39 @@ type Config struct {
 
 	// KeySecret, if not empty, makes the limiter store HMAC-SHA-256(secret, key)
 	// instead of keys, for keys that are personal data. With another secret all keys
-	// start afresh. 32 random bytes are enough.
+	// start from zero. 32 random bytes are enough.
 	KeySecret []byte
-	// IdempotencyTTL is how long, at least, an admission under a
-	// Request.IdempotencyKey is remembered, and how long an expired reservation can
-	// still be settled or cancelled. Default: 24h. It is whole microseconds, at most a
-	// hundred years; Reserve and requests with an IdempotencyKey check that.
+	// IdempotencyTTL is the least time for which an admission under a
+	// Request.IdempotencyKey is remembered and an expired reservation can still be
+	// settled or cancelled. Default: 24h. It is whole microseconds, at most a hundred
+	// years; Reserve and requests with an IdempotencyKey check that.
 	IdempotencyTTL time.Duration
 
-	// DenyCacheTTL is how long, at most, this process repeats a denial without asking
+	// DenyCacheTTL is the longest time for which this process repeats a denial without
 	// the database: for Do, Allow and AllowN of the same policy and key at an equal or
-	// larger cost. The denial ends earlier if its RetryAfter is over. Default: 1s.
+	// larger cost. Default: 1s. A denial ends earlier if its RetryAfter does.
+	//
 	//   - A Refund, Undo, Reset, Block or Unblock by this Limiter is visible immediately;
 	//     in a transaction, from the call on.
-	//   - Those of other processes, and reservations that ended or expired there, are
+	//   - Those by other processes, and reservations that ended or expired there, are
 	//     visible after DenyCacheTTL.
-	//   - Verbs in a transaction, policies with a Calendar and requests with an
-	//     IdempotencyKey always ask the database.
+	//   - Methods in a transaction, policies with a Calendar and requests with an
+	//     IdempotencyKey always use the database.
 	//
 	// NewMemory has no such cache. See SourceCache.
 	DenyCacheTTL time.Duration
-	// DenyCacheKeys is the largest number of keys whose denials are remembered; the key
-	// that was not used for longest makes room. Default: 65,536. Each takes about 700
-	// bytes.
+	// DenyCacheKeys is the largest number of keys whose denials are remembered. Default:
+	// 65,536, of about 700 bytes each. The least recently used key is evicted first.
 	DenyCacheKeys int
-	// DisableDenyCache asks the database for each decision.
+	// DisableDenyCache sends each decision to the database.
 	DisableDenyCache bool
 
 	// Now is the clock, for tests. Default: the database's clock, and this machine's for
 	// NewMemory. It may be called from several goroutines at once.
 	Now func() time.Time
-	// Observe, if set, is called after each decision with the request, the result and
-	// the error, on the caller's goroutine. Return soon. Usage, Settle, Cancel, Reset,
-	// Block and Unblock are not decisions.
+	// Observe, if set, is called after each decision with the request, the result and the
+	// error, on the caller's goroutine, so it must not block. Usage, Settle, Cancel,
+	// Reset, Block and Unblock are not decisions.
 	Observe func(ctx context.Context, request Request, result Result, err error)
 	// Logger gets a warning when FailOpen allowed a request, at most one every ten
 	// seconds, with the number allowed since the last. Default: slog.Default().
@@ -164,8 +163,8 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// clock returns this process's clock in microseconds: Config.Now, else one that
-// no setting of the machine's time moves.
+// clock returns this process's clock in microseconds: Config.Now, or else a monotonic
+// clock.
 func (c *Config) clock() func() int64 {
 	if now := c.Now; now != nil {
 		return func() int64 { return now().UnixMicro() }

@@ -3,7 +3,6 @@ package limiter
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -16,16 +15,15 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// engine is what Limiter and Tx have in common: the door through which all verbs go to
-// the store. Verbs for one key are in this file, AllowAll is in all.go, and Settle and
-// Cancel, which take an ID, are in reserve.go.
+// engine has the methods that Limiter and Tx share. Those for one key are in verbs.go and
+// AllowAll is in all.go.
 type engine struct {
 	*shared
 	store store.Store
 	tx    bool // in the caller's transaction
 }
 
-// shared is what a Limiter and its Txs share.
+// shared is the part of an engine that a Limiter and its Txs share.
 type shared struct {
 	source    Source
 	timeout   time.Duration // none if not positive
@@ -42,7 +40,7 @@ type shared struct {
 	degraded degradedLog
 }
 
-// call is one verb on its way through the door.
+// call is one use of a method.
 type call struct {
 	verb    verb
 	request Request
@@ -50,10 +48,10 @@ type call struct {
 	// compiled is the policy that query.Rules were compiled from.
 	compiled Policy
 
-	within    time.Duration    // verbWait: for how long the caller can wait
+	within    time.Duration    // verbWait: the time until the caller's deadline
 	ttl       time.Duration    // verbReserve
-	admission *store.Admission // what to note of it once it is granted; nil: nothing
-	grant     algorithm.Grant  // verbUndo: what the units were counted in
+	admission *store.Admission // to store once it is granted; nil: none
+	grant     algorithm.Grant  // verbUndo: where the units were counted
 	blockFor  int64            // verbBlock: microseconds
 
 	outcome store.Outcome
@@ -61,7 +59,7 @@ type call struct {
 	lost    bool        // a statement in flight may still read query
 }
 
-// call returns a call; put gives it back.
+// call returns a call from the pool; put returns it there.
 func (e *engine) call(v verb, in Request) *call {
 	c, ok := e.calls.Get().(*call)
 	if !ok {
@@ -78,15 +76,15 @@ func (e *engine) put(c *call) {
 	}
 }
 
-// one takes a verb through the door that needs no more than a request.
+// one makes a call that needs only a request.
 func (e *engine) one(ctx context.Context, v verb, in Request) (Result, error) {
 	c := e.call(v, in)
 	defer e.put(c)
 	return e.pass(ctx, c)
 }
 
-// pass takes a call through the door: closed, compile, remembered, run, forget, fail
-// open, interpret, remember, and observe.
+// pass makes a call: it compiles the request, looks it up in the remembered denials, runs
+// it, and interprets and remembers the answer.
 func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 	if e.observe != nil && c.verb.decides() {
 		defer func() { e.observe(ctx, c.request, r, err) }()
@@ -105,7 +103,7 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 		return r, err
 	}
 	c.outcome, err = e.run(ctx, c)
-	if c.verb.givesBack() || err == nil && c.verb == verbUpTo && c.outcome.IsBlocked() { // perhaps blocked since what is remembered
+	if c.verb.givesBack() || err == nil && c.verb == verbUpTo && c.outcome.IsBlocked() { // the block may be newer than the remembered denial
 		e.denied.forget(&c.request.Policy, c.request.Key)
 	}
 	switch {
@@ -124,8 +122,7 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 	return r, nil
 }
 
-// run sends a call to the store. What can never fit is not tried: reading tells how
-// the key stands.
+// run sends a call to the store. A request that can never fit only reads the key.
 func (e *engine) run(ctx context.Context, c *call) (o store.Outcome, err error) {
 	q := &c.query
 	switch c.verb {
@@ -165,51 +162,6 @@ func (e *engine) take(ctx context.Context, c *call) (store.Outcome, error) {
 	return e.store.Take(ctx, q)
 }
 
-// failed answers a call that the store has failed.
-func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ error) {
-	if c.verb.decides() && c.verb != verbReserve && c.request.Policy.OnError == FailOpen && e.failsOpen(ctx, err) {
-		return e.degrade(ctx, &c.query, &c.request.Policy, err), nil
-	}
-	if errors.Is(err, store.ErrOverloaded) {
-		r.Reason = ReasonOverload
-	}
-	return r, err
-}
-
-// failsOpen reports whether FailOpen answers for an error.
-func (e *engine) failsOpen(ctx context.Context, err error) bool {
-	return !e.tx && ctx.Err() == nil && !errors.Is(err, store.ErrInvalid) && !errors.Is(err, store.ErrClosed)
-}
-
-// degrade returns FailOpen's answer.
-func (e *engine) degrade(ctx context.Context, q *store.Query, p *Policy, err error) Result {
-	e.degraded.warn(ctx, e.logger, p.Name, err)
-	at := time.Now()
-	if q.Now != nil {
-		at = time.UnixMicro(*q.Now)
-	}
-	return Result{
-		Allowed: true, Granted: q.Units, Limit: p.Limit, Burst: q.Burst,
-		Source: SourceDegraded, At: at,
-	}
-}
-
-// degradedLog warns at most once every ten seconds.
-type degradedLog struct {
-	since atomic.Int64 // allowed since the last warning
-	next  atomic.Int64 // when the next may come, in Unix microseconds
-}
-
-func (l *degradedLog) warn(ctx context.Context, logger *slog.Logger, policy string, err error) {
-	l.since.Add(1)
-	now, next := time.Now(), l.next.Load()
-	if now.UnixMicro() < next || !l.next.CompareAndSwap(next, now.Add(10*time.Second).UnixMicro()) {
-		return
-	}
-	logger.WarnContext(ctx, "pglimit: allowed without a decision, as the policy fails open",
-		"policy", policy, "since_last", l.since.Swap(0), "error", err)
-}
-
 // compile validates a call and compiles it into its query.
 func (e *engine) compile(c *call) error {
 	if err := e.compileKey(&c.query, &c.compiled, &c.request); err != nil {
@@ -221,8 +173,8 @@ func (e *engine) compile(c *call) error {
 	return e.compileCost(c)
 }
 
-// compileKey compiles the policy and the key of a request. If compiled equals the
-// policy, q has its rules already.
+// compileKey compiles the policy and the key of a request. If compiled equals the policy,
+// q already has its rules.
 func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error {
 	p := &in.Policy
 	if p.Name == "" || *compiled != *p {
@@ -248,18 +200,18 @@ func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error
 	return nil
 }
 
-// compileCost compiles what a call asks for.
+// compileCost validates a call's cost and compiles it into its query.
 func (e *engine) compileCost(c *call) error {
 	q, v, in := &c.query, c.verb, &c.request
 	switch {
 	case v == verbRefund && in.Policy.Algorithm == LeakyBucketQueue:
 		return fmt.Errorf("%w: Refund on %s: a place in the queue goes back when its Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
 	case v == verbReserve && in.Policy.Algorithm == LeakyBucketQueue:
-		return fmt.Errorf("%w: Reserve on %s: what waits in a queue is not given back", store.ErrUnsupported, LeakyBucketQueue)
+		return fmt.Errorf("%w: Reserve on %s: units in a queue are not given back", store.ErrUnsupported, LeakyBucketQueue)
 	case v == verbWait && in.Policy.Algorithm != LeakyBucketQueue:
-		return fmt.Errorf("%w: Wait on %s: only a %s tells when one's turn is; use Allow and RetryAfter", store.ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
+		return fmt.Errorf("%w: Wait on %s: only %s has turns; use Allow and RetryAfter", store.ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
 	case v == verbWait && in.IdempotencyKey != "":
-		return fmt.Errorf("%w: DoWait with an IdempotencyKey, which is for Do and Reserve", store.ErrUnsupported)
+		return fmt.Errorf("%w: DoWait with an IdempotencyKey; only Do and Reserve take one", store.ErrUnsupported)
 	}
 	if err := validateCost(v == verbCheck || v == verbUsage, in.Cost, q.Burst); err != nil {
 		return err
@@ -276,13 +228,12 @@ func (e *engine) compileCost(c *call) error {
 	q.Shared = v == verbTake && c.admission == nil && q.Possible()
 	switch v {
 	case verbUpTo:
-		// Whole units of a whole request; a fractional one is granted whole or in
-		// steps of a millionth of the burst.
+		// See AllowUpTo: whole units, or steps of a millionth of the burst.
 		q.Cost = 1
 		if in.Cost != math.Trunc(in.Cost) {
 			q.Cost = min(1e-6*q.Burst, in.Cost)
 		}
-		// A unit more may be less than a step, which is then what has to fit.
+		// RetryAfter waits for a step if that is more than a unit.
 		q.Count, q.Unit = in.Cost/q.Cost, min(max(1, q.Cost), in.Cost)
 	case verbCharge, verbRefund, verbUndo:
 		q.Cost, q.Count = 1, in.Cost
@@ -292,7 +243,7 @@ func (e *engine) compileCost(c *call) error {
 	return nil
 }
 
-// note sets what the store notes of a call once it is granted.
+// note sets what the store keeps of a call once it is granted.
 func (e *engine) note(c *call) error {
 	state, remember := store.Spent, e.remember
 	if reason := badDuration(remember); reason != "" {
@@ -311,7 +262,7 @@ func (e *engine) note(c *call) error {
 	return nil
 }
 
-// now returns Config.Now as the store takes it: nil for the store's own clock.
+// now returns Config.Now's time for the store; nil selects the store's clock.
 func (c *shared) now() *int64 {
 	if c.clock == nil {
 		return nil
@@ -320,17 +271,17 @@ func (c *shared) now() *int64 {
 	return &us
 }
 
-// freed forgets the denials of a key, as stored, that units went back to: if there is
-// a Config.KeySecret, the caller's key is not known.
+// freed forgets the denials of a stored key that units went back to. With a
+// Config.KeySecret the caller's key is not known.
 func (s *shared) freed(a algorithm.Name, policy, key string) {
 	if len(s.keySecret) == 0 {
 		s.denied.forget(&Policy{Name: policy, Algorithm: Algorithm(a)}, key)
 	}
 }
 
-// onward makes a decision that a caller wants to wait for. Cancelling ctx does not
-// cancel its statement, whose fate would be unknown then: the caller returns
-// immediately, and what is granted later is undone.
+// onward makes a decision for a caller that may stop waiting. Cancelling ctx does not
+// cancel the statement, whose outcome would be unknown: onward returns immediately, and
+// undo gives back what is granted later.
 func (e *engine) onward(ctx context.Context, take func(context.Context) (store.Outcome, error), undo func(store.Outcome)) (store.Outcome, error) {
 	if ctx.Done() == nil || ctx.Err() != nil {
 		return take(ctx)
@@ -341,7 +292,7 @@ func (e *engine) onward(ctx context.Context, take func(context.Context) (store.O
 	}
 	answers := make(chan answer)
 	e.leaving.RLock()
-	if e.closed.Load() { // meanwhile, by a Close that has not seen this one
+	if e.closed.Load() { // by a Close that did not wait for this call
 		e.leaving.RUnlock()
 		return store.Outcome{}, store.ErrClosed
 	}
@@ -369,16 +320,17 @@ func (e *engine) onward(ctx context.Context, take func(context.Context) (store.O
 	}
 }
 
-// leave gives the place of a cancelled Wait back as well as it can: the caller is
-// going, and a place that stays taken only makes others wait longer.
+// leave tries to give the place of a cancelled Wait back. A place that stays taken only
+// makes others wait longer.
 func (e *engine) leave(ctx context.Context, request Request, q *store.Query, ticket int64) {
 	e.undo(ctx, request, q, func(ctx context.Context) error { return e.store.Leave(ctx, q, ticket) })
 }
 
-// longestUndo bounds what gives back where there is no Config.Timeout.
+// longestUndo bounds an undo without Config.Timeout.
 const longestUndo = time.Second
 
-// undo runs f, which gives back for q. ctx does not end f, but some time does.
+// undo runs f, which gives units of q back. The end of ctx does not end f; a timeout
+// does.
 func (e *engine) undo(ctx context.Context, request Request, q *store.Query, f func(context.Context) error) {
 	ctx = context.WithoutCancel(ctx)
 	if e.timeout <= 0 {
@@ -390,6 +342,6 @@ func (e *engine) undo(ctx context.Context, request Request, q *store.Query, f fu
 	err := f(ctx)
 	e.denied.forget(&request.Policy, request.Key)
 	if err != nil {
-		e.logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give back what it had", "policy", request.Policy.Name, "error", err)
+		e.logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give its units back", "policy", request.Policy.Name, "error", err)
 	}
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/pglimit/pglimit/internal/store/memory"
 )
 
-// spy is a store in memory that counts what reaches it, and fails with err if that is
-// set.
+// spy is a store in memory that records its calls and fails with err if that is set.
 type spy struct {
 	store.Store
 	calls []string
@@ -50,7 +49,7 @@ func (s *spy) Get(ctx context.Context, q *store.Query) (o store.Outcome, err err
 }
 
 func (s *spy) Charge(ctx context.Context, q *store.Query) (o store.Outcome, err error) {
-	if err = s.note("fill"); err == nil {
+	if err = s.note("charge"); err == nil {
 		o, err = s.Store.Charge(ctx, q)
 	}
 	return o, err
@@ -103,7 +102,7 @@ func (s *spy) Reset(ctx context.Context, q *store.Query) error {
 	return errors.Join(s.note("reset"), s.Store.Reset(ctx, q))
 }
 
-// watched returns a Limiter over a spy, which remembers denials if remembers.
+// watched returns a Limiter over a spy. It remembers denials if remembers is true.
 func watched(t *testing.T, remembers bool, config *Config) (*Limiter, *spy) {
 	t.Helper()
 	s := &spy{Store: memory.New()}
@@ -119,11 +118,11 @@ func watched(t *testing.T, remembers bool, config *Config) (*Limiter, *spy) {
 	return &Limiter{engine: e, inTx: func(db.DBTX) store.Store { return s }}, s
 }
 
-// doorVerbs calls each verb once, for the key k of p.
+// doorVerbs calls each method once, for the key k of p.
 var doorVerbs = []struct {
 	name    string
 	call    func(ctx context.Context, e *engine, p Policy) error
-	decides bool // Observe hears of it, and FailOpen may answer
+	decides bool // Observe is called, and FailOpen may apply
 	opens   bool
 }{
 	{"Do", func(ctx context.Context, e *engine, p Policy) error {
@@ -135,7 +134,7 @@ var doorVerbs = []struct {
 		return err
 	}, true, true},
 	{"Check", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Check(ctx, p, "k", 1); return err }, true, true},
-	{"Fill", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Charge(ctx, p, "k", 1); return err }, true, true},
+	{"Charge", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Charge(ctx, p, "k", 1); return err }, true, true},
 	{"Refund", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Refund(ctx, p, "k", 1); return err }, true, true},
 	{"Undo", func(ctx context.Context, e *engine, p Policy) error {
 		_, err := e.Undo(ctx, p, "k", Result{Granted: 1, grant: algorithm.Grant{Made: true, At: 1, EndsAt: 1}})
@@ -149,7 +148,7 @@ var doorVerbs = []struct {
 		_, err := e.Reserve(ctx, p.Request("k", 1), time.Hour)
 		return err
 	}, true, false},
-	{"Statement", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Usage(ctx, p, "k"); return err }, false, false},
+	{"Usage", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Usage(ctx, p, "k"); return err }, false, false},
 	{"Settle", func(ctx context.Context, e *engine, p Policy) error {
 		_, err := e.Settle(ctx, "gcra:0123456789ABCDEF", 1)
 		return err
@@ -160,7 +159,7 @@ var doorVerbs = []struct {
 	{"Unblock", func(ctx context.Context, e *engine, p Policy) error { return e.Unblock(ctx, p, "k") }, false, false},
 }
 
-// TestDoorClosed: after Close no verb reaches the store.
+// TestDoorClosed: after Close no call reaches the store.
 func TestDoorClosed(t *testing.T) {
 	l, s := watched(t, true, nil)
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour, OnError: FailOpen}
@@ -174,8 +173,8 @@ func TestDoorClosed(t *testing.T) {
 	}
 }
 
-// TestDoorInvalid: an invalid request does not reach the store, and FailOpen does not let
-// it pass.
+// TestDoorInvalid: an invalid request does not reach the store, and FailOpen does not
+// apply.
 func TestDoorInvalid(t *testing.T) {
 	l, s := watched(t, true, nil)
 	for _, v := range doorVerbs[:9] {
@@ -185,8 +184,8 @@ func TestDoorInvalid(t *testing.T) {
 	}
 }
 
-// TestDoorObserves: Observe hears once of each decision, with its error, and of nothing
-// else.
+// TestDoorObserves: Observe is called once for each decision, with its error, and for
+// nothing else.
 func TestDoorObserves(t *testing.T) {
 	type heard struct {
 		request Request
@@ -208,14 +207,14 @@ func TestDoorObserves(t *testing.T) {
 				want = 1
 			}
 			if len(all) != want || want > 0 && (all[0].err != err || all[0].request.Key != "k") {
-				t.Errorf("%s: %v, heard %+v", v.name, err, all)
+				t.Errorf("%s: %v, observed %+v", v.name, err, all)
 			}
 		}
 	}
 }
 
-// TestDoorFailsOpen: FailOpen answers for a store that is away, for decisions alone, and
-// not in a transaction nor for a caller who has gone.
+// TestDoorFailsOpen: FailOpen applies to a store that fails, only for decisions, and not
+// in a transaction or for a caller whose context has ended.
 func TestDoorFailsOpen(t *testing.T) {
 	l, s := watched(t, true, nil)
 	s.err = fmt.Errorf("%w: away", ErrUnavailable)
@@ -227,10 +226,10 @@ func TestDoorFailsOpen(t *testing.T) {
 			t.Errorf("%s: %v", v.name, err)
 		}
 		if err := v.call(t.Context(), l.InTx(nil).engine, p); err == nil {
-			t.Errorf("%s in a transaction passed", v.name)
+			t.Errorf("%s passed in a transaction", v.name)
 		}
 		if err := v.call(gone, l.engine, p); err == nil {
-			t.Errorf("%s of a caller who has gone passed", v.name)
+			t.Errorf("%s passed after its context had ended", v.name)
 		}
 	}
 	if r, err := l.Allow(t.Context(), p, "k"); err != nil || !r.Allowed || r.Source != SourceDegraded || r.Granted != 1 {
@@ -243,8 +242,8 @@ func TestDoorFailsOpen(t *testing.T) {
 	}
 }
 
-// TestDoorRemembers: a denial answers later requests without the store, until a verb gives
-// something back.
+// TestDoorRemembers: a denial answers later requests without the store, until a call
+// gives something back.
 func TestDoorRemembers(t *testing.T) {
 	now, _ := manualClock()
 	l, s := watched(t, true, &Config{Now: now})
@@ -264,7 +263,7 @@ func TestDoorRemembers(t *testing.T) {
 	for _, v := range doorVerbs {
 		deny()
 		forgets := slices.Contains([]string{"Refund", "Undo", "Reset", "Block", "Unblock"}, v.name)
-		s.err = errors.Join(v.call(t.Context(), l.engine, p)) // Settle and Cancel find nothing
+		s.err = errors.Join(v.call(t.Context(), l.engine, p)) // Settle and Cancel find no reservation
 		s.err, s.calls = nil, nil
 		r, err := l.Allow(t.Context(), p, "k")
 		if err != nil || (len(s.calls) > 0) != forgets {
@@ -272,12 +271,12 @@ func TestDoorRemembers(t *testing.T) {
 		}
 		_ = l.Reset(t.Context(), p, "k")
 	}
-	hold, err := l.Reserve(t.Context(), p.Request("k", 1), time.Hour)
-	if err != nil || !hold.Result.Allowed {
-		t.Fatal(hold, err)
+	reservation, err := l.Reserve(t.Context(), p.Request("k", 1), time.Hour)
+	if err != nil || !reservation.Result.Allowed {
+		t.Fatal(reservation, err)
 	}
 	deny()
-	if err := l.Cancel(t.Context(), hold.ID); err != nil {
+	if err := l.Cancel(t.Context(), reservation.ID); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := l.Allow(t.Context(), p, "k"); err != nil || !r.Allowed {
@@ -292,8 +291,8 @@ func TestDoorRemembers(t *testing.T) {
 	}
 }
 
-// TestDoorKeepsItsQueries: a query that a statement in flight may still read is not used
-// again.
+// TestDoorKeepsItsQueries: a query that a statement in flight may still read is not
+// reused.
 func TestDoorKeepsItsQueries(t *testing.T) {
 	l, s := watched(t, false, nil)
 	s.err = ErrUnavailable
@@ -310,7 +309,7 @@ func TestDoorKeepsItsQueries(t *testing.T) {
 	}
 }
 
-// TestWaitSleepsUntilItsTurn: Wait takes places in order and sleeps, and gives its place
+// TestWaitSleepsUntilItsTurn: Wait takes places in order, sleeps, and gives its place
 // back when it is cancelled.
 func TestWaitSleepsUntilItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

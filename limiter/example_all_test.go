@@ -23,19 +23,19 @@ func ExampleLimiter_AllowAll() {
 			return
 		}
 		if all.Allowed {
-			fmt.Println("allowed; the tenant has left", all.PerRequest[0].Remaining)
+			fmt.Println("allowed; remaining for the tenant:", all.PerRequest[0].Remaining)
 			continue
 		}
-		binding := all.PerRequest[all.DeniedBy]
-		fmt.Println("denied by ask", all.DeniedBy, "for", binding.RetryAfter, "- the tenant has left", all.PerRequest[0].Remaining)
+		denial := all.PerRequest[all.DeniedBy]
+		fmt.Println("denied by request", all.DeniedBy, "for", denial.RetryAfter, "- remaining for the tenant:", all.PerRequest[0].Remaining)
 	}
 	// Output:
-	// allowed; the tenant has left 999
-	// allowed; the tenant has left 998
-	// denied by ask 1 for 30s - the tenant has left 998
+	// allowed; remaining for the tenant: 999
+	// allowed; remaining for the tenant: 998
+	// denied by request 1 for 30s - remaining for the tenant: 998
 }
 
-// Asks of one policy and key are decided on their sum, and told apart.
+// Requests for one policy and key are decided on their sum. Each has its own Result.
 func ExampleLimiter_AllowAll_sameKey() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_00, Period: 24 * time.Hour}
@@ -68,7 +68,7 @@ func ExampleLimiter_WaitAll() {
 	// false 0s 0
 }
 
-// An order, and what it spends of two budgets: all or nothing.
+// An order and its spending from two budgets happen together or not at all.
 func ExampleTx_AllowAll() {
 	placeOrder := func(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, account, department limiter.Request) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {

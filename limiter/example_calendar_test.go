@@ -8,7 +8,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// A budget in cents for each month of the customer's own calendar.
+// A budget in cents for each month in the customer's time zone.
 func ExamplePolicy_calendar() {
 	now := time.Date(2026, 3, 31, 21, 59, 59, 0, time.UTC) // a second before April in Vienna
 	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})

@@ -8,8 +8,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// An order and its spend over database/sql, run again after a conflict.
-// examples/databasesql is a program with this in it.
+// An order and its spending over database/sql, run again after a conflict. The program
+// examples/databasesql does the same.
 func ExampleLimiter_InSQLTx() {
 	budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 1000_00, Period: 30 * 24 * time.Hour}
 	once := func(db *sql.DB, l *limiter.Limiter, account string, cents float64) error {

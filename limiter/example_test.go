@@ -15,8 +15,7 @@ import (
 
 var ctx = context.Background()
 
-// noon is a clock that stands still, so that the outputs below are the same
-// every time.
+// noon is a stopped clock, so that the outputs are the same every time.
 func noon() time.Time { return time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC) }
 
 func Example() {
@@ -81,7 +80,7 @@ func ExampleLimiter_Check() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 3, Period: time.Minute}
 	l.AllowN(ctx, p, "k", 2)
-	r, _ := l.Check(ctx, p, "k", 2) // takes nothing
+	r, _ := l.Check(ctx, p, "k", 2) // consumes nothing
 	fmt.Println(r.Allowed, r.RetryAfter)
 	r, _ = l.Check(ctx, p, "k", 0) // only reads
 	fmt.Println(r.Allowed, r.Level, r.Remaining, r.ResetAfter)
@@ -111,13 +110,13 @@ func ExampleLimiter_Refund() {
 	// Output: 1 5
 }
 
-// What has leaked in the meantime is not given back.
+// Units that have leaked since are not given back.
 func ExampleLimiter_Undo() {
 	now := noon()
 	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
 	tokens := limiter.Policy{Name: "tokens", Algorithm: limiter.TokenBucket, Limit: 100, Period: time.Second}
 	granted, _ := l.AllowN(ctx, tokens, "alice", 50)
-	now = now.Add(200 * time.Millisecond) // the work came to nothing
+	now = now.Add(200 * time.Millisecond) // the work failed
 	r, _ := l.Undo(ctx, tokens, "alice", granted)
 	fmt.Println(r.Granted, r.Remaining)
 	// Output: 30 100
@@ -143,7 +142,7 @@ func ExampleLimiter_Wait() {
 func ExampleLimiter_DoWait() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	mails := limiter.Policy{Name: "mails", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 2}
-	for range 3 { // the clock stands still, so that the queue is full in the end
+	for range 3 { // the clock is stopped, so the queue fills
 		r, err := l.DoWait(ctx, mails.Request("smtp", 1))
 		fmt.Println(r.Allowed, r.Delay, r.RetryAfter, err)
 	}
@@ -193,7 +192,7 @@ func ExampleLimiter_Close() {
 	// true
 }
 
-// An order and its spend, in one transaction: both happen or neither does.
+// An order and its spending in one transaction: both happen or neither does.
 func ExampleLimiter_InTx() {
 	placeOrder := func(pool *pgxpool.Pool, l *limiter.Limiter, account string, cents float64) error {
 		budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 1000_00, Period: 30 * 24 * time.Hour}

@@ -2,8 +2,8 @@ package limiter
 
 import "github.com/pglimit/pglimit/internal/store/memory"
 
-// NewForgetting returns a Limiter in memory, and a function that has it forget the keys
-// that hold nothing, which it does by itself when it has grown.
+// NewForgetting returns a Limiter in memory and a function that makes it forget idle
+// keys, as it otherwise does when it has grown.
 func NewForgetting(config *Config) (*Limiter, func()) {
 	m := memory.New()
 	l := newInMemory(m, config)

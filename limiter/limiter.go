@@ -17,44 +17,41 @@ import (
 	"github.com/pglimit/pglimit/internal/store/reap"
 )
 
-// Limiter decides. It is safe for concurrent use, has no goroutine while nobody
-// asks, and one is enough for a program: callers that share it share statements.
-// Make one with New, NewSQL or NewMemory.
+// Limiter decides requests against policies. Make one with New, NewSQL or NewMemory. It
+// is safe for concurrent use. One is enough for a program: callers that share it share
+// statements. An idle Limiter has no goroutines.
 type Limiter struct {
 	*engine
 	coalesced *coalesce.Store              // nil: no request shares a statement
 	inTx      func(tx db.DBTX) store.Store // the store of the caller's transaction
 }
 
-// New returns a Limiter that keeps its state in the database of pool, whose
-// tables migrations.Up makes. A nil config is the documented defaults. The pool
-// stays the caller's to close. A nil pool, or a number in config that has no
-// meaning, is an ErrInvalid; nothing is asked of the database yet.
-func New(pgPool *pgxpool.Pool, config *Config) (*Limiter, error) {
-	if pgPool == nil {
+// New returns a Limiter that keeps its state in the database of pool. migrations.Up
+// creates its tables. A nil config means the defaults. The caller closes the pool. New
+// sends nothing to the database. It returns ErrInvalid for a nil pool or a number in
+// config that is not valid.
+func New(pool *pgxpool.Pool, config *Config) (*Limiter, error) {
+	if pool == nil {
 		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	return newPooled(exec.PGX(pgPool), int(pgPool.Stat().MaxConns()), config)
+	return newPooled(exec.PGX(pool), int(pool.Stat().MaxConns()), config)
 }
 
-// NewSQL is New for users of database/sql, be it themselves or through GORM, ent
-// or bun: the same Limiter over any PostgreSQL driver. pgx's stdlib and lib/pq
-// are tested. migrations.UpSQL makes the tables. db stays the caller's to close.
-// A nil db, or a number in config that has no meaning, is an ErrInvalid; nothing
-// is asked of the database yet.
+// NewSQL is New for database/sql, directly or through GORM, ent or bun, with any
+// PostgreSQL driver. pgx's stdlib and lib/pq are tested. migrations.UpSQL creates the
+// tables. The caller closes db. NewSQL sends nothing to the database. It returns
+// ErrInvalid for a nil db or a number in config that is not valid.
 //
-// db.SetMaxOpenConns comes before NewSQL, which reads it: a quarter of that many
-// may wait for keys whose rows other transactions hold, and four if it is
-// unlimited. Config.Timeout holds even where the driver waits for longer; until
-// the driver is done, its connection and a goroutine are not. A statement
-// whose answer was lost is not sent again. After a second without an answer a
-// connection is pinged before it is used.
-//
-// lib/pq prepares each statement anew, which is a second round trip and the
-// server's time for planning; its binary_parameters=yes saves the round trip.
-// pgx's stdlib prepares a statement once for each connection. Either way
-// db.SetMaxIdleConns is worth raising: it is 2, and what is above is closed
-// after each use.
+//   - Call db.SetMaxOpenConns first: NewSQL reads it. A quarter of that many statements,
+//     four if it is unlimited, may wait for rows that other transactions have locked.
+//   - Raise db.SetMaxIdleConns: database/sql closes all but 2 connections after each use.
+//   - Config.Timeout holds even if the driver waits for longer. Its connection and a
+//     goroutine stay in use until the driver returns.
+//   - A statement whose answer was lost is not sent again. A connection that was idle for
+//     a second is pinged before use.
+//   - lib/pq prepares a statement for each use, which costs a second round trip and
+//     planning. Its binary_parameters=yes saves the round trip. pgx's stdlib prepares a
+//     statement once per connection.
 func NewSQL(db *sql.DB, config *Config) (*Limiter, error) {
 	if db == nil {
 		return nil, store.Invalid("db", "nil", "open one with sql.Open")
@@ -66,11 +63,10 @@ func NewSQL(db *sql.DB, config *Config) (*Limiter, error) {
 	return newPooled(exec.SQL(db), most, config)
 }
 
-// unlimitedConns is how many connections a pool without a limit counts for: the
-// server has a limit.
+// unlimitedConns is the assumed size of a pool without a limit, since the server has one.
 const unlimitedConns = 16
 
-// newPooled returns a Limiter over a pool with that many connections.
+// newPooled returns a Limiter over a pool of at most that many connections.
 func newPooled(connections exec.Connections, most int, config *Config) (*Limiter, error) {
 	c := config.withDefaults()
 	if err := c.validate(); err != nil {
@@ -111,24 +107,24 @@ func newEngine(c *Config, source Source) *engine {
 	}}
 }
 
-// NewMemory returns a Limiter that keeps its state in this process and forgets
-// it with it: for programs of one process, and for tests, with Config.Now as
-// their clock. Verbs, results and errors are the same but for InTx and InSQLTx,
-// whose verbs give ErrUnsupported. Idle keys are forgotten.
+// NewMemory returns a Limiter that keeps its state in this process: for programs of one
+// process, and for tests, with Config.Now as their clock. Methods, results and errors are
+// the same, except that those of InTx and InSQLTx return ErrUnsupported. Idle keys are
+// forgotten.
 func NewMemory(config *Config) *Limiter { return newInMemory(memory.New(), config) }
 
 func newInMemory(m *memory.Store, config *Config) *Limiter {
 	c := config.withDefaults()
 	e := newEngine(&c, SourceMemory)
 	e.store = reap.New(store.Bound(m, c.Timeout), reap.NewWatch(), c.Timeout, e.freed)
-	refusal := fmt.Errorf("%w: a transaction on a memory limiter: what it counts could not be rolled back", store.ErrUnsupported)
+	refusal := fmt.Errorf("%w: a transaction on a memory limiter, which could not roll its units back", store.ErrUnsupported)
 	return &Limiter{engine: e, inTx: func(db.DBTX) store.Store { return store.Refuse(refusal) }}
 }
 
-// Close makes every later call return ErrClosed and waits until the decisions
-// that were asked for before have their answers, and the places of cancelled
-// Waits have gone back. It does not wait for those that sleep: cancel them first.
-// It returns nil, may be called again, and leaks nothing when it is not called.
+// Close makes later calls return ErrClosed. It waits until earlier requests have their
+// answers and cancelled Waits have given their places back. It does not wait for callers
+// that sleep in a Wait: cancel them first. It returns nil and may be called again. A
+// Limiter that is never closed leaks nothing.
 func (l *Limiter) Close() error {
 	l.closed.Store(true)
 	if l.coalesced != nil {
@@ -139,8 +135,8 @@ func (l *Limiter) Close() error {
 	return nil
 }
 
-// Waiting is how many callers wait for a statement with others at this moment,
-// of Config.BatchWaiting at most: a gauge for metrics. It is 0 without batching.
+// Waiting returns the number of callers that wait for a shared statement now, at most
+// Config.BatchWaiting: a gauge for metrics. It is 0 without batching.
 func (l *Limiter) Waiting() int {
 	if l.coalesced == nil {
 		return 0
@@ -148,54 +144,60 @@ func (l *Limiter) Waiting() int {
 	return l.coalesced.Waiting()
 }
 
-// InTx returns the same verbs, but for Wait, DoWait, WaitAll and Close, inside the caller's
-// transaction: what they do commits or rolls back with it. See Tx.
+// InTx returns a Tx, which has the same methods except Wait, DoWait, WaitAll and Close.
+// What they do commits or rolls back with tx.
 func (l *Limiter) InTx(tx pgx.Tx) *Tx { return l.newTx(tx) }
 
-// InSQLTx is InTx for a transaction of database/sql. It takes the transactions
-// of any *sql.DB on the limiter's database, and so it does for a Limiter that
-// New made; one that NewSQL made has InTx too.
+// InSQLTx is InTx for a transaction of database/sql. tx may be from any *sql.DB on the
+// limiter's database, whether New or NewSQL made the limiter.
 func (l *Limiter) InSQLTx(tx *sql.Tx) *Tx { return l.newTx(exec.SQLTx(tx)) }
 
 func (l *Limiter) newTx(tx db.DBTX) *Tx {
 	return &Tx{&engine{shared: l.shared, store: l.inTx(tx), tx: true}}
 }
 
-// Tx decides inside one transaction of the caller. Make it with Limiter.InTx
-// or, over database/sql, Limiter.InSQLTx; use it as the transaction itself is
-// used: by one goroutine at a time, until the transaction ends.
+// Tx decides requests inside one transaction of the caller. Make it with Limiter.InTx or
+// Limiter.InSQLTx. Like the transaction, it is for one goroutine at a time and until the
+// transaction ends.
 //
-// What a Tx does is rolled back with the transaction, a block that a denial
-// started too. The key's row stays locked until the transaction ends: take
-// limits last, and several of them by one AllowAll, or in one order everywhere, else
-// transactions deadlock each other.
+// What a Tx does is rolled back with the transaction, including a block that a denial
+// started. A decision locks the key's row until the transaction ends. So take limits
+// last, and several of them by one AllowAll or in the same order everywhere. Transactions
+// that lock rows in different orders can deadlock.
 //
-// Each verb is one statement on the transaction's own connection, or a few: for
-// AllowAll, for an ask with an IdempotencyKey, and after a denial now and then, to
-// look for holds that have expired. It changes
-// neither synchronous_commit nor any time-out, and is neither batched nor
-// answered from what was remembered. Policies fail closed here, whatever their
-// OnError, and Config.Timeout does not apply: how long a lock may be waited for
-// is the transaction's lock_timeout or the context's deadline.
+// A method sends one statement on the transaction's connection. Some send a few:
+// AllowAll, requests with an IdempotencyKey, and denials that look for expired
+// reservations. Compared with a Limiter:
 //
-// What is left of the transaction:
+//   - Nothing is batched or answered from remembered denials.
+//   - Policies fail closed, whatever their OnError.
+//   - Config.Timeout does not apply. The transaction's lock_timeout or the context's
+//     deadline bounds the wait for a lock.
+//   - synchronous_commit and timeouts stay as the transaction has them.
+//   - Check and Usage lock nothing: another transaction can use what they found free.
+//     They do not give expired reservations back.
+//   - Settle and Cancel lock the reservation and then the key's row. Settle before taking
+//     other limits.
+//   - Reset locks the key's open reservations and then its row.
+//   - AllowAll uses no savepoint. Its rows stay locked until the transaction ends, after
+//     a denial too.
 //
-//   - After a denial, all of it, with the key's row locked: go on, or roll back.
-//   - After an ErrInvalid, ErrUnsupported, ErrClosed, ErrNoReservation or ErrReservationEnded,
-//     all of it: nothing was changed. The exception is a key that the database's
-//     encoding cannot hold, of which the database says so.
-//   - After any other error, nothing but the duty to roll back: PostgreSQL
-//     refuses further statements, and a commit rolls back. ErrRetryTx says that
-//     running the whole transaction again may help, as below.
-//   - After the context ended while a statement was under way, nothing as well.
-//     pgx closes the connection, and so it does under database/sql; lib/pq asks
-//     the server to end the statement, returns when it has, and does not use the
-//     connection again. When the context that BeginTx was given ends,
-//     database/sql rolls back by itself.
+// The state of the transaction after a result or error:
 //
-// A transaction that meets a conflict is run again as a whole, its own
-// statements included; what these and the commit say, of the same SQLSTATEs, is
-// the driver's error and not an ErrRetryTx:
+//   - A denial: intact, with the key's row locked. Continue or roll back.
+//   - ErrInvalid, ErrUnsupported, ErrClosed, ErrNoReservation or ErrReservationEnded:
+//     intact, and nothing was changed. The exception is a key that the database's
+//     encoding cannot hold: the database returns that ErrInvalid, and the transaction has
+//     failed.
+//   - Any other error: failed. PostgreSQL refuses further statements, and a commit rolls
+//     back. For ErrRetryTx, run the whole transaction again.
+//   - The context ended during a statement: failed. pgx closes the connection, under
+//     database/sql too. lib/pq cancels the statement, waits for its end and does not use
+//     the connection again. If the context of BeginTx ends, database/sql rolls back.
+//
+// After a conflict run the whole transaction again, including its own statements. A
+// conflict in one of those or in the commit returns the driver's error with the same
+// SQLSTATEs, not ErrRetryTx:
 //
 //	for range 5 {
 //		err = inTransaction(work) // begin, work, and commit or roll back

@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestLogRetryAfterIsExact: of a denied cost that can fit, RetryAfter is never
-// 0, and asking then is allowed and a microsecond sooner is not, however the
-// sums of the log round.
+// TestLogRetryAfterIsExact: for a denied cost that can fit, RetryAfter is never 0. A
+// request at that time is allowed, and one a microsecond earlier is not, however the sums
+// of the log round.
 func TestLogRetryAfterIsExact(t *testing.T) {
 	ctx := context.Background()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -43,7 +43,7 @@ func TestLogRetryAfterIsExact(t *testing.T) {
 			if r.RetryAfter == Never {
 				continue
 			}
-			if verb == verbUpTo { // it wants the first unit, or the first step
+			if verb == verbUpTo { // RetryAfter is for the first unit or step
 				step := 1e-6 * p.Limit
 				if cost == math.Trunc(cost) {
 					step = 1
@@ -57,7 +57,7 @@ func TestLogRetryAfterIsExact(t *testing.T) {
 			}{{r.RetryAfter, true}, {r.RetryAfter - time.Microsecond, false}} {
 				at = denied + then.after.Microseconds()
 				if r, err := l.Check(ctx, p, "k", cost); err != nil || r.Allowed != then.allowed {
-					rt.Fatalf("%v of %v, asked again after %v: %+v, %v", cost, p.Limit, then.after, r, err)
+					rt.Fatalf("%v of %v, requested again after %v: %+v, %v", cost, p.Limit, then.after, r, err)
 				}
 			}
 			at = denied

@@ -20,8 +20,8 @@ func manualClock() (now func() time.Time, advance func(time.Duration)) {
 	return func() time.Time { return base.Add(time.Duration(ns.Load())) }, func(d time.Duration) { ns.Add(int64(d)) }
 }
 
-// TestMemoryForgetsIdleKeys: a million keys that come once do not stay, and a
-// blocked or used one does.
+// TestMemoryForgetsIdleKeys: a million keys with one request each are forgotten; a
+// blocked or used key is not.
 func TestMemoryForgetsIdleKeys(t *testing.T) {
 	now, advance := manualClock()
 	m := memory.New()
@@ -46,11 +46,11 @@ func TestMemoryForgetsIdleKeys(t *testing.T) {
 			t.Errorf("%s: the block was forgotten: %+v", algorithm, r)
 		}
 		if r, _ := l.Check(ctx, long, "used", 0); r.Level < 9 {
-			t.Errorf("%s: what was used was forgotten: %+v", algorithm, r)
+			t.Errorf("%s: the units in use were forgotten: %+v", algorithm, r)
 		}
 	}
-	// Two seconds hold 2,000 live keys; a shard of 64 looks when it has doubled, at 64
-	// keys or more.
+	// 2,000 keys are in use within two seconds. Each of the 64 shards sweeps when it has
+	// doubled, from 64 keys on.
 	if total := m.Len(); total > 4*64*64 {
 		t.Errorf("%d keys are kept", total)
 	}
@@ -87,7 +87,7 @@ func TestMemoryNeverOverAdmits(t *testing.T) {
 	}
 }
 
-// TestMemoryHasNoTransactions: what could not be rolled back is refused.
+// TestMemoryHasNoTransactions: methods that could not be rolled back are refused.
 func TestMemoryHasNoTransactions(t *testing.T) {
 	ctx := context.Background()
 	tx := NewMemory(nil).InTx(nil)
@@ -95,17 +95,17 @@ func TestMemoryHasNoTransactions(t *testing.T) {
 	_, allow := tx.Allow(ctx, p, "k")
 	_, upTo := tx.AllowUpTo(ctx, p, "k", 1)
 	_, check := tx.Check(ctx, p, "k", 0)
-	_, fill := tx.Charge(ctx, p, "k", 1)
+	_, charge := tx.Charge(ctx, p, "k", 1)
 	_, refund := tx.Refund(ctx, p, "k", 1)
-	for i, err := range []error{allow, upTo, check, fill, refund, tx.Reset(ctx, p, "k"), tx.Block(ctx, p, "k", time.Second), tx.Unblock(ctx, p, "k")} {
+	for i, err := range []error{allow, upTo, check, charge, refund, tx.Reset(ctx, p, "k"), tx.Block(ctx, p, "k", time.Second), tx.Unblock(ctx, p, "k")} {
 		if !errors.Is(err, ErrUnsupported) {
-			t.Errorf("verb %d: got %v", i, err)
+			t.Errorf("method %d: got %v", i, err)
 		}
 	}
 }
 
-// TestIdleIsEmpty: a key that is forgotten decides as none does, and what it holds
-// is gone by then; a new row is looked at no sooner.
+// TestIdleIsEmpty: at the time when a key is forgotten it has no units in use, and the
+// janitor looks at a new row no earlier.
 func TestIdleIsEmpty(t *testing.T) {
 	for _, a := range Algorithms() {
 		for _, limit := range []float64{1e-9, 0.3, 7, 1e6, 1 << 53} {
@@ -123,13 +123,13 @@ func TestIdleIsEmpty(t *testing.T) {
 				s.Put(0, r.Capacity)
 				idle := s.IdleAt(&r)
 				if at := s.Seen(&r, 0, 0, 0, 0).EmptyAt(&r, 0); at > idle && idle < algorithm.MaxLifetime {
-					t.Errorf("%+v: idle after %d µs, but holds something until %d", p, idle, at)
+					t.Errorf("%+v: idle after %d µs, but not empty until %d", p, idle, at)
 				}
 				if used := s.Used(&r, idle, idle); used != 0 && idle < algorithm.MaxLifetime {
 					t.Errorf("%+v: idle with %v in use", p, used)
 				}
 				if idle > r.Lifetime {
-					t.Errorf("%+v: looked at first after %d µs, idle after %d", p, r.Lifetime, idle)
+					t.Errorf("%+v: first checked after %d µs, but idle after %d", p, r.Lifetime, idle)
 				}
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// variants is every algorithm in each of its forms.
+// variants returns a policy for every algorithm and each of its forms.
 func variants(limit float64, period time.Duration) (all []limiter.Policy) {
 	for _, a := range limiter.Algorithms() {
 		p := limiter.Policy{Name: "p", Algorithm: a, Limit: limit, Period: period}
@@ -38,9 +38,9 @@ func name(p limiter.Policy) string {
 	return string(p.Algorithm)
 }
 
-// TestPlansAdmitNoMoreThanTheLargest: whatever sequence of limits, bursts and periods
-// comes under one name, and whatever idle keys are forgotten between, no more passes
-// than the largest of them would let pass alone.
+// TestPlansAdmitNoMoreThanTheLargest: any sequence of limits, bursts and periods under
+// one name admits no more than the largest of them alone, even if idle keys are forgotten
+// in between.
 func TestPlansAdmitNoMoreThanTheLargest(t *testing.T) {
 	for _, base := range variants(10, 10*time.Second) {
 		t.Run(name(base), func(t *testing.T) {
@@ -54,8 +54,8 @@ func TestPlansAdmitNoMoreThanTheLargest(t *testing.T) {
 	}
 }
 
-// TestPlansDenialChangesNothing: what is denied to one plan leaves no trace for
-// another. Of buckets it would: time that has passed leaks by the plan that asks.
+// TestPlansDenialChangesNothing: a denial under one plan has no effect on another.
+// Buckets are left out: there the time since leaks at the rate of the denied plan.
 func TestPlansDenialChangesNothing(t *testing.T) {
 	for _, base := range variants(10, 10*time.Second) {
 		switch base.Algorithm {
@@ -67,7 +67,7 @@ func TestPlansDenialChangesNothing(t *testing.T) {
 			t.Parallel()
 			rapid.Check(t, func(rt *rapid.T) {
 				clock := new(conformance.Clock)
-				alone, beside := limiter.NewMemory(&limiter.Config{Now: clock.Now}), limiter.NewMemory(&limiter.Config{Now: clock.Now})
+				alone, shared := limiter.NewMemory(&limiter.Config{Now: clock.Now}), limiter.NewMemory(&limiter.Config{Now: clock.Now})
 				at, denied := int64(1_000_000_000), 0
 				for range 60 {
 					at += rapid.Int64Range(0, 3_000_000).Draw(rt, "on")
@@ -76,10 +76,10 @@ func TestPlansDenialChangesNothing(t *testing.T) {
 						other := base
 						other.Limit = rapid.SampledFrom([]float64{1, 5, 20}).Draw(rt, "limit")
 						other.Period = rapid.SampledFrom([]time.Duration{base.Period, time.Second, time.Hour}).Draw(rt, "period")
-						if r, err := beside.Check(t.Context(), other, "k", 1); err != nil || r.Allowed {
+						if r, err := shared.Check(t.Context(), other, "k", 1); err != nil || r.Allowed {
 							continue
 						}
-						if r, err := beside.Allow(t.Context(), other, "k"); err != nil || r.Allowed {
+						if r, err := shared.Allow(t.Context(), other, "k"); err != nil || r.Allowed {
 							rt.Fatal(r, err)
 						}
 						denied++
@@ -90,7 +90,7 @@ func TestPlansDenialChangesNothing(t *testing.T) {
 					if err != nil {
 						rt.Fatal(err)
 					}
-					if got, err := beside.AllowN(t.Context(), base, "k", n); err != nil || got != want {
+					if got, err := shared.AllowN(t.Context(), base, "k", n); err != nil || got != want {
 						rt.Fatalf("after %d denials\ngot:  %+v %v\nwant: %+v", denied, got, err, want)
 					}
 				}
@@ -99,8 +99,8 @@ func TestPlansDenialChangesNothing(t *testing.T) {
 	}
 }
 
-// TestPlansLevelIsCarriedOver: a smaller plan finds what a larger one has spent, in
-// full, and says so.
+// TestPlansLevelIsCarriedOver: a smaller plan finds all that a larger one has spent and
+// reports it.
 func TestPlansLevelIsCarriedOver(t *testing.T) {
 	for _, base := range variants(1000, time.Hour) {
 		t.Run(name(base), func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestPlansLevelIsCarriedOver(t *testing.T) {
 			large, small := base, base
 			small.Limit = 10
 			passed := 0.0
-			for i := range 300 { // in no time
+			for i := range 300 { // at one moment
 				p := large
 				if i%2 == 1 {
 					p = small
@@ -130,7 +130,7 @@ func TestPlansLevelIsCarriedOver(t *testing.T) {
 			if passed != 1000 {
 				t.Errorf("%v units passed of 1000", passed)
 			}
-			// RetryAfter is when it fits again, and no sooner.
+			// The request fits after RetryAfter and not earlier.
 			r, err := l.Allow(t.Context(), small, "k")
 			if err != nil {
 				t.Fatal(err)
@@ -149,7 +149,7 @@ func TestPlansLevelIsCarriedOver(t *testing.T) {
 	}
 }
 
-// TestPlansOnOneReservation: a small plan's denial takes nothing from a hold.
+// TestPlansOnOneReservation: a small plan's denial does not change a reservation.
 func TestPlansOnOneReservation(t *testing.T) {
 	for _, base := range variants(100, time.Hour) {
 		if base.Algorithm == limiter.LeakyBucketQueue {
@@ -158,9 +158,9 @@ func TestPlansOnOneReservation(t *testing.T) {
 		l := limiter.NewMemory(&limiter.Config{Now: new(conformance.Clock).Now})
 		small := base
 		small.Limit = 10
-		hold, err := l.Reserve(t.Context(), base.Request("k", 80), time.Minute)
-		if err != nil || !hold.Result.Allowed {
-			t.Fatal(hold, err)
+		reservation, err := l.Reserve(t.Context(), base.Request("k", 80), time.Minute)
+		if err != nil || !reservation.Result.Allowed {
+			t.Fatal(reservation, err)
 		}
 		if r, err := l.Allow(t.Context(), small, "k"); err != nil || r.Allowed || r.Level != 80 {
 			t.Errorf("%s: %+v, %v", name(base), r, err)
@@ -168,7 +168,7 @@ func TestPlansOnOneReservation(t *testing.T) {
 		if s, err := l.Usage(t.Context(), base, "k"); err != nil || s.Reserved != 80 || s.Spent != 0 {
 			t.Errorf("%s: %+v, %v", name(base), s, err)
 		}
-		if r, err := l.Settle(t.Context(), hold.ID, 400); err != nil || r.Level != 400 { // an overdraft of 300
+		if r, err := l.Settle(t.Context(), reservation.ID, 400); err != nil || r.Level != 400 { // an overdraft of 300
 			t.Errorf("%s: %+v, %v", name(base), r, err)
 		}
 		if r, err := l.Allow(t.Context(), small, "k"); err != nil || r.Allowed || r.Level != 400 {
@@ -186,7 +186,7 @@ func ExamplePolicy_plans() {
 	free := paid
 	free.Limit = 100
 	_, _ = l.AllowN(ctx, paid, "alice", 300)
-	r, _ := l.Allow(ctx, free, "alice") // she has gone back to the free plan
+	r, _ := l.Allow(ctx, free, "alice") // alice changed to the free plan
 	fmt.Println(r.Allowed, r.Level, r.Remaining, r.RetryAfter)
 	// Output: false 300 0 1h0m0s
 }

@@ -9,117 +9,114 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// FailMode tells what a decision is when the database cannot be asked.
+// FailMode selects the result of a request while the database is unavailable.
 type FailMode uint8
 
 const (
-	// FailClosed returns the error; it is the zero value.
+	// FailClosed returns the error. It is the zero value.
 	FailClosed FailMode = iota
-	// FailOpen allows, with Result.Source SourceDegraded. Inside a transaction,
-	// and for invalid input, it is FailClosed all the same.
+	// FailOpen allows the request, with Result.Source SourceDegraded. Invalid input, a
+	// closed limiter, Reserve and transactions still return the error.
 	FailOpen
 )
 
-// Durability tells whether a decision can be lost when the database server
-// crashes. It changes nothing of what a decision is.
+// Durability selects whether a crash of the database server may lose a decision. It does
+// not change what is decided.
 type Durability uint8
 
 const (
-	// Durable loses nothing acknowledged, unless a failover loses it
-	// (synchronous replication closes that); it is the zero value. A decision
-	// waits until the database has written it to disk: where the database's
-	// synchronous_commit is off the statement turns it on for itself, and
-	// leaves every stronger setting as it is.
+	// Durable waits until the database has written the decision to disk. It is the zero
+	// value. A statement turns synchronous_commit on if it is off, and keeps every
+	// stronger setting. Only a failover can lose an acknowledged decision; synchronous
+	// replication prevents that.
 	Durable Durability = iota
-	// Relaxed does not wait for the disk and is several times faster: the
-	// statement turns synchronous_commit off for itself. When the server
-	// crashes, what was counted in the last 3 times wal_writer_delay (0.6 s by
-	// default) may be forgotten, and can then be granted once more.
+	// Relaxed does not wait for the disk and is several times faster: a statement turns
+	// synchronous_commit off. After a crash of the server, what was counted in the last 3
+	// times wal_writer_delay (0.6 s by default) may be lost, and can then be granted
+	// again.
 	Relaxed
 )
 
-// Policy says how much is allowed. It is a plain value: compare it, copy it,
-// keep it in a variable, or read it from JSON or YAML, where durations are
-// strings such as "1m30s".
+// Policy sets how much a key may use. It is a plain value: compare it, copy it, keep it
+// in a variable, or read it from JSON or YAML, where durations are strings such as
+// "1m30s".
 //
-// A policy's identity is its Name. The same name with another Limit, Period or
-// Burst carries on with what a key has used, clamped to the new Burst (so keys
-// under one name can have different plans), leaking at the new rate since the
-// last decision; with another Algorithm it starts afresh.
+// Name and Algorithm identify a policy. With the same two, another Limit, Period or Burst
+// continues with what a key has used, so keys under one Name can have different plans.
+// The level is carried over as it is: if it is above the new Burst, nothing more is
+// granted until the request fits. A bucket leaks at the new rate from its last decision
+// on. Another Algorithm starts from zero.
 type Policy struct {
-	// Name keeps the keys of one policy apart from those of others. It matches
-	// ^[a-z0-9][a-z0-9_.-]{0,63}$ and has no default.
+	// Name separates the keys of this policy from those of other policies. It matches
+	// ^[a-z0-9][a-z0-9_.-]{0,63}$. It has no default.
 	Name string
 	// Algorithm is one of the constants of that type. It has no default.
 	Algorithm Algorithm
-	// Limit is how many units pass per Period in the long run, from 1e-9 to
+	// Limit is the number of units that pass per Period in the long run, from 1e-9 to
 	// 2^53. It has no default.
 	Limit float64
-	// Period is the time that Limit is meant for: whole microseconds, up to a
-	// hundred years. It has no default, and is 0 with a Calendar.
+	// Period is the time over which Limit units pass: whole microseconds, up to a hundred
+	// years. It has no default. It must be 0 with a Calendar.
 	Period time.Duration
-	// Burst is the capacity: how many units pass at once when nothing was used
-	// before, from 1e-9 to 2^53. 0 means Limit. The window algorithms have no
-	// burst apart from Limit: there it is 0 or equal to Limit.
+	// Burst is the capacity: the number of units that an unused key grants at once, from
+	// 1e-9 to 2^53. Default: Limit. For the window algorithms it must be 0 or equal to
+	// Limit.
 	Burst float64
-	// Tick makes a LeakyBucket leak in whole steps, one every Tick, instead of
-	// continuously. Whole microseconds; 0, the default, is continuous. For
-	// LeakyBucket only.
+	// Tick makes a LeakyBucket leak in whole steps, one every Tick: whole microseconds.
+	// Default: 0, which leaks continuously. For LeakyBucket only.
 	Tick time.Duration
-	// Aligned makes windows start at whole multiples of Period since
-	// 1970-01-01 UTC instead of at a key's first hit. For FixedWindow only; the
-	// SlidingWindowCounter's windows always do.
+	// Aligned makes windows start at whole multiples of Period since 1970-01-01 UTC.
+	// Default: false; a window starts at a key's first request. For FixedWindow only;
+	// windows of a SlidingWindowCounter are always aligned.
 	Aligned bool
-	// Calendar makes windows the hours, days, weeks from Monday or months of a
-	// calendar, instead of a Period and Aligned. For FixedWindow only; the empty
-	// string, the default, is none. Which window it is the database's clock
-	// tells; where windows end this program's time zone data does.
+	// Calendar makes windows the hours, days, weeks from Monday or months of a calendar,
+	// instead of Period and Aligned. Default: none. For FixedWindow only. The database's
+	// clock selects the window; this program's time zone data defines its edges.
 	Calendar Calendar
-	// TimeZone is the zone of Calendar's local dates and hours: a name of the
-	// IANA time zone database, such as "Europe/Vienna", but not "Local". The
-	// empty string, the default, is UTC. Where the system may have no such
-	// database, as in small container images, import _ "time/tzdata". For use
-	// with Calendar only.
+	// TimeZone is the zone of Calendar's local dates and hours: a name of the IANA time
+	// zone database, such as "Europe/Vienna", but not "Local". Default: UTC. For use with
+	// Calendar only. If the system may lack that database, as in small container images,
+	// import _ "time/tzdata".
 	TimeZone string
-	// BlockFor denies a key for that long from a denial on that granted
-	// nothing, whatever it holds: whole microseconds up to a hundred years; 0,
-	// the default, does not block. A denial while blocked does not prolong it.
+	// BlockFor, if positive, blocks a key for this long after a denial that granted
+	// nothing. Requests denied while the key is blocked do not extend the block. Whole
+	// microseconds, up to a hundred years. Default: 0.
 	BlockFor time.Duration
-	// Durability tells whether a crash of the server may forget the last
-	// decisions. The zero value is Durable. Inside the caller's transaction it
-	// does not apply: there the caller's settings do.
+	// Durability selects whether a crash of the server may lose the last decisions.
+	// Default: Durable. In the caller's transaction that transaction's settings apply
+	// instead.
 	Durability Durability
-	// OnError is what a decision is when the database cannot be asked. The
-	// zero value is FailClosed.
+	// OnError selects the result while the database is unavailable. Default: FailClosed.
 	OnError FailMode
 }
 
-// Ask is one question: may Key use Cost units under Policy?
+// Request is for Cost units of Key under Policy.
 type Request struct {
 	Policy Policy
-	// Key is whom the limit is for: 1 to 1,024 bytes of UTF-8 without NUL. See
-	// the function Key for joining several parts.
+	// Key identifies the user, tenant or resource to limit: 1 to 1,024 bytes of UTF-8
+	// without NUL. JoinKey joins several parts.
 	Key string
-	// Cost is how many units are asked for: from a billionth of the policy's
-	// burst, or 1 if that is less, to 2^53. It has no default: 0 is valid for
-	// Check alone.
+	// Cost is the number of units requested: from a billionth of the policy's burst, or 1
+	// if that is less, to 2^53. It has no default. Only Check accepts 0.
 	Cost float64
-	// IdempotencyKey, if not empty, makes Do and Reserve count the ask once
-	// however often it is asked: the admission is remembered under this key,
-	// apart for each policy and Key, for Config.IdempotencyTTL, and given again
-	// with Result.Replayed. A denial is not remembered. The same key with
-	// another Cost is an ErrInvalid. Up to 255 bytes of UTF-8 without NUL, such
-	// as an order's number. AllowAll and DoWait give ErrUnsupported. Such an ask
-	// shares no statement with others.
+	// IdempotencyKey, if not empty, makes Do and Reserve count a repeated request once.
+	// It is up to 255 bytes of UTF-8 without NUL, such as an order number. An admission
+	// is remembered for Config.IdempotencyTTL, separately for each policy and Key, and
+	// returned again with Result.Replayed.
+	//
+	//   - A denial is not remembered.
+	//   - The same IdempotencyKey with another Cost is an ErrInvalid.
+	//   - AllowAll, WaitAll and DoWait return ErrUnsupported.
+	//   - Such a request shares no statement with others.
 	IdempotencyKey string
 }
 
-// Ask returns an Ask of cost units for key under p.
+// Request returns a Request for cost units of key under p.
 func (p Policy) Request(key string, cost float64) Request {
 	return Request{Policy: p, Key: key, Cost: cost}
 }
 
-// burst is Burst with its default.
+// burst returns Burst or its default.
 func (p Policy) burst() float64 {
 	if p.Burst == 0 {
 		return p.Limit
@@ -127,36 +124,35 @@ func (p Policy) burst() float64 {
 	return p.Burst
 }
 
-// Algorithm names how a [Policy] decides. Its value is the name used in SQL,
-// JSON, YAML, flags and docs.
+// Algorithm names how a [Policy] decides. Its value is the name used in SQL, JSON, YAML,
+// flags and docs.
 type Algorithm string
 
 const (
-	// LeakyBucket is the leaky bucket as a meter (policing): a bucket of Burst
-	// units that leaks Limit units per Period; an ask that would overflow it is
-	// denied. With Policy.Tick it leaks in whole steps.
+	// LeakyBucket is the leaky bucket as a meter (policing): a bucket of Burst units that
+	// leaks Limit units per Period. A request that would overflow it is denied. With
+	// Policy.Tick it leaks in whole steps.
 	LeakyBucket = Algorithm(algorithm.LeakyBucket)
-	// LeakyBucketQueue is the leaky bucket as a queue (shaping): up to Burst
-	// units wait in it and leave at the even pace of Limit per Period;
-	// Result.Delay is the wait for one's turn, and Wait sleeps it.
+	// LeakyBucketQueue is the leaky bucket as a queue (shaping): up to Burst units wait
+	// in it and leave at the even pace of Limit per Period. Result.Delay is the time
+	// until a request's turn, and Wait sleeps for it.
 	LeakyBucketQueue = Algorithm(algorithm.LeakyBucketQueue)
-	// TokenBucket holds up to Burst tokens; Limit tokens per Period come back.
+	// TokenBucket holds up to Burst tokens and gains Limit tokens per Period.
 	TokenBucket = Algorithm(algorithm.TokenBucket)
-	// GCRA is the generic cell rate algorithm of ITU-T I.371. It decides as
-	// TokenBucket does and is known from networks and from Redis.
+	// GCRA is the generic cell rate algorithm of ITU-T I.371, known from networks and
+	// Redis. It decides as TokenBucket does.
 	GCRA = Algorithm(algorithm.GCRA)
-	// FixedWindow counts up to Limit units in a window of one Period, which
-	// starts at the first hit or, with Policy.Aligned, on the clock. Twice the
-	// limit can pass around the edge of two windows.
+	// FixedWindow counts up to Limit units in a window of one Period. A window starts at
+	// the first request or, with Policy.Aligned, on the clock. Twice the limit can pass
+	// around the edge of two windows.
 	FixedWindow = Algorithm(algorithm.FixedWindow)
-	// SlidingWindowCounter counts in windows of one Period on the clock and
-	// weighs the one before by how much of it the last Period still covers:
-	// nearly the sliding log at the price of two numbers.
+	// SlidingWindowCounter counts in windows of one Period on the clock. It weighs the
+	// previous window by the part of it that the last Period still covers. It comes close
+	// to SlidingWindowLog and stores two numbers.
 	SlidingWindowCounter = Algorithm(algorithm.SlidingWindowCounter)
-	// SlidingWindowLog keeps each decision of the last Period: at most Limit
-	// units in any window of one Period, exactly. Its row grows with the
-	// number of decisions in a period; above about 1,000 prefer
-	// SlidingWindowCounter.
+	// SlidingWindowLog stores each decision of the last Period and admits at most Limit
+	// units in any window of one Period, exactly. Its row grows with the number of
+	// decisions in a Period; above about 1,000 prefer SlidingWindowCounter.
 	SlidingWindowLog = Algorithm(algorithm.SlidingWindowLog)
 )
 
@@ -171,24 +167,26 @@ func Algorithms() []Algorithm {
 
 func (a Algorithm) known() bool { return algorithm.Name(a).Index() >= 0 }
 
-// bucket reports whether the algorithm leaks; the others count in windows.
+// bucket reports whether the algorithm leaks. The others count in windows.
 func (a Algorithm) bucket() bool { return algorithm.Name(a).Family() == algorithm.Buckets }
 
-// Calendar makes a FixedWindow's windows the periods of a calendar, in
-// Policy.TimeZone. Its value is the name used in JSON, YAML, flags and docs; the
-// empty string is no calendar.
+// Calendar makes a FixedWindow's windows the periods of a calendar, in Policy.TimeZone.
+// Its value is the name used in JSON, YAML, flags and docs. The empty string is no
+// calendar.
 //
-// Every moment is in exactly one period. One ends where the next begins: at the
-// first moment whose local date is the first day of the next period, or later.
-// So a day is 23 or 25 hours long where clocks are set, a midnight that does not
-// occur is the moment when it would have, and one that occurs twice ends the day
-// once.
+// Every moment is in exactly one period. A period ends where the next begins: at the
+// first moment whose local date is the first day of the next period, or later. Where
+// clocks change:
+//
+//   - A day is 23 or 25 hours long.
+//   - A midnight that does not occur is the moment at which it would have.
+//   - A midnight that occurs twice ends the day once.
 type Calendar string
 
 const (
-	// Hour ends at each whole hour of the local clock and where that clock is
-	// set: an hour that occurs twice is two periods, and one of which half is
-	// left out is short.
+	// Hour ends at each whole hour of the local clock, and where that clock is set. An
+	// hour that occurs twice is two periods; an hour that is half left out is a short
+	// one.
 	Hour = Calendar(algorithm.Hour)
 	// Day is a local date.
 	Day = Calendar(algorithm.Day)
@@ -203,10 +201,10 @@ func Calendars() []Calendar { return []Calendar{Hour, Day, Week, Month} }
 
 func (c Calendar) known() bool { return algorithm.Unit(c).Longest() != 0 }
 
-// Key joins parts into one key so that different parts never give the same
-// key: Key("a:b", "c") differs from Key("a", "b:c"). Parts are separated by
-// colons; a colon or backslash inside a part is escaped by a backslash. One
-// part without either is its own key.
+// JoinKey joins parts into one key so that different parts never give the same key:
+// JoinKey("a:b", "c") differs from JoinKey("a", "b:c"). Parts are separated by colons. A
+// colon or backslash inside a part is escaped by a backslash, so one part without either
+// stays as it is.
 func JoinKey(parts ...string) string {
 	escape := strings.NewReplacer(`\`, `\\`, `:`, `\:`)
 	escaped := make([]string, len(parts))
@@ -216,14 +214,14 @@ func JoinKey(parts ...string) string {
 	return strings.Join(escaped, ":")
 }
 
-// PolicyError names the field of a Policy that is wrong. It is an ErrInvalid.
+// PolicyError reports the first field of a Policy that is not valid. It is an ErrInvalid.
 type PolicyError struct {
 	Field  string // the field's name in Go
-	Value  any    // what it holds
-	Reason string // what it should hold
+	Value  any    // the field's value
+	Reason string // the requirement that it fails
 }
 
-// Error names field, value and what is expected.
+// Error names the field, its value and the requirement.
 func (e *PolicyError) Error() string {
 	if s, ok := e.Value.(string); ok {
 		return fmt.Sprintf("pglimit: invalid policy: %s %s: %s", e.Field, store.Quote(s), e.Reason)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// policyText is a Policy as JSON and YAML show it.
+// policyText is a Policy in JSON and YAML.
 type policyText struct {
 	Name       string    `json:"name" yaml:"name"`
 	Algorithm  Algorithm `json:"algorithm" yaml:"algorithm"`
@@ -23,12 +23,12 @@ type policyText struct {
 	OnError    string    `json:"on_error,omitempty" yaml:"on_error,omitempty"`
 }
 
-// MarshalJSON writes p with lower-case names and durations as strings; fields
-// at their defaults are left out.
+// MarshalJSON writes p with lower-case names and durations as strings. It omits fields at
+// their defaults.
 func (p Policy) MarshalJSON() ([]byte, error) { return json.Marshal(p.text()) }
 
-// UnmarshalJSON reads what MarshalJSON writes. An unknown field is an error,
-// so that a misspelt one does not pass for its default. It does not validate.
+// UnmarshalJSON reads what MarshalJSON writes. An unknown field is an error, so that a
+// misspelt one is not ignored. UnmarshalJSON does not validate.
 func (p *Policy) UnmarshalJSON(data []byte) error {
 	var t policyText
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -39,11 +39,11 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 	return p.fromText(t)
 }
 
-// MarshalYAML gives YAML packages the form that MarshalJSON writes.
+// MarshalYAML returns a value that YAML packages write as MarshalJSON does.
 func (p Policy) MarshalYAML() (any, error) { return p.text(), nil }
 
-// UnmarshalYAML reads that form with the YAML packages that hand over a
-// function to decode with. It does not validate.
+// UnmarshalYAML reads that form, for YAML packages that pass a decode function. It does
+// not validate.
 func (p *Policy) UnmarshalYAML(decode func(any) error) error {
 	var t policyText
 	if err := decode(&t); err != nil {

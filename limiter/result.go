@@ -9,25 +9,25 @@ import (
 	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
-// Never is the RetryAfter of an ask that can never fit, because its cost is
-// above the burst. It is the largest Duration; in JSON it is null.
+// Never is the RetryAfter of a request that can never fit, because its cost is above the
+// burst. It is the largest Duration. In JSON it is null.
 const Never time.Duration = math.MaxInt64
 
-// Reason tells why an ask was denied.
+// Reason is the cause of a denial.
 type Reason string
 
 const (
-	// ReasonLimit: the limit leaves too little room. Waiting helps, unless
-	// RetryAfter is Never.
+	// ReasonLimit: the limit leaves too little room. Waiting helps, unless RetryAfter is
+	// Never.
 	ReasonLimit Reason = "limit"
 	// ReasonBlocked: the key is blocked, by Block or by Policy.BlockFor.
 	ReasonBlocked Reason = "blocked"
-	// ReasonOverload: too many callers wait for the database already. It comes
-	// with ErrOverloaded.
+	// ReasonOverload: too many callers are waiting for the database. It comes with
+	// ErrOverloaded.
 	ReasonOverload Reason = "overload"
 )
 
-// Source tells where a decision was made.
+// Source is where a decision was made.
 type Source string
 
 const (
@@ -35,68 +35,64 @@ const (
 	SourceDatabase Source = "database"
 	// SourceMemory: by a limiter made with NewMemory.
 	SourceMemory Source = "memory"
-	// SourceCache: by this process, from a denial that the database gave it
-	// less than Config.DenyCacheTTL ago. Level, Remaining and Full are as of
-	// that denial. RetryAfter, ResetAfter and At have moved on with the time;
-	// they are late by as long as the database's answer was on its way, and
-	// never early.
+	// SourceCache: by this process, from a denial that the database returned less than
+	// Config.DenyCacheTTL ago. Level, Remaining and Full are as of that denial.
+	// RetryAfter, ResetAfter and At are adjusted for the time since. They are never
+	// early, and late by at most the time that the database's answer took.
 	SourceCache Source = "cache"
-	// SourceDegraded: nowhere; the database could not be asked and the policy
-	// is FailOpen. Nothing was counted, and Level, Remaining and ResetAfter say
-	// nothing.
+	// SourceDegraded: nowhere. The database was unavailable and the policy is FailOpen.
+	// Nothing was counted, and Level, Remaining and ResetAfter have no meaning.
 	SourceDegraded Source = "degraded"
 )
 
-// Result is the answer to one ask, as of that very decision. A denial is a
+// Result is the answer to one request, as of the moment of its decision. A denial is a
 // Result, not an error.
 type Result struct {
-	// Allowed is true when the ask may go on: everything asked for was
-	// granted, or for AllowUpTo some of it. Fill and Refund are always
-	// Allowed; for Check it is what Do would answer.
+	// Allowed reports whether all requested units were granted; for AllowUpTo, whether
+	// any were. Charge, Refund and Undo are always Allowed. Check returns what Do would.
 	Allowed bool
-	// Granted is how many units were granted: the cost, for AllowUpTo what
-	// fitted, for Fill what went in, for Refund what was given back, for Check
-	// what would be granted.
+	// Granted is the number of units granted, charged or given back; for Check, the
+	// number that would be granted.
 	Granted float64
 	// Limit is the policy's Limit, in units per period.
 	Limit float64
 	// Burst is the policy's capacity in units.
 	Burst float64
-	// Remaining is how many units could be granted right after this decision,
-	// and 0 while blocked. It may be fractional.
+	// Remaining is the number of units that could be granted right after this decision.
+	// It is 0 while the key is blocked. It may be fractional.
 	Remaining float64
-	// Level is what is in use after this decision: units in the bucket, burst
-	// less the tokens left, or the window's count.
+	// Level is the number of units in use after this decision: the units in a bucket, the
+	// burst less the tokens left, or a window's count.
 	Level float64
-	// RetryAfter is how long to wait, from At, until what was not granted
-	// could be: the ask; for AllowUpTo one unit more, or the rest if that is
-	// less. 0 when all was granted; Never when it can never be.
+	// RetryAfter is the time from At until the denied request could be granted. For
+	// AllowUpTo it is the time until one more unit, or the rest if that is less, could be
+	// granted. It is 0 if all was granted and Never if it never can be.
 	RetryAfter time.Duration
-	// ResetAfter is how long from At until the key is as if it had never been
-	// used, if nobody uses it.
+	// ResetAfter is the time from At until the key is empty and not blocked, if it gets
+	// no further requests.
 	ResetAfter time.Duration
-	// Delay is how long from At until one's turn, for LeakyBucketQueue; else 0.
+	// Delay is the time from At until the request's turn, for LeakyBucketQueue; else 0.
 	Delay time.Duration
-	// Full is true when no room is left.
+	// Full reports whether no room is left.
 	Full bool
-	// Reason tells why Allowed is false; it is empty when it is true.
+	// Reason is the cause of a denial. It is empty if Allowed is true.
 	Reason Reason
-	// Replayed is true when nothing was decided, because this had been before:
-	// under the same IdempotencyKey, or in the same Settle. The other fields
-	// are those of that answer, for Settle as the key stands now.
+	// Replayed reports whether an earlier request with the same IdempotencyKey, or an
+	// equal Settle, was decided before. Nothing new was counted. The other fields are
+	// those of the earlier answer; for Settle they show the key as it is now.
 	Replayed bool
-	// Expired is true for a Settle that came after its hold had expired.
+	// Expired reports whether a Settle came after its reservation had expired.
 	Expired bool
-	// Source tells where the decision was made. By SourceCache it is as of an
-	// earlier denial.
+	// Source is where the decision was made. For SourceCache it was an earlier denial.
 	Source Source
-	// At is the clock that decided, cut to the microsecond.
+	// At is the time of the decision by the clock that decided, truncated to
+	// microseconds.
 	At time.Time
 
 	grant algorithm.Grant // for Undo
 }
 
-// resultJSON is a Result in JSON: times in seconds, null for never.
+// resultJSON is a Result in JSON: times in seconds, null for Never.
 type resultJSON struct {
 	Allowed    bool     `json:"allowed"`
 	Granted    float64  `json:"granted"`
@@ -114,8 +110,8 @@ type resultJSON struct {
 	Expired    bool     `json:"expired,omitempty"`
 }
 
-// MarshalJSON writes the names that the command shows too: durations in
-// seconds, null for Never.
+// MarshalJSON writes r with the names that the command prints, too: durations in seconds,
+// null for Never.
 func (r Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(resultJSON{
 		Allowed: r.Allowed, Granted: r.Granted, Limit: r.Limit, Burst: r.Burst,
@@ -133,7 +129,7 @@ func seconds(d time.Duration) *float64 {
 	return &s
 }
 
-// duration turns microseconds into a Duration; what does not fit is Never.
+// duration returns microseconds as a Duration, or Never if they do not fit.
 func duration(us int64) time.Duration {
 	if us >= math.MaxInt64/int64(time.Microsecond) {
 		return Never
@@ -141,18 +137,18 @@ func duration(us int64) time.Duration {
 	return time.Duration(us) * time.Microsecond
 }
 
-// Results is the answer to the asks of one AllowAll.
+// Results is the answer to the requests of one AllowAll or WaitAll.
 type Results struct {
-	// Allowed is true when every ask was granted; else none was.
+	// Allowed reports whether every request was granted. If not, none was.
 	Allowed bool
-	// Each has the answer to each ask, in the order of the asks. If the whole
-	// was denied, Each[i].Allowed tells whether that ask would have fitted, and
-	// Granted and Delay are 0. Level, Remaining, RetryAfter and ResetAfter are
-	// as they stand after the answer.
+	// PerRequest has the answer to each request, in their order. If the whole was denied,
+	// PerRequest[i].Allowed reports whether that request would have fitted, and Granted
+	// and Delay are 0. Level, Remaining, RetryAfter and ResetAfter are as of after the
+	// answer.
 	PerRequest []Result
-	// Binding is the index of the ask that denied the whole; if several did,
-	// that of the longest RetryAfter, and of equals the first. It is -1 if the
-	// whole was allowed.
+	// DeniedBy is the index of the request that denied the whole. If several did, it is
+	// the one with the longest RetryAfter; of equal ones, the first. It is -1 if the
+	// whole was allowed or an error was returned.
 	DeniedBy int
 }
 
@@ -163,7 +159,7 @@ type resultsJSON struct {
 	PerRequest []Result `json:"per_request"`
 }
 
-// MarshalJSON writes binding as null where it is -1, and each as Result does.
+// MarshalJSON writes denied_by as null if it is -1, and per_request as Result does.
 func (r Results) MarshalJSON() ([]byte, error) {
 	t := resultsJSON{Allowed: r.Allowed, PerRequest: r.PerRequest}
 	if r.DeniedBy >= 0 {
@@ -175,56 +171,57 @@ func (r Results) MarshalJSON() ([]byte, error) {
 	return json.Marshal(t)
 }
 
-// Hold is what Reserve set aside. It is a value: keep the ID, and any process may
-// settle or cancel it.
+// Reservation is the result of a Reserve. It is a value: any process that knows the ID
+// may settle or cancel it.
 type Reservation struct {
-	// Result is the answer to the ask. If it is not Allowed there is no hold, and
-	// the other fields are zero.
+	// Result is the answer to the request. If it is not Allowed, there is no reservation
+	// and the other fields are zero.
 	Result Result
-	// ID names the hold for Settle and Cancel. It is safe in logs and in a
-	// database: the algorithm's name, a colon and 26 random characters.
+	// ID names the reservation for Settle and Cancel: the algorithm's name, a colon and
+	// 26 random characters. It is safe to log and to store.
 	ID string
-	// Expires is from when the hold, if it is still open, is given back.
+	// Expires is when the reservation ends if it was neither settled nor cancelled. Its
+	// units are then given back.
 	Expires time.Time
 }
 
-// holdJSON is a Hold in JSON.
+// reservationJSON is a Reservation in JSON.
 type reservationJSON struct {
 	ID      *string    `json:"id"`
 	Expires *time.Time `json:"expires"`
 	Result  Result     `json:"result"`
 }
 
-// MarshalJSON writes id and expires as null where there is no hold.
-func (h Reservation) MarshalJSON() ([]byte, error) {
-	t := reservationJSON{Result: h.Result}
-	if h.ID != "" {
-		t.ID, t.Expires = &h.ID, &h.Expires
+// MarshalJSON writes id and expires as null if there is no reservation.
+func (r Reservation) MarshalJSON() ([]byte, error) {
+	t := reservationJSON{Result: r.Result}
+	if r.ID != "" {
+		t.ID, t.Expires = &r.ID, &r.Expires
 	}
 	return json.Marshal(t)
 }
 
-// Statement is how a key stands: what was spent, what is held and what is left.
+// Usage is the state of a key: what was spent, is reserved and remains.
 type Usage struct {
-	// Result is what Check at cost 0 answers: Level is Spent plus Held.
+	// Result is what Check at cost 0 returns. Its Level is Spent plus Reserved.
 	Result Result
-	// Spent is how many units are counted for good: of a window, in the present
-	// one; of a bucket, what has not leaked yet.
+	// Spent is the number of units counted for good: for a window, in the current one;
+	// for a bucket, those that have not leaked yet.
 	Spent float64
-	// Held is how many units open holds have set aside. Of a bucket it is what they
-	// were, at most Level: which units have leaked is not told apart.
+	// Reserved is the number of units in open reservations. For a bucket it is the number
+	// reserved, at most Level: the leak does not distinguish units.
 	Reserved float64
-	// Holds is how many open holds that is, those that have expired and were not
-	// given back yet among them.
+	// Reservations is the number of open reservations. It includes those that have
+	// expired and were not given back yet.
 	Reservations int
-	// Left is how many units could be granted now: Result.Remaining.
+	// Remaining is the number of units that could be granted now: Result.Remaining.
 	Remaining float64
-	// Ends is when the present window ends, for FixedWindow; zero if the key has
-	// none and for the other algorithms.
+	// WindowEnds is the end of the current window of a FixedWindow. It is zero if the key
+	// has none and for other algorithms.
 	WindowEnds time.Time
 }
 
-// statementJSON is a Statement in JSON.
+// usageJSON is a Usage in JSON.
 type usageJSON struct {
 	Spent        float64    `json:"spent"`
 	Reserved     float64    `json:"reserved"`
@@ -235,20 +232,20 @@ type usageJSON struct {
 	WindowEnds   *time.Time `json:"window_ends"`
 }
 
-// MarshalJSON writes the names that the command shows too; ends is null where
-// there is no window.
-func (s Usage) MarshalJSON() ([]byte, error) {
-	t := usageJSON{Spent: s.Spent, Reserved: s.Reserved, Reservations: s.Reservations, Remaining: s.Remaining, Limit: s.Result.Limit, Burst: s.Result.Burst}
-	if !s.WindowEnds.IsZero() {
-		t.WindowEnds = &s.WindowEnds
+// MarshalJSON writes s with the names that the command prints, too. window_ends is null
+// if there is no window.
+func (u Usage) MarshalJSON() ([]byte, error) {
+	t := usageJSON{Spent: u.Spent, Reserved: u.Reserved, Reservations: u.Reservations, Remaining: u.Remaining, Limit: u.Result.Limit, Burst: u.Result.Burst}
+	if !u.WindowEnds.IsZero() {
+		t.WindowEnds = &u.WindowEnds
 	}
 	return json.Marshal(t)
 }
 
-// DeniedError is how Wait, which returns nothing else, says no.
+// DeniedError is the error of a Wait that was denied.
 type DeniedError struct{ Result Result }
 
-// Error tells the reason and when to try again.
+// Error returns the reason and the time to retry after.
 func (e *DeniedError) Error() string {
 	if e.Result.RetryAfter == Never {
 		return "pglimit: denied: the cost is above the burst"

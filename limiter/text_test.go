@@ -36,7 +36,8 @@ func TestPolicyTextRoundTrip(t *testing.T) {
 	}
 }
 
-// TestDurabilityText: a name each, the default may be written and is left out.
+// TestDurabilityText: each value has a name. The default may be given and is omitted in
+// output.
 func TestDurabilityText(t *testing.T) {
 	for d, name := range map[Durability]string{Durable: "durable", Relaxed: "relaxed"} {
 		var p Policy

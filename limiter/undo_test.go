@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestUndoOfALog: what a log gives back leaves with its own entry. Had the newest
-// entries gone instead, their room would be given twice.
+// TestUndoOfALog: units given back leave with their own entry. If the newest entries went
+// instead, their room would be granted twice.
 func TestUndoOfALog(t *testing.T) {
 	now, advance := manualClock()
 	l := NewMemory(&Config{Now: now})
@@ -18,7 +18,7 @@ func TestUndoOfALog(t *testing.T) {
 		t.Helper()
 		r, err := l.AllowUpTo(t.Context(), p, "k", n)
 		if err != nil || r.Granted != want {
-			t.Fatalf("asked for %v: got %v, want %v (%v)", n, r.Granted, want, err)
+			t.Fatalf("requested %v: got %v, want %v (%v)", n, r.Granted, want, err)
 		}
 		return r
 	}
@@ -30,12 +30,12 @@ func TestUndoOfALog(t *testing.T) {
 		t.Fatal(r, err)
 	}
 	allow(100, 50)
-	advance(2 * time.Second) // the first entry would have left: of the others 100 count
+	advance(2 * time.Second) // the first entry would have left; the others count 100
 	allow(1, 0)
 }
 
-// TestUndoNothing: what granted nothing, or not by asking, gives nothing back. All keys
-// are in one window.
+// TestUndoNothing: Undo gives nothing back for a Result that granted nothing or was not a
+// decision. All keys are in one window.
 func TestUndoNothing(t *testing.T) {
 	now, _ := manualClock()
 	l := NewMemory(&Config{Now: now})
@@ -46,10 +46,10 @@ func TestUndoNothing(t *testing.T) {
 	}
 	denied, _ := l.Allow(ctx, p, "k")
 	refund, _ := l.Refund(ctx, p, "k", 1)
-	filled, _ := l.Charge(ctx, p, "k", 1)
-	hold, _ := l.Reserve(ctx, p.Request("other", 5), time.Minute)
+	charged, _ := l.Charge(ctx, p, "k", 1)
+	reservation, _ := l.Reserve(ctx, p.Request("other", 5), time.Minute)
 	check, _ := l.Check(ctx, p, "other", 5)
-	settled, _ := l.Settle(ctx, hold.ID, 5)
+	settled, _ := l.Settle(ctx, reservation.ID, 5)
 	again := p.Request("again", 2)
 	again.IdempotencyKey = "x"
 	if _, err := l.Do(ctx, again); err != nil {
@@ -57,11 +57,11 @@ func TestUndoNothing(t *testing.T) {
 	}
 	replayed, _ := l.Do(ctx, again)
 	all, _ := l.AllowAll(ctx, p.Request("k", 5), p.Request("third", 1))
-	if !check.Allowed || !refund.Allowed || !filled.Allowed || !settled.Allowed || !replayed.Replayed || all.Allowed || !all.PerRequest[1].Allowed {
-		t.Fatal(check, refund, filled, settled, replayed, all)
+	if !check.Allowed || !refund.Allowed || !charged.Allowed || !settled.Allowed || !replayed.Replayed || all.Allowed || !all.PerRequest[1].Allowed {
+		t.Fatal(check, refund, charged, settled, replayed, all)
 	}
 	for name, r := range map[string]Result{
-		"denied": denied, "check": check, "refund": refund, "fill": filled, "reserve": hold.Result, "settle": settled,
+		"denied": denied, "check": check, "refund": refund, "charge": charged, "reserve": reservation.Result, "settle": settled,
 		"replayed": replayed, "denied with others": all.PerRequest[1], "zero": {Allowed: true, Granted: 5},
 	} {
 		if got, err := l.Undo(ctx, p, "k", r); err != nil || got.Granted != 0 || !got.Allowed || got.Level != 10 {
@@ -76,7 +76,7 @@ func TestUndoNothing(t *testing.T) {
 	}
 }
 
-// TestUndoAfterABlock: a block that lengthens ResetAfter does not make a window last.
+// TestUndoAfterABlock: a block that extends ResetAfter does not extend the window.
 func TestUndoAfterABlock(t *testing.T) {
 	now, advance := manualClock()
 	l := NewMemory(&Config{Now: now})
@@ -101,9 +101,9 @@ func TestUndoAfterABlock(t *testing.T) {
 	}
 }
 
-// TestUndoLetsNothingPassTwice: of asks some turn out to count for nothing and
-// are given back later. What passes beside them would have passed without them too.
-// Windows are aligned: else the first ask sets when they end.
+// TestUndoLetsNothingPassTwice: some granted requests are undone later. Each other
+// request that passes would also have passed without the undone ones. Windows are
+// aligned, else the first request would set their ends.
 func TestUndoLetsNothingPassTwice(t *testing.T) {
 	type request struct {
 		units float64
@@ -129,7 +129,7 @@ func TestUndoLetsNothingPassTwice(t *testing.T) {
 			var open []request
 			for range 60 {
 				advance(time.Duration(random.Int64N(2e6)) * time.Microsecond)
-				if p.Tick > 0 && (level(real, p) == 0 || level(without, p) == 0) { // both start their ticks alike
+				if p.Tick > 0 && (level(real, p) == 0 || level(without, p) == 0) { // start the ticks of both at the same time
 					advance(now().Truncate(p.Tick).Add(p.Tick).Sub(now()))
 				}
 				units := float64(1 + random.IntN(5))
@@ -143,7 +143,7 @@ func TestUndoLetsNothingPassTwice(t *testing.T) {
 				case r.Allowed:
 					passes++
 					if r, err := without.AllowN(t.Context(), p, "k", units); err != nil || !r.Allowed {
-						t.Fatalf("%+v, seed %d: %v units passed, which would not without what went back: %+v, %v", p, seed, units, r, err)
+						t.Fatalf("%+v, seed %d: %v units passed, which would not have without the undone ones: %+v, %v", p, seed, units, r, err)
 					}
 				}
 				for len(open) > 0 && random.IntN(3) == 0 {
@@ -165,6 +165,6 @@ func TestUndoLetsNothingPassTwice(t *testing.T) {
 		}
 	}
 	if passes < 10000 || refunds < 3000 || partly < 500 {
-		t.Errorf("%d passed, %d refunds of which %d in part: too few to tell", passes, refunds, partly)
+		t.Errorf("%d passed, %d refunds of which %d in part: too few to test anything", passes, refunds, partly)
 	}
 }

@@ -17,11 +17,11 @@ const (
 	maxUnits    = algorithm.MaxUnits
 	minUnits    = 1e-9 // of Limit and Burst
 	maxDuration = time.Duration(algorithm.MaxLifetime) * time.Microsecond
-	nameHelp    = `^[a-z0-9][a-z0-9_.-]{0,63}$` // what a policy's name looks like
+	nameHelp    = `^[a-z0-9][a-z0-9_.-]{0,63}$` // of a policy's name
 )
 
-// Validate returns nil if decisions can be made by p, else a *PolicyError for
-// the first field that is wrong. Every verb validates by itself.
+// Validate returns nil if p is valid, else a *PolicyError for the first field that is
+// not. Every method that takes a policy validates it.
 func (p Policy) Validate() error {
 	switch {
 	case !validName(p.Name):
@@ -65,7 +65,7 @@ func (p Policy) Validate() error {
 func (p Policy) validateCalendar() error {
 	switch {
 	case p.Calendar == "" && p.TimeZone != "":
-		return p.bad("TimeZone", p.TimeZone, "is for Calendar, and that is empty")
+		return p.bad("TimeZone", p.TimeZone, "requires a Calendar")
 	case p.Calendar == "":
 		return nil
 	case !p.Calendar.known():
@@ -114,25 +114,24 @@ func validName(s string) bool {
 	return true
 }
 
-// badTimeZone is what is wrong with the zone of a policy that has a known
-// calendar.
+// badTimeZone returns why the zone of a known calendar is not valid, or "".
 func badTimeZone(unit Calendar, zone string) string {
 	if zone == "Local" {
 		return "differs from machine to machine: name the zone, such as Europe/Vienna"
 	}
 	if _, err := algorithm.CalendarOf(algorithm.Unit(unit), zone); err != nil {
-		return `is not known here: take a name of the IANA time zone database, such as Europe/Vienna; if this system has none, import _ "time/tzdata"`
+		return `is not known here: use a name of the IANA time zone database, such as Europe/Vienna; if this system has none, import _ "time/tzdata"`
 	}
 	return ""
 }
 
-// maxKey is the longest key in bytes: a row of an index holds about 2,700.
+// maxKey is the longest key in bytes. An index row holds about 2,700.
 const maxKey = 1024
 
 func validateKey(key string) error {
 	switch {
 	case key == "":
-		return store.Invalid("key", `""`, "is empty; use a constant such as \"all\" for a limit that everybody shares")
+		return store.Invalid("key", `""`, "is empty; use a constant such as \"all\" for a limit that all callers share")
 	case len(key) > maxKey:
 		return store.Invalid("key", store.Quote(key), fmt.Sprintf("is longer than %d bytes; hash it first", maxKey))
 	case strings.IndexByte(key, 0) >= 0:
@@ -143,7 +142,7 @@ func validateKey(key string) error {
 	return nil
 }
 
-// maxIdempotencyKey is the longest one in bytes.
+// maxIdempotencyKey is the longest IdempotencyKey in bytes.
 const maxIdempotencyKey = 255
 
 func validateIdempotencyKey(key string) error {
@@ -158,7 +157,7 @@ func validateIdempotencyKey(key string) error {
 	return nil
 }
 
-// validateCost validates a cost; readable allows 0.
+// validateCost validates a cost. readable allows 0.
 func validateCost(readable bool, cost, burst float64) error {
 	value := strconv.FormatFloat(cost, 'g', -1, 64)
 	switch {
@@ -174,6 +173,6 @@ func validateCost(readable bool, cost, burst float64) error {
 	return nil
 }
 
-// leastCost is a billionth of the burst, which rounding cannot lose; above a
-// billion whole units are still exact.
+// leastCost returns the smallest cost: a billionth of the burst, which rounding cannot
+// lose. Above a billion, whole units are still exact.
 func leastCost(burst float64) float64 { return min(1, 1e-9*burst) }

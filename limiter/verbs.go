@@ -14,43 +14,44 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// The verbs for one key, of Limiter and Tx alike.
+// The methods for one key that Limiter and Tx share.
 
-// Do asks for ask.Cost units, all or nothing. A denial consumes nothing; it is
-// a Result, not an error. A cost above the burst is denied with RetryAfter
-// Never, and starts no block.
+// Do requests request.Cost units, all or nothing. A denial consumes nothing. It is a
+// Result, not an error. A cost above the burst is denied with RetryAfter Never and starts
+// no block.
 //
-// An ask with an IdempotencyKey that was admitted before is answered as it was
-// then, with Result.Replayed, and counted no second time.
+// A request whose IdempotencyKey was admitted before is not counted again: Do returns the
+// earlier answer with Result.Replayed.
 func (e *engine) Do(ctx context.Context, request Request) (Result, error) {
 	return e.one(ctx, verbTake, request)
 }
 
-// Allow asks for one unit. It is Do at cost 1.
+// Allow requests one unit. It is Do at cost 1.
 func (e *engine) Allow(ctx context.Context, p Policy, key string) (Result, error) {
 	return e.one(ctx, verbTake, p.Request(key, 1))
 }
 
-// AllowN asks for n units, all or nothing. It is Do at cost n.
+// AllowN requests n units, all or nothing. It is Do at cost n.
 func (e *engine) AllowN(ctx context.Context, p Policy, key string, n float64) (Result, error) {
 	return e.one(ctx, verbTake, p.Request(key, n))
 }
 
-// AllowUpTo asks for up to n units and is granted what fits: whole units of a
-// whole n; of a fractional n all, or steps of a millionth of the burst.
-// Result.Allowed is true when something was granted, Result.Granted is how
-// much, and Result.RetryAfter is until one unit more, or the rest if less.
+// AllowUpTo requests up to n units and is granted what fits. For a whole n these are
+// whole units. A fractional n is granted in full or in steps of a millionth of the burst.
+// Result.Allowed reports whether any unit was granted, and Result.Granted is their
+// number. Result.RetryAfter is the time until one more unit, or the rest if that is less,
+// could be granted.
 func (e *engine) AllowUpTo(ctx context.Context, p Policy, key string, n float64) (Result, error) {
 	return e.one(ctx, verbUpTo, p.Request(key, n))
 }
 
-// Check tells what AllowN would answer and consumes nothing. At n = 0 it reads
-// how the key stands, and is allowed unless the key is blocked.
+// Check returns what AllowN would return and consumes nothing. At n = 0 it reads the
+// key's state and is allowed unless the key is blocked.
 func (e *engine) Check(ctx context.Context, p Policy, key string, n float64) (Result, error) {
 	return e.one(ctx, verbCheck, p.Request(key, n))
 }
 
-// Statement tells how the key stands, as of one moment. It consumes nothing.
+// Usage returns the key's state at one moment. It consumes nothing.
 func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err error) {
 	c := e.call(verbUsage, p.Request(key, 0))
 	defer e.put(c)
@@ -65,40 +66,44 @@ func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err 
 	return s, nil
 }
 
-// Fill records n units that were spent whatever the limit says. The key is
-// filled up to the burst at most; Result.Granted is what went in and
-// Result.Full whether that left no room. It is never denied, blocked or not.
+// Charge records n units that were already spent, whatever the limit. It fills the key up
+// to the burst at most. Result.Granted is the number recorded, and Result.Full reports
+// whether no room is left. It is never denied, even if the key is blocked.
 func (e *engine) Charge(ctx context.Context, p Policy, key string, n float64) (Result, error) {
 	return e.one(ctx, verbCharge, p.Request(key, n))
 }
 
-// Refund gives n units back, at most what is there; Result.Granted is how
-// many. The SlidingWindowLog takes back its newest entries first, the
-// SlidingWindowCounter its current window first. A refund into a bucket that
-// has leaked meanwhile frees room that the leak would have freed later, and one
-// into a window counts for the window that runs: Undo gives back what is left of an
-// earlier answer. A LeakyBucketQueue gives ErrUnsupported.
+// Refund gives n units back, at most those in use. Result.Granted is their number. Undo
+// gives back an earlier answer more exactly.
+//
+//   - A SlidingWindowLog takes back its newest entries first, a SlidingWindowCounter its
+//     current window first.
+//   - A refund to a bucket that has leaked since frees room that the leak would have
+//     freed later.
+//   - A refund to a window counts for the current window.
+//   - A LeakyBucketQueue returns ErrUnsupported.
 func (e *engine) Refund(ctx context.Context, p Policy, key string, n float64) (Result, error) {
 	return e.one(ctx, verbRefund, p.Request(key, n))
 }
 
-// Undo gives back what an earlier answer granted, as far as it is still there, so
-// that nothing passes twice. r is the Result of an Allow, AllowN, Do, AllowUpTo, or
-// one of an AllowAll, of the same policy and key; undo it once. Result.Granted is how
-// many units went back:
+// Undo gives back what an earlier answer granted, as far as it is still counted, so that
+// no unit passes twice. r is the Result of an Allow, AllowN, Do or AllowUpTo, or one of
+// an AllowAll, for the same policy and key. Undo it once. Result.Granted is the number of
+// units given back:
 //
-//   - Of a LeakyBucket, TokenBucket or GCRA, what r granted less what may have leaked
-//     since: that much room has been others' already. The rate is the faster of p's
-//     and that last decided by.
-//   - Of a FixedWindow or SlidingWindowCounter, all until the window has ended that
-//     it was counted in (for the counter also while that is the window before, if the
-//     Period is still the same), and then nothing.
-//   - Of a SlidingWindowLog, all that the entry of that decision still holds.
+//   - LeakyBucket, TokenBucket, GCRA: what r granted less what may have leaked since, as
+//     other requests may have used that room. The rate is the faster of p's and that of
+//     the last decision.
+//   - FixedWindow, SlidingWindowCounter: all, while the window that counted them lasts;
+//     then nothing. A SlidingWindowCounter also gives back to the previous window, if the
+//     Period is still the same.
+//   - SlidingWindowLog: all that the entry of that decision still holds.
+//   - LeakyBucketQueue: ErrUnsupported.
 //
-// Nothing is given back, and the answer is how the key stands, where r granted
-// nothing, was decided by FailOpen, was Replayed, or is no answer of these verbs:
-// what Undo goes by is kept in r, and is lost in JSON. Another process gives back by
-// Reserve and Cancel. A LeakyBucketQueue gives ErrUnsupported.
+// Undo gives nothing back and returns the key's state if r granted nothing, was decided
+// by FailOpen or is Replayed. The same holds for other Results: Undo uses unexported
+// fields of r, which are lost in JSON. To give back from another process use Reserve and
+// Cancel.
 func (e *engine) Undo(ctx context.Context, p Policy, key string, r Result) (Result, error) {
 	if p.Algorithm == LeakyBucketQueue {
 		return Result{}, fmt.Errorf("%w: Undo on %s: a place in the queue goes back when its Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
@@ -114,17 +119,17 @@ func (e *engine) Undo(ctx context.Context, p Policy, key string, r Result) (Resu
 	return e.pass(ctx, c)
 }
 
-// Reset forgets the key: what it has used, and its block. Holds stay open, but
-// have nothing to give back; what is settled is counted in full. What was admitted
-// under an idempotency key stays remembered.
+// Reset forgets the key's units and its block. Its reservations stay open, but have
+// nothing to give back, and Settle counts what was spent in full. Admissions under an
+// IdempotencyKey stay remembered.
 func (e *engine) Reset(ctx context.Context, p Policy, key string) error {
 	_, err := e.one(ctx, verbReset, p.Request(key, 0))
 	return err
 }
 
-// Block denies the key for d from now on whatever it has used, or until the
-// end of an earlier block if that is later. d is whole microseconds, more than
-// 0 and at most a hundred years.
+// Block denies all requests for the key for d from now, or until the end of an earlier
+// block if that is later. It does not change the key's units. d is whole microseconds,
+// more than 0 and at most a hundred years.
 func (e *engine) Block(ctx context.Context, p Policy, key string, d time.Duration) error {
 	if reason := badDuration(d); reason != "" || d == 0 {
 		return store.Invalid("duration", d.String(), "must be positive whole microseconds, at most a hundred years")
@@ -136,26 +141,25 @@ func (e *engine) Block(ctx context.Context, p Policy, key string, d time.Duratio
 	return err
 }
 
-// Unblock lifts the key's block, whether by Block or by Policy.BlockFor, and
-// leaves what it has used. A key without a block is no error.
+// Unblock lifts the key's block, by Block or by Policy.BlockFor, and keeps its units. A
+// key without a block is not an error.
 func (e *engine) Unblock(ctx context.Context, p Policy, key string) error {
 	_, err := e.one(ctx, verbUnblock, p.Request(key, 0))
 	return err
 }
 
-// Reserve sets ask.Cost units aside for ttl, all or nothing: they are consumed at
-// once, and what turns out not to be needed comes back when the hold is settled
-// or cancelled, or else from when it expires. ttl is whole microseconds from one
-// second to a hundred years. A denial is a Result, not an error. While the hold is
-// open RetryAfter, whoever asks, is as if all of it was spent.
+// Reserve sets request.Cost units aside for ttl, all or nothing. They are consumed
+// immediately. Settle gives back what was not spent. Cancel, or else the end of ttl,
+// gives back what Settle at 0 would. ttl is whole microseconds from one second to a
+// hundred years. A denial is a Result, not an error. While reservations are open,
+// RetryAfter assumes that all of their units will be spent.
 //
-// An ask with an IdempotencyKey that was reserved before gives the same hold again,
-// as it was answered then, with Result.Replayed. A hold that was cancelled or has
-// expired came to nothing: its key is free, and an ask with it makes another hold.
-//
-// A LeakyBucketQueue gives ErrUnsupported: what is in a queue is not given back.
-// Where the database cannot be asked Reserve fails whatever Policy.OnError is: a
-// hold that nobody keeps could not be settled.
+//   - A request whose IdempotencyKey was reserved before returns the same reservation and
+//     answer, with Result.Replayed. After that reservation was cancelled or has expired,
+//     the request makes another.
+//   - A LeakyBucketQueue returns ErrUnsupported: its units are not given back.
+//   - Policy.OnError does not apply. If the database is unavailable, Reserve returns an
+//     error, since a reservation that is not stored could not be settled.
 func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration) (Reservation, error) {
 	if reason := badDuration(ttl); reason != "" || ttl < store.MinTTL {
 		return Reservation{}, store.Invalid("ttl", ttl.String(), "must be whole microseconds from one second to a hundred years")
@@ -173,26 +177,28 @@ func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration
 	return Reservation{r, c.admission.ID, time.UnixMicro(c.outcome.UpdatedAt + c.admission.TTL)}, nil
 }
 
-// Settle ends a hold with what was really spent, from 0 to 2^53 units. Less than
-// was reserved gives the rest back: of a bucket only what cannot have leaked since,
-// at most n - rate × age for n units, else units would pass twice; of a fixed
-// window only while it is the same window. More than was reserved is recorded even
-// where there is no room, and the key then has nothing left until that has
-// leaked or the window has ended. A FixedWindow that has ended since the Reserve
-// stays as it was, whatever was spent; after a Reset what was spent counts in the
-// window that runs. The rate is the faster of that reserved by
-// and that last decided by, should the plan have changed. Result.Granted is units,
-// and Limit and Burst are those of the Reserve.
+// Settle ends a reservation with the units really spent, from 0 to 2^53. Result.Granted
+// is units; Limit and Burst are those of the Reserve.
 //
-// After the hold has expired Settle records what was spent all the same, and says
-// so in Result.Expired. Settled once more with the same units it changes nothing
-// and answers with Result.Replayed, so it can be retried; with others, or after a
-// Cancel, it is an ErrReservationEnded. A hold that never was, or whose ttl was over longer
-// than Config.IdempotencyTTL ago, is an ErrNoReservation.
+//   - Less than was reserved: the rest goes back. A bucket gets back at most n - rate ×
+//     age for n units reserved, since others may have used what leaked. The rate is the
+//     faster of the Reserve's and that of the last decision. A fixed window gets units
+//     back only while it lasts.
+//   - More than was reserved: the excess is counted even without room. Nothing is left
+//     until it has leaked or the window has ended.
+//   - A FixedWindow that has ended since the Reserve does not change.
+//   - After a Reset the units count in the current window.
+//   - After the reservation expired: the units are still counted, and Result.Expired is
+//     true.
+//   - Again with the same units: nothing changes, and Result.Replayed is true. So Settle
+//     can be retried.
+//   - Again with other units, or after a Cancel: ErrReservationEnded.
+//   - An unknown ID, or one that expired more than Config.IdempotencyTTL ago:
+//     ErrNoReservation.
 //
-// Settle and Cancel are Durable whatever the policy was. Where Config.KeySecret is
-// set, the denials that this process remembers of the key are kept until
-// Config.DenyCacheTTL.
+// Settle and Cancel are always Durable: the policy is not known when the statement
+// begins. With a Config.KeySecret this process keeps its remembered denials of the key
+// until Config.DenyCacheTTL.
 func (e *engine) Settle(ctx context.Context, id string, units float64) (Result, error) {
 	if !(units >= 0 && units <= algorithm.MaxUnits) {
 		return Result{}, store.Invalid("units", strconv.FormatFloat(units, 'g', -1, 64), "must be from 0 to 2^53")
@@ -211,9 +217,9 @@ func (e *engine) Settle(ctx context.Context, id string, units float64) (Result, 
 	return r, nil
 }
 
-// Cancel ends a hold of which nothing was spent, and gives back what Settle at 0
-// would. It may be repeated, and is no error after the hold has expired. A hold
-// that was settled is an ErrReservationEnded; one that is not known an ErrNoReservation.
+// Cancel ends a reservation with nothing spent and gives back what Settle at 0 would. It
+// may be repeated, and is not an error after the reservation has expired. After a Settle
+// it returns ErrReservationEnded, for an unknown ID ErrNoReservation.
 func (e *engine) Cancel(ctx context.Context, id string) error {
 	s, err := e.end(ctx, id, store.Cancelled, 0)
 	if err == nil && s.State == store.Settled {
@@ -243,19 +249,18 @@ func (e *engine) end(ctx context.Context, id string, state store.State, units fl
 	return s, err
 }
 
-// DoWait is Do for LeakyBucketQueue that sleeps until the ask's turn, its
-// Result.Delay; the other algorithms give ErrUnsupported, and so does an ask with
-// an IdempotencyKey. Units leave the queue in the order in which they were asked
-// for, across all processes.
+// DoWait is Do for LeakyBucketQueue and sleeps until the request's turn, Result.Delay.
+// Units leave the queue in the order of their requests, across all processes. Other
+// algorithms and requests with an IdempotencyKey return ErrUnsupported.
 //
-// When the queue is full, the key is blocked, or the turn would come after
-// ctx's deadline, the answer is a denial, at once, and nothing is consumed. Like any
-// denial it starts the block that Policy.BlockFor asks for.
+// If the queue is full, the key is blocked or the turn would come after ctx's deadline,
+// DoWait returns a denial immediately and consumes nothing. A denial starts a block if
+// Policy.BlockFor is set.
 //
-// When ctx ends DoWait returns ctx's error, and its place, even if a statement in
-// flight takes it only then, goes back if nobody has queued behind it: before
-// DoWait returns if it had the place, which Config.Timeout bounds, else after it.
-// The sleep is real time even when Config.Now is set.
+// If ctx ends first, DoWait returns ctx's error. Its place goes back if no later request
+// is in the queue. A place that it has is given back before DoWait returns, within
+// Config.Timeout; one that a statement in flight is taking, after that. The sleep is real
+// time even if Config.Now is set.
 func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
 	c := l.call(verbWait, request)
 	defer l.put(c)
@@ -270,8 +275,8 @@ func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
 	return Result{}, store.EndedContext(ctx)
 }
 
-// Wait is DoWait of n units that returns nil when it is their turn, and a
-// *DeniedError for a denial.
+// Wait is DoWait for n units. It returns nil when it is their turn, and a *DeniedError
+// for a denial.
 func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) error {
 	r, err := l.DoWait(ctx, p.Request(key, n))
 	if err == nil && !r.Allowed {
@@ -280,15 +285,15 @@ func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) err
 	return err
 }
 
-// WaitAll is AllowAll that sleeps until the turn of all asks: the longest Delay.
-// Those of a LeakyBucketQueue may so be asked for beside other limits.
+// WaitAll is AllowAll and sleeps until the turn of all requests: the longest Delay. It
+// combines a LeakyBucketQueue with other limits.
 //
-// An ask whose turn would come after ctx's deadline denies the whole, at once. When
-// ctx ends WaitAll returns ctx's error. Places in queues then go back where nobody
-// has queued behind, and of the other asks what Undo would give back, when
-// those of DoWait do; Config.Timeout bounds that for each ask.
+// A request whose turn would come after ctx's deadline denies the whole immediately. If
+// ctx ends first, WaitAll returns ctx's error and gives back when DoWait does: places in
+// queues that no later request follows, and for other requests what Undo would.
+// Config.Timeout bounds that for each request.
 func (l *Limiter) WaitAll(ctx context.Context, requests ...Request) (Results, error) {
-	requests = slices.Clone(requests) // which are the caller's, and may be needed for longer
+	requests = slices.Clone(requests) // used after the return if ctx ends
 	w := &places{within: left(ctx)}
 	all, err := l.all(ctx, requests, w)
 	if err != nil {
@@ -307,7 +312,7 @@ func (l *Limiter) WaitAll(ctx context.Context, requests ...Request) (Results, er
 	return Results{DeniedBy: -1}, store.EndedContext(ctx)
 }
 
-// left returns how long ctx lasts.
+// left returns the time until ctx's deadline.
 func left(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		return max(0, time.Until(deadline))
@@ -315,7 +320,7 @@ func left(ctx context.Context) time.Duration {
 	return math.MaxInt64
 }
 
-// sleep reports whether the delay was over before ctx.
+// sleep reports whether the delay ended before ctx.
 func sleep(ctx context.Context, delay time.Duration) bool {
 	if delay <= 0 {
 		return true

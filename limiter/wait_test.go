@@ -18,8 +18,8 @@ func (c closing) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// TestCloseDuringWait: a Wait that a Close has not seen is refused, and FailOpen is
-// for a database that does not answer.
+// TestCloseDuringWait: a Wait that Close did not wait for returns ErrClosed, and FailOpen
+// does not apply.
 func TestCloseDuringWait(t *testing.T) {
 	t.Parallel()
 	p := Policy{Name: "queue", Algorithm: LeakyBucketQueue, Limit: 1, Period: time.Second, OnError: FailOpen}
@@ -40,8 +40,8 @@ func TestCloseDuringWait(t *testing.T) {
 	}
 }
 
-// TestWaitAllCancelledLater gives back by the clock that the limits are by: what has
-// leaked since is others' already.
+// TestWaitAllCancelledLater: a cancelled WaitAll gives back by the clock of the
+// decisions, without the units that have leaked since.
 func TestWaitAllCancelledLater(t *testing.T) {
 	t.Parallel()
 	queue := Policy{Name: "queue", Algorithm: LeakyBucketQueue, Limit: 1, Period: time.Hour, Burst: 5}
@@ -69,6 +69,6 @@ func TestWaitAllCancelledLater(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if r, err := l.Check(t.Context(), bucket, "k", 0); err != nil || r.Level < 4.999 || r.Level > 5.001 {
-		t.Errorf("the level is %v, want the 5 of who came later: %v", r.Level, err)
+		t.Errorf("the level is %v, want the 5 of the later request: %v", r.Level, err)
 	}
 }

@@ -5,21 +5,21 @@ import (
 	"sort"
 )
 
-// Bucket is a leaky bucket, and by the same arithmetic a queue, a token bucket
-// (level is burst less the tokens left) and GCRA (level is how far the
-// theoretical arrival time is ahead, in units).
+// Bucket is a leaky bucket. The same arithmetic makes a queue, a token bucket (the level
+// is the burst less the tokens left) and GCRA (the level is the distance to the
+// theoretical arrival time, in units).
 type Bucket struct {
 	Units    float64
-	LeakedAt int64 // start of the running tick
-	Ticket   int64 // of a queue: names the last place given
+	LeakedAt int64 // start of the current tick
+	Ticket   int64 // queue: the last place given
 }
 
 func (b *Bucket) Level(*Rules, int64) float64 { return b.Units }
 
-// after is what is left once steps ticks have leaked.
+// after returns the units left after steps ticks.
 func (b *Bucket) after(r *Rules, steps int64) float64 {
 	// The product is rounded before it is subtracted, as in SQL: a fused
-	// multiply-add would part the two.
+	// multiply-add would give other results.
 	return max(0, b.Units-float64(float64(steps)*r.Leak))
 }
 
@@ -61,7 +61,7 @@ func (b *Bucket) Seen(r *Rules, now, at int64, _, _ float64) View {
 
 func (b *Bucket) Counted(int64) Grant { return Grant{At: b.LeakedAt} }
 
-// IdleAt adds a tick where a rounded division points one too early.
+// IdleAt adds a tick if rounding made the division one tick too early.
 func (b *Bucket) IdleAt(r *Rules) int64 {
 	if b.Units == 0 {
 		return 0
@@ -100,9 +100,9 @@ func (b *Bucket) EmptyAt(r *Rules, at int64) int64 {
 	return b.first(r, at, b.Units, func(units float64) bool { return units == 0 })
 }
 
-// first is the first moment when ok holds of what is left in the bucket, about
-// when that many units have leaked. ok holds of an empty one. A search rather
-// than a division: it is exact. It starts where a division points.
+// first returns the first moment when ok is true of the units left, about when that many
+// units have leaked. ok is true of an empty bucket. It searches around the result of a
+// division, which alone would not be exact.
 func (b *Bucket) first(r *Rules, at int64, leaks float64, ok func(units float64) bool) int64 {
 	if ok(b.after(r, (at-b.LeakedAt)/r.Tick)) {
 		return at
@@ -129,8 +129,8 @@ func (b *Bucket) first(r *Rules, at int64, leaks float64, ok func(units float64)
 	return max(at, b.LeakedAt+int64(steps)*r.Tick)
 }
 
-// Settle gives back at most what has not leaked of the hold since it was made:
-// more would let units pass twice.
+// Settle gives back at most the units of the reservation that cannot have leaked: more
+// would let units pass twice.
 func (b *Bucket) Settle(r *Rules, now, at int64, h Reservation, actual float64, _ bool) float64 {
 	b.Advance(r, now, at)
 	used, back := b.Units, max(0, min(h.Units-actual, h.Units-b.gone(r, &h.Rules, at-h.CountedAt)))
@@ -145,7 +145,7 @@ func (b *Bucket) Undo(r *Rules, now, at int64, g Grant, by *Rules, units float64
 	return min(used, back)
 }
 
-// gone is what may have leaked in age, by the faster of two rules.
+// gone returns the units that may have leaked in age, by the faster of two rules.
 func (b *Bucket) gone(r, by *Rules, age int64) float64 {
 	return max(float64(float64(age/r.Tick)*r.Leak), float64(float64(age/by.Tick)*by.Leak))
 }

@@ -23,8 +23,8 @@ const (
 	dayUs  = 24 * hourUs
 )
 
-// Longest is no less than any period of the calendar: no clock was ever set by
-// more than a day, which is how far the date line has moved. It is 0 for what is none.
+// Longest returns an upper bound for the unit's periods, in microseconds. No clock was
+// ever set by more than a day, when the date line moved. It is 0 for an unknown unit.
 func (u Unit) Longest() int64 {
 	switch u {
 	case Hour:
@@ -39,16 +39,15 @@ func (u Unit) Longest() int64 {
 	return 0
 }
 
-// Calendar tells where periods end in one zone: for the statements and for the
-// in-memory limiter alike, so that there is one opinion. There is one value for
-// each Calendar and zone, so that rules can be compared.
+// Calendar computes the ends of periods in one zone, for the statements and the in-memory
+// limiter. There is one value for each unit and zone, so that rules can be compared.
 type Calendar struct {
 	unit Unit
 	zone *time.Location
 	last atomic.Pointer[bounds]
 }
 
-// bounds are four moments in a row at which periods end, in microseconds.
+// bounds are four successive period ends, in microseconds.
 type bounds [4]int64
 
 type calendarName struct {
@@ -58,8 +57,8 @@ type calendarName struct {
 
 var calendars sync.Map // of calendarName to *Calendar
 
-// CalendarOf returns nil without a calendar, and the error of a zone that is not
-// known here.
+// CalendarOf returns the Calendar of a unit and zone. It returns nil for an empty unit
+// and an error for an unknown zone.
 func CalendarOf(unit Unit, zone string) (*Calendar, error) {
 	if unit == "" {
 		return nil, nil
@@ -76,13 +75,12 @@ func CalendarOf(unit Unit, zone string) (*Calendar, error) {
 	return c.(*Calendar), nil
 }
 
-// around returns the bounds about a moment: the second of them is not after it,
-// and the third is the end of its period.
+// around returns the bounds around at: at is from the second up to the third.
 func (c *Calendar) around(at int64) *bounds {
 	if b := c.last.Load(); b != nil && b[1] <= at && at < b[2] {
 		return b
 	}
-	// Two longest periods back there are two ends at least to come before at.
+	// From two longest periods before at there are at least two ends up to at.
 	b := new(bounds)
 	b[1] = c.end(at - 2*c.unit.Longest())
 	b[2] = c.end(b[1])
@@ -94,12 +92,11 @@ func (c *Calendar) around(at int64) *bounds {
 	return b
 }
 
-// endOf is the end of the period that holds at.
+// endOf returns the end of the period of at.
 func (c *Calendar) endOf(at int64) int64 { return c.around(at)[2] }
 
-// Near is what a statement is told, whose clock is expected to read about at:
-// the end of a period that begins at from, and the end of the next one, so that
-// at is not close to either edge.
+// Near returns the edges of two successive periods for a statement whose clock will read
+// about at: from, the turn between them, and until. at is not close to either outer edge.
 func (c *Calendar) Near(at int64) (from, turn, until int64) {
 	b := c.around(at)
 	if at-b[1] < b[2]-at {
@@ -108,7 +105,7 @@ func (c *Calendar) Near(at int64) (from, turn, until int64) {
 	return b[1], b[2], b[3]
 }
 
-// end finds the end of the period that holds at.
+// end computes the end of the period of at.
 func (c *Calendar) end(at int64) int64 {
 	local := time.UnixMicro(at).In(c.zone)
 	if c.unit == Hour {
@@ -116,15 +113,15 @@ func (c *Calendar) end(at int64) int64 {
 	}
 	for date := local; ; {
 		date = c.unit.next(date)
-		// Where a clock was set back over midnight, the date that local reads may
-		// be one that had ended before.
+		// After a clock was set back over midnight, the local date may be one that
+		// has ended before.
 		if start := c.start(date); start > at {
 			return start
 		}
 	}
 }
 
-// next is the first date of the period after the one that has the date.
+// next returns the first date of the period after that of date.
 func (u Unit) next(date time.Time) time.Time {
 	y, m, d := date.Date()
 	switch u {
@@ -138,13 +135,12 @@ func (u Unit) next(date time.Time) time.Time {
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 }
 
-// start is the first moment whose local date is that of midnight, which is in
-// UTC, or a later one. time.Date would not do: of a midnight that does not occur,
-// or twice, it may return either side.
+// start returns the first moment whose local date is that of midnight, which is in UTC,
+// or a later one. It does not use time.Date, which may return either side of a midnight
+// that does not occur or occurs twice.
 func (c *Calendar) start(midnight time.Time) int64 {
 	reading := midnight.UnixMicro()
-	// From before any zone can have that date, one stretch of a constant offset
-	// after the other.
+	// Start before any zone has that date, and go from one offset to the next.
 	for at := reading - 26*hourUs; ; {
 		local := time.UnixMicro(at).In(c.zone)
 		at = max(at, reading-offset(local))
@@ -156,7 +152,8 @@ func (c *Calendar) start(midnight time.Time) int64 {
 	}
 }
 
-// hourEnd is the next whole hour, or where the offset changes if that is before.
+// hourEnd returns the next whole hour, or the next change of the offset if that is
+// earlier.
 func (c *Calendar) hourEnd(at int64, local time.Time) int64 {
 	was := offset(local)
 	reading := at + was
@@ -166,7 +163,7 @@ func (c *Calendar) hourEnd(at int64, local time.Time) int64 {
 		if !ok || end >= whole {
 			return whole
 		}
-		// Not every bound of a zone is one of its offset.
+		// Not every bound of a zone changes its offset.
 		local = time.UnixMicro(end).In(c.zone)
 		if offset(local) != was {
 			return end
@@ -174,26 +171,26 @@ func (c *Calendar) hourEnd(at int64, local time.Time) int64 {
 	}
 }
 
-// offset is by how much a local clock is ahead of UTC.
+// offset returns how far a local clock is ahead of UTC.
 func offset(local time.Time) int64 {
 	_, seconds := local.Zone()
 	return int64(seconds) * int64(time.Second/time.Microsecond)
 }
 
-// steadyUntil is until when the offset stays as it is, at least; false if it does
-// for ever.
+// steadyUntil returns a time until which the offset does not change, and false if it
+// never changes again.
 func steadyUntil(local time.Time) (int64, bool) {
 	_, end := local.ZoneBounds()
 	if end.IsZero() {
 		return 0, false
 	}
 	if !end.After(local) {
-		// After the zone's last known change ZoneBounds cuts at 365 days of a year, so
-		// the last day of a leap year is after its end. No change is on it.
+		// After the zone's last known change ZoneBounds ends a year at 365 days, so the
+		// last day of a leap year is after that end. It has no change.
 		end = time.Date(local.UTC().Year()+1, 1, 1, 0, 0, 0, 0, time.UTC)
 	}
 	return end.UnixMicro(), true
 }
 
-// mod is the remainder that is never negative.
+// mod returns the remainder, never negative.
 func mod(a, b int64) int64 { return ((a % b) + b) % b }

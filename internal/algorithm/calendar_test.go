@@ -27,7 +27,7 @@ func mustTime(t testing.TB, text string) time.Time {
 	return at
 }
 
-// TestCalendarBounds walks from a moment through the ends that follow.
+// TestCalendarBounds computes successive period ends from a moment on.
 func TestCalendarBounds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -120,10 +120,9 @@ var zonesToTry = []string{
 	"Europe/Dublin", "Europe/Samara", "Atlantic/Azores", "America/Scoresbysund", "Antarctica/Macquarie",
 }
 
-// TestCalendarsPartitionTime draws moments of 1973 to 2120, half of them about a
-// change of a clock: each is in exactly one period, of a length that expiry counts
-// with, whose end is where a walk minute by minute finds it, and what a statement
-// is told agrees.
+// TestCalendarsPartitionTime draws moments of 1973 to 2120, half of them about a change
+// of a clock. Each is in exactly one period, which is no longer than Longest. Its end
+// equals the one that a walk minute by minute finds, and the edges for statements agree.
 func TestCalendarsPartitionTime(t *testing.T) {
 	t.Parallel()
 	first, last := mustTime(t, "1973-01-01 00:00:00Z").UnixMicro(), mustTime(t, "2120-01-01 00:00:00Z").UnixMicro()
@@ -141,7 +140,7 @@ func TestCalendarsPartitionTime(t *testing.T) {
 		for i, end := range b[1:] {
 			start := b[i]
 			if end-start > c.unit.Longest() {
-				rt.Errorf("from %s to %s is longer than expiry counts with", show(start), show(end))
+				rt.Errorf("from %s to %s is longer than Longest", show(start), show(end))
 			}
 			within := rapid.Int64Range(start, end-1).Draw(rt, "within")
 			for _, moment := range []int64{start, within, end - 1} {
@@ -155,14 +154,13 @@ func TestCalendarsPartitionTime(t *testing.T) {
 		}
 		from, turn, until := c.Near(at)
 		if from > at || at >= until || c.end(from) != turn || c.end(turn) != until || min(at-from, until-at) < min((b[2]-b[1])/2, b[1]-b[0], b[3]-b[2]) {
-			rt.Errorf("at %s a statement is told of %s, %s, %s", show(at), show(from), show(turn), show(until))
+			rt.Errorf("at %s the edges for a statement are %s, %s, %s", show(at), show(from), show(turn), show(until))
 		}
 	})
 }
 
-// walk finds a period's end once more, knowing only how to read a clock: it goes
-// on in steps of a minute up to the end and a little further, and returns the last
-// one at which a period ended.
+// walk finds a period's end using only local clock readings: it goes on in steps of a
+// minute up to the end and a little further, and returns the last end it met.
 func walk(c *Calendar, end int64) (found int64) {
 	const minute = hourUs / 60
 	back := 3 * dayUs
@@ -205,8 +203,8 @@ func period(unit Unit, reading time.Time) [2]int {
 	return [2]int{reading.Year(), reading.YearDay()}
 }
 
-// TestCalendarIsShared: equal calendars are one, so that rules compare, and many
-// goroutines at many times agree with one.
+// TestCalendarIsShared: equal calendars are one value, so that rules can be compared.
+// Concurrent use returns the same ends as use by one goroutine.
 func TestCalendarIsShared(t *testing.T) {
 	t.Parallel()
 	c := mustCalendar(t, Day, "America/Havana")

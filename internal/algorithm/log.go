@@ -5,13 +5,13 @@ import (
 	"sort"
 )
 
-// Log keeps when each decision of the last period was, and the running
-// total of units after it; base is the total of all that has left.
+// Log keeps the time of each decision of the last period and the running total of units
+// after it. base is the total of all entries that have left.
 type Log struct {
 	entries []int64
 	totals  []float64
 	base    float64
-	Keep    int64 // the longest period asked with: so long an entry may count
+	Keep    int64 // the longest period requested: an entry may count for that long
 }
 
 func (l *Log) last() float64 {
@@ -21,13 +21,13 @@ func (l *Log) last() float64 {
 	return l.base
 }
 
-// after counts the entries up to us.
+// after returns the number of entries up to time us.
 func (l *Log) after(us int64) int {
 	return sort.Search(len(l.entries), func(i int) bool { return l.entries[i] > us })
 }
 
-// left is how many entries have left a window of that period, and the total of
-// all that has.
+// left returns the number of entries that have left a window of that period, and the
+// total of all that have.
 func (l *Log) left(period, at int64) (gone int, base float64) {
 	if gone = l.after(at - period); gone > 0 {
 		return gone, max(l.base, l.totals[gone-1])
@@ -40,7 +40,7 @@ func (l *Log) Used(r *Rules, _, at int64) float64 {
 	return l.last() - base
 }
 
-// Advance drops what is one period old.
+// Advance drops entries that are one period old.
 func (l *Log) Advance(r *Rules, _, at int64) {
 	l.Keep = max(l.Keep, r.Period)
 	l.drop(r.Period, at)
@@ -54,11 +54,11 @@ func (l *Log) drop(period, at int64) {
 	l.totals = slices.Delete(l.totals, 0, gone)
 }
 
-// Deny leaves the entries: another period may still count them.
+// Deny keeps the entries: another period may still count them.
 func (l *Log) Deny(r *Rules, _, _ int64) { l.Keep = max(l.Keep, r.Period) }
 
-// rebase starts the running totals again from zero before they get too large
-// to keep the last digits of what is added.
+// rebase starts the running totals again from zero before they are too large to keep the
+// last digits of an addition.
 func (l *Log) rebase(r *Rules) {
 	if l.last() <= r.rebaseAbove() {
 		return
@@ -80,7 +80,7 @@ func (l *Log) Charge(r *Rules, now, at int64, units float64) float64 {
 	if top > r.rebaseAbove() {
 		top = l.Used(r, now, at)
 	}
-	if top+added > top { // else it is too small to be an entry
+	if top+added > top { // else it is too small for an entry
 		l.Advance(r, now, at)
 		l.Put(at, added)
 	} else {
@@ -89,7 +89,7 @@ func (l *Log) Charge(r *Rules, now, at int64, units float64) float64 {
 	return added
 }
 
-// Refund takes the newest entries first; the one that it cuts keeps its time.
+// Refund takes the newest entries first. An entry that it takes in part keeps its time.
 func (l *Log) Refund(_ *Rules, _, at int64, units float64) float64 {
 	l.drop(l.Keep, at)
 	back := min(units, l.last()-l.base)
@@ -107,9 +107,9 @@ func (l *Log) Clone() State {
 	return &Log{slices.Clone(l.entries), slices.Clone(l.totals), l.base, l.Keep}
 }
 
-// Seen is what the statements return of a log. Which entry has to leave is
-// asked of the arithmetic that decides: a sum computed for it, such as
-// last + need - room, can round to another side.
+// Seen returns a log as the statements do. It finds the entry that has to leave with Fit,
+// which decides too: a computed sum such as last + need - room can round to the other
+// side.
 func (l *Log) Seen(r *Rules, _, at int64, room, need float64) View {
 	_, base := l.left(r.Period, at)
 	v := LogView{Units: l.last() - base}
@@ -129,11 +129,11 @@ func (l *Log) IdleAt(*Rules) int64 {
 	return 0
 }
 
-// LogView is a log as its statements return it, without the entries.
+// LogView is a log without its entries, as the statements return it.
 type LogView struct {
 	Units  float64
-	Newest int64 // the youngest entry, 0 without one
-	Frees  int64 // the entry that has to leave before the rest of the ask fits
+	Newest int64 // the newest entry, 0 without one
+	Frees  int64 // the entry that has to leave before the rest of the request fits
 }
 
 func (v LogView) Level(*Rules, int64) float64 { return v.Units }
@@ -162,10 +162,10 @@ func (v LogView) EmptyAt(r *Rules, at int64) int64 {
 
 func (v LogView) Counted(at int64) Grant { return Grant{At: at} }
 
-// Undo gives back what the entry of that time holds: to take the newest entries
-// instead would leave room for them when that one leaves.
+// Undo gives back what the entry of that time holds. To take from newer entries would
+// free their room again when the old entry leaves.
 func (l *Log) Undo(_ *Rules, _, at int64, g Grant, _ *Rules, units float64) float64 {
-	// The entries stay: the next decision drops what has left.
+	// The next decision drops entries that have left.
 	_, l.base = l.left(l.Keep, at)
 	through, before := l.after(g.At), l.after(g.At-1)
 	total := func(n int) float64 {
@@ -190,20 +190,20 @@ func (l *Log) Undo(_ *Rules, _, at int64, g Grant, _ *Rules, units float64) floa
 	for i := through; i < len(l.totals); i++ {
 		l.totals[i] -= lower
 	}
-	if empty { // nothing is left of it
+	if empty { // nothing is left of the entry
 		l.entries = slices.Delete(l.entries, before, through)
 		l.totals = slices.Delete(l.totals, before, through)
 	}
 	return back
 }
 
-// Settle gives back as undo does.
+// Settle gives back as Undo does.
 func (l *Log) Settle(_ *Rules, now, at int64, h Reservation, actual float64, fresh bool) float64 {
 	if fresh {
 		l.Keep = h.Rules.Period
 	}
 	back := l.Undo(nil, now, at, Grant{At: h.CountedAt}, nil, h.Units-actual)
-	if excess := max(0, actual-h.Units); l.last()+excess > l.last() { // else it is too small to be an entry
+	if excess := max(0, actual-h.Units); l.last()+excess > l.last() { // else it is too small for an entry
 		l.Put(at, excess)
 	}
 	return back

@@ -2,7 +2,7 @@ package algorithm
 
 import "slices"
 
-// Name names an algorithm, as SQL, JSON, flags and docs do.
+// Name is the name of an algorithm in SQL, JSON, flags and docs.
 type Name string
 
 // The algorithms.
@@ -23,7 +23,7 @@ var Names = [...]Name{
 	FixedWindow, SlidingWindowCounter, SlidingWindowLog,
 }
 
-// Index returns n's place in Names, or -1 for a name that is not there.
+// Index returns n's place in Names, or -1 for an unknown name.
 func (n Name) Index() int { return slices.Index(Names[:], n) }
 
 // Family groups the algorithms that keep the same state.

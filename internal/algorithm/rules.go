@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Never is a time in microseconds that does not come.
+// Never is the time, in microseconds, of an event that does not happen.
 const Never = math.MaxInt64
 
-// Rules are a policy's numbers as the statements and the models take them;
-// all times are microseconds.
+// Rules are a policy's numbers for the statements and the models. All times are
+// microseconds.
 type Rules struct {
 	Burst    float64
 	Capacity float64 // burst and the slack that forgives rounding
@@ -17,18 +17,18 @@ type Rules struct {
 	Tick     int64
 	Period   int64
 	Aligned  bool
-	Calendar *Calendar // nil: none; else period is 0
+	Calendar *Calendar // nil: none; else Period is 0
 	BlockFor int64
-	Lifetime int64 // when the janitor looks at a new row first: so long it may hold something
+	Lifetime int64 // how long a new row may be in use; the janitor checks it after that
 }
 
 // MaxUnits is 2^53: above it float64 skips whole numbers.
 const MaxUnits = 1 << 53
 
-// MaxLifetime is a hundred years: it keeps the sums of the statements within int64.
+// MaxLifetime is a hundred years. It keeps the sums of the statements within int64.
 const MaxLifetime = int64(36525 * 24 * time.Hour / time.Microsecond)
 
-// Drain is how long level units take to leak, at most, rounded up to ticks.
+// Drain returns an upper bound for the time in which level units leak, in whole ticks.
 func (r *Rules) Drain(level float64) int64 {
 	ticks := math.Ceil(level/r.Leak) + 1
 	if ticks >= float64(MaxLifetime/r.Tick) {
@@ -37,85 +37,83 @@ func (r *Rules) Drain(level float64) int64 {
 	return int64(ticks) * r.Tick
 }
 
-// Fit is how many asks of cost units fit into room when used are in use.
+// Fit returns how many requests of cost units fit into room when used units are in use.
 func Fit(room, used, cost float64) float64 {
 	return math.Floor((room - used) / cost)
 }
 
-// rebaseAbove is where a log's running totals start again from zero: early
-// enough that their last digits hold the slack, and whole units stay exact.
+// rebaseAbove returns the total above which a log's running totals start again from zero.
+// Below it their last digits keep the slack, and whole units stay exact.
 func (r *Rules) rebaseAbove() float64 {
 	return min(16*r.Capacity, MaxUnits-r.Capacity)
 }
 
-// View is what a key holds at one moment: all that a Result tells of it. Times
-// are microseconds, never where they do not come.
+// View is the state of a key at one moment, for a Result. Times are microseconds, or
+// Never.
 type View interface {
-	// Level is what is in use at at, the moment of the decision.
+	// Level returns the units in use at time at, the moment of the decision.
 	Level(r *Rules, at int64) float64
-	// FitsAt is the first moment, not before at, when need units fit into room
-	// if nothing else happens.
+	// FitsAt returns the first moment, not before at, when need units fit into room if
+	// nothing else happens.
 	FitsAt(r *Rules, at int64, room, need float64) int64
-	// EmptyAt is the first moment, not before at, when nothing is held.
+	// EmptyAt returns the first moment, not before at, when no units are in use.
 	EmptyAt(r *Rules, at int64) int64
-	// Less is the view before the last units were added.
+	// Less returns the view before the last units were added.
 	Less(units float64) View
-	// Counted names what a decision that was made at at counted in: a time or a
-	// window, of which no more than that decision counted can go back.
+	// Counted returns the Grant of a decision made at time at.
 	Counted(at int64) Grant
 }
 
-// Grant is what units were counted in: where from they can be given back.
+// Grant is the time or window that units were counted in. They can be given back only
+// from there.
 type Grant struct {
 	Made   bool
-	At     int64 // of a bucket: since when they leak; of a log: the entry
-	EndsAt int64 // of a window: its end
+	At     int64 // bucket: when they began to leak; log: the entry
+	EndsAt int64 // window: its end
 }
 
-// State is what a key holds, and moves: the model of one algorithm that the in-memory
-// limiter runs on and that the statements are held to. In each method now is
-// the clock as read and at the clock that never moves back.
+// State is the changing state of a key: the model of one algorithm, for the in-memory
+// limiter and the tests of the statements. In each method now is the clock as read, and
+// at is the clock that never moves back.
 type State interface {
-	// Used is what is in use at at.
+	// Used returns the units in use at time at.
 	Used(r *Rules, now, at int64) float64
-	// Advance brings the state to at, to be added to.
+	// Advance brings the state to time at, ready for Put.
 	Advance(r *Rules, now, at int64)
-	// Deny is what a denial leaves behind: of buckets and of windows that are
-	// over what time has done, else nothing.
+	// Deny records a denial. It changes only what time has changed, for buckets and for
+	// windows that have ended.
 	Deny(r *Rules, now, at int64)
-	// Put adds units that fit; the state is at at.
+	// Put adds units that fit. The state is at time at.
 	Put(at int64, units float64)
-	// Fill adds up to units, as far as the capacity goes, and returns how
-	// many.
+	// Charge adds up to units, to the capacity at most, and returns how many.
 	Charge(r *Rules, now, at int64, units float64) float64
-	// Refund takes up to units back and returns how many. What goes back goes by
-	// the rules of the last decision.
+	// Refund takes back up to units, by the rules of the last decision, and returns how
+	// many.
 	Refund(r *Rules, now, at int64, units float64) float64
-	// Undo takes back what is left of units that were counted in g by the rules
-	// by, and returns how many.
+	// Undo takes back what is left of units that were counted in g by the rules by, and
+	// returns how many.
 	Undo(r *Rules, now, at int64, g Grant, by *Rules, units float64) float64
-	// Settle changes what is counted of a hold to actual units and returns how
-	// many went back; the state is as it was after its last decision, by r. A
-	// fresh one has had none.
+	// Settle changes the units of a reservation to actual and returns how many went back.
+	// The state is that of its last decision, by r. A fresh state has had none.
 	Settle(r *Rules, now, at int64, h Reservation, actual float64, fresh bool) float64
-	// IdleAt is from when the state holds nothing, by the rules of the last
+	// IdleAt returns the time from which no units are in use, by the rules of the last
 	// decision.
 	IdleAt(r *Rules) int64
 	Clone() State
-	// Seen is the state as it stands at at, safe to keep: room and need are those
-	// that FitsAt will be asked for.
+	// Seen returns the state at time at, as a copy. room and need are those of the later
+	// FitsAt.
 	Seen(r *Rules, now, at int64, room, need float64) View
 }
 
-// Held is what a hold counts, as Settle has to know it.
+// Reservation is a reservation's units and how they were counted, for Settle.
 type Reservation struct {
 	Rules     Rules // of the admission
 	Units     float64
-	CountedAt int64 // since when it leaks or ages
-	EndsAt    int64 // of the window it was counted in
+	CountedAt int64 // when it began to leak or age
+	EndsAt    int64 // of its window
 }
 
-// New returns the state of a key that was never used.
+// New returns the state of an unused key.
 func New(f Family, now int64) State {
 	switch f {
 	case Windows:

@@ -4,7 +4,7 @@ import (
 	"sort"
 )
 
-// Window counts in one window, of which it keeps the end.
+// Window counts in one window and keeps its end.
 type Window struct {
 	Count  float64
 	EndsAt int64
@@ -69,7 +69,7 @@ func (w *Window) Refund(r *Rules, now, at int64, units float64) float64 {
 	return min(units, used)
 }
 
-// Undo gives back to the window that the units were counted in, and to no other.
+// Undo gives back only to the window that counted the units.
 func (w *Window) Undo(r *Rules, now, at int64, g Grant, _ *Rules, units float64) float64 {
 	if w.EndsAt != g.EndsAt {
 		units = 0
@@ -77,10 +77,10 @@ func (w *Window) Undo(r *Rules, now, at int64, g Grant, _ *Rules, units float64)
 	return w.Refund(r, now, at, units)
 }
 
-// Settle takes from the window that the hold was counted in, and adds what was
-// spent beyond it to the one that runs: another one after a Reset.
+// Settle takes from the reservation's window. It adds what was spent beyond the
+// reservation to the current window, which is another one after a Reset.
 func (w *Window) Settle(r *Rules, now, at int64, h Reservation, actual float64, fresh bool) float64 {
-	if fresh || now >= w.EndsAt { // it has had a block or a Reset since
+	if fresh || now >= w.EndsAt { // after a block or a Reset
 		w.Count, w.EndsAt = 0, h.EndsAt
 	}
 	back := 0.0
@@ -109,21 +109,21 @@ func (w *Window) EmptyAt(_ *Rules, at int64) int64 {
 	return max(at, w.EndsAt)
 }
 
-// Counter counts in the window that ends at EndsAt and keeps the count
-// of the one before. The windows have their own period, whatever that of those who
-// ask: a window ends as it was begun.
+// Counter counts in the window that ends at EndsAt and keeps the count of the previous
+// window. The windows have their own Period: a window ends as it was begun, whatever the
+// Period of later requests.
 type Counter struct {
 	Current, Previous float64
 	EndsAt            int64
 	Period            int64
 }
 
-// Level weighs the window before by what the sliding window covers of it.
+// Level weighs the previous window by the part that the sliding window covers.
 func (w *Counter) Level(_ *Rules, at int64) float64 {
 	return weigh(w.Previous, min(w.Period, w.EndsAt-at), w.Period) + w.Current
 }
 
-// weigh is what counts of units in a window of which covered microseconds do.
+// weigh returns the part of units that counts if covered microseconds of their window do.
 func weigh(units float64, covered, period int64) float64 {
 	return float64(float64(units*float64(covered)) / float64(period))
 }
@@ -141,7 +141,7 @@ func (w *Counter) Advance(r *Rules, _, at int64) {
 	current := w.Current
 	w.Current, w.Previous = 0, 0
 	switch {
-	case r.Period != w.Period: // what still weighs of the last window begins the next
+	case r.Period != w.Period: // the next window starts with the weight of the last one
 		w.Current = weigh(current, max(0, w.EndsAt+w.Period-at), w.Period)
 	case at < w.EndsAt+w.Period:
 		w.Previous = current
@@ -182,10 +182,10 @@ func (w *Counter) Less(units float64) View {
 	return &c
 }
 
-// own are rules of the windows' own period.
+// own returns rules with the windows' Period.
 func (w *Counter) own() *Rules { return &Rules{Period: w.Period} }
 
-// Refund takes from the current window first, then from the one before.
+// Refund takes from the current window first, then from the previous one.
 func (w *Counter) Refund(_ *Rules, now, at int64, units float64) float64 {
 	w.Advance(w.own(), now, at)
 	back := min(units, w.Current+w.Previous)
@@ -194,8 +194,8 @@ func (w *Counter) Refund(_ *Rules, now, at int64, units float64) float64 {
 	return back
 }
 
-// Undo gives back to the window that the units were counted in, if it is the
-// current one or, of the same period, the one before.
+// Undo gives back to the window that counted the units, if it is the current one or, with
+// the same Period, the previous one.
 func (w *Counter) Undo(_ *Rules, now, at int64, g Grant, _ *Rules, units float64) (gone float64) {
 	w.Advance(w.own(), now, at)
 	switch w.EndsAt {
@@ -209,7 +209,7 @@ func (w *Counter) Undo(_ *Rules, now, at int64, g Grant, _ *Rules, units float64
 	return gone
 }
 
-// Settle gives back as undo does.
+// Settle gives back as Undo does.
 func (w *Counter) Settle(_ *Rules, now, at int64, h Reservation, actual float64, fresh bool) float64 {
 	if fresh && at >= w.EndsAt {
 		w.Period = h.Rules.Period

@@ -7,10 +7,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Bound is what policies that share a name, an algorithm and a key may admit
-// together, written down from the algorithms' definitions and not from the code: what
-// one policy with the largest burst, the fastest rate and the shortest period of them
-// would admit alone. It takes no part in deciding.
+// Bound is the most that policies with one name, algorithm and key may admit together:
+// what one policy with their largest burst, fastest rate and shortest period would admit.
+// It is written from the definitions of the algorithms and shares no code with them.
 type Bound struct {
 	algorithm limiter.Algorithm
 	burst     float64       // the largest
@@ -20,7 +19,7 @@ type Bound struct {
 
 	last   int64 // when the last units passed, in microseconds
 	level  float64
-	endsAt int64 // of the window that runs
+	endsAt int64 // of the current window
 	passed []passed
 }
 
@@ -29,7 +28,7 @@ type passed struct {
 	units      float64
 }
 
-// NewBound returns the bound of policies. They have one algorithm.
+// NewBound returns the bound of policies, which have one algorithm.
 func NewBound(policies ...limiter.Policy) *Bound {
 	b := &Bound{algorithm: policies[0].Algorithm, period: policies[0].Period}
 	for _, p := range policies {
@@ -42,13 +41,13 @@ func NewBound(policies ...limiter.Policy) *Bound {
 		b.period = min(b.period, p.Period)
 		b.tick = max(b.tick, p.Tick)
 	}
-	// What leaks in a tick leaks at its end, so that much more may pass in no time.
+	// A tick leaks all its units at its end, so that many more may pass at once.
 	b.burst += b.rate * float64(b.tick.Microseconds())
 	return b
 }
 
-// Admit notes units that p admitted at a time in microseconds, not before that of
-// the last call. The error says that they are too many.
+// Admit records units that p admitted at a time in microseconds, not before that of the
+// last call. It returns an error if they exceed the bound.
 func (b *Bound) Admit(at int64, p limiter.Policy, units float64) error {
 	if units == 0 {
 		return nil
@@ -58,13 +57,13 @@ func (b *Bound) Admit(at int64, p limiter.Policy, units float64) error {
 	used := b.used(at, units)
 	b.last = at
 	if most := b.burst + min(1e-6, 1e-9*b.burst); used > most*(1+1e-12) {
-		return fmt.Errorf("at %d %v units more make %v, of %v at most", at, units, used, b.burst)
+		return fmt.Errorf("at %d µs: with %v more units %v are in use, want at most %v", at, units, used, b.burst)
 	}
 	return nil
 }
 
-// Begin notes that p counted something that was not admitted: if no window runs, it
-// begins one, which ends so whatever comes.
+// Begin records that p counted units without admitting them. They begin a window if there
+// is none.
 func (b *Bound) Begin(at int64, p limiter.Policy) {
 	if at < b.endsAt {
 		return
@@ -76,7 +75,7 @@ func (b *Bound) Begin(at int64, p limiter.Policy) {
 	}
 }
 
-// used is what counts right after units passed at at.
+// used returns the units in use right after units passed at time at.
 func (b *Bound) used(at int64, units float64) (used float64) {
 	shortest := b.period.Microseconds()
 	switch b.algorithm {

@@ -9,10 +9,10 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// SwitchPlans asks l, in so many steps, for one key of base's name and algorithm, under two to four
-// policies in turn that differ in their limits, bursts and, half the time, periods. It
-// fails rt where they admit more together than the largest of them would alone. Now and
-// then it calls sweep.
+// SwitchPlans makes the given number of steps on l, for one key of base's name and
+// algorithm. Each step uses one of two to four policies that differ in their limits,
+// bursts and, half the time, periods. It fails rt if they admit more together than Bound
+// allows. Some steps call sweep instead.
 func SwitchPlans(rt *rapid.T, base limiter.Policy, l *limiter.Limiter, clock *Clock, steps int, sweep func()) {
 	plans := drawPlans(rt, base)
 	bound := NewBound(plans...)
@@ -65,7 +65,7 @@ func drawPlans(rt *rapid.T, base limiter.Policy) []limiter.Policy {
 	return plans
 }
 
-// drawStep is how far the clock moves: little or nothing, or to about an edge.
+// drawStep returns how far the clock moves: not at all, a little, or to about an edge.
 func drawStep(rt *rapid.T, p limiter.Policy) int64 {
 	period := p.Period.Microseconds()
 	switch rapid.IntRange(0, 9).Draw(rt, "move") {

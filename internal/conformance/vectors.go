@@ -1,5 +1,5 @@
-// Package conformance holds every kind of Limiter to the same decisions: the
-// step tables of testdata/vectors, run against memory and against PostgreSQL.
+// Package conformance checks that every kind of Limiter makes the same decisions: it runs
+// the step tables of testdata/vectors in memory and in PostgreSQL.
 package conformance
 
 import (
@@ -16,17 +16,17 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// A Case is a policy and what it decides step by step.
+// A Case is a policy and its decisions, step by step.
 type Case struct {
 	Name   string         `json:"name"`
 	Policy limiter.Policy `json:"policy"`
 	Steps  []Step         `json:"steps"`
 }
 
-// A Step asks once, or Times times, at a time in microseconds, and tells the
-// fields of the Result that the source of the case fixes: by their JSON names,
-// floats within 1e-6 unless level_tolerance says otherwise, null for never.
-// For block, cost is seconds.
+// A Step makes a request, or Times of them, at a time in microseconds. Want has the
+// expected fields of the Result by their JSON names, as far as the case's source defines
+// them. Floats are compared within 1e-6 unless level_tolerance is set, and null is Never.
+// For block, Cost is seconds.
 type Step struct {
 	At    int64          `json:"at"`
 	Op    string         `json:"op"`
@@ -36,19 +36,19 @@ type Step struct {
 	Want  map[string]any `json:"want"`
 }
 
-// Epoch is time 0 of the steps: a whole multiple of every period in them.
+// Epoch is time 0 of the steps: a whole multiple of all their periods.
 var Epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Clock is a settable clock for Config.Now, safe for concurrent use.
 type Clock struct{ us atomic.Int64 }
 
-// Now is for Config.Now.
+// Now returns the time, for Config.Now.
 func (c *Clock) Now() time.Time { return Epoch.Add(time.Duration(c.us.Load()) * time.Microsecond) }
 
 // Set sets the clock to us microseconds after Epoch.
 func (c *Clock) Set(us int64) { c.us.Store(us) }
 
-// Run runs every vector of dir, each on a Limiter of its own with that clock.
+// Run runs every vector of dir, each on its own Limiter with that clock.
 func Run(t *testing.T, dir string, newLimiter func(t *testing.T, clock *Clock) *limiter.Limiter) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil || len(files) == 0 {
@@ -65,7 +65,7 @@ func Run(t *testing.T, dir string, newLimiter func(t *testing.T, clock *Clock) *
 			t.Fatalf("%s: %v", file, err)
 		}
 		for _, c := range cases {
-			n++ // a name of its own: one database can run them all
+			n++ // a distinct name: one database can run them all
 			c.Policy.Name = fmt.Sprintf("v%d", n)
 			t.Run(c.Name, func(t *testing.T) {
 				t.Parallel()
@@ -91,7 +91,7 @@ func (c Case) run(t *testing.T, l *limiter.Limiter, clock *Clock) {
 	}
 }
 
-// Do calls the verb named op; block takes its duration in seconds from cost.
+// Do calls the method named op. block takes its duration in seconds from cost.
 func Do(ctx context.Context, l *limiter.Limiter, p limiter.Policy, op, key string, cost float64) (limiter.Result, error) {
 	switch op {
 	case "allow":
@@ -111,7 +111,7 @@ func Do(ctx context.Context, l *limiter.Limiter, p limiter.Policy, op, key strin
 	case "unblock":
 		return limiter.Result{}, l.Unblock(ctx, p, key)
 	}
-	return limiter.Result{}, fmt.Errorf("no verb %q", op)
+	return limiter.Result{}, fmt.Errorf("unknown op %q", op)
 }
 
 func differences(r limiter.Result, want map[string]any) (out []string) {
@@ -138,7 +138,7 @@ func differences(r limiter.Result, want map[string]any) (out []string) {
 		if field == "level" {
 			allowed = tolerance
 		}
-		// A microsecond of difference is one: times are compared to half of it.
+		// A difference of one microsecond counts, so times are compared to half of one.
 		if len(field) > 2 && field[len(field)-2:] == "_s" {
 			allowed = 0.5e-6
 		}

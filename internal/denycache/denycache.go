@@ -1,5 +1,5 @@
-// Package denycache remembers denials for a moment, so that a key that keeps asking
-// costs the database nothing.
+// Package denycache remembers denials for a moment, so that repeated requests for a
+// denied key cost the database nothing.
 package denycache
 
 import (
@@ -9,18 +9,17 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// Cache remembers a value of type V for each of the keys that were used last. It never
-// keeps a value that was decided before a Forget of its key. It is safe for concurrent
-// use.
+// Cache stores a value of type V for each of the most recently used keys. It never keeps
+// a value that was decided before a Forget of its key. It is safe for concurrent use.
 type Cache[K comparable, V any] struct {
 	values *lru.Cache[K, V]
-	// forgets counts, for each share of the keys, how often one was forgotten.
+	// forgets counts the Forgets of each share of the keys.
 	forgets [256]atomic.Uint64
 	seed    maphash.Seed
 }
 
-// New returns a Cache of up to keys keys, at least 1; the least recently used makes
-// room.
+// New returns a Cache of up to keys keys, at least 1. The least recently used key is
+// evicted.
 func New[K comparable, V any](keys int) (*Cache[K, V], error) {
 	values, err := lru.New[K, V](keys)
 	if err != nil {
@@ -29,16 +28,16 @@ func New[K comparable, V any](keys int) (*Cache[K, V], error) {
 	return &Cache[K, V]{values: values, seed: maphash.MakeSeed()}, nil
 }
 
-// Lookup returns what is remembered of k, and whether anything is.
+// Lookup returns the value of k and whether there is one.
 func (c *Cache[K, V]) Lookup(k K) (V, bool) { return c.values.Get(k) }
 
-// Attempt is a decision that is about to be made; see Keep. The zero value is none.
+// Attempt is a decision in progress; see Keep. The zero value is none.
 type Attempt struct {
 	forgets *atomic.Uint64
 	seen    uint64
 }
 
-// Begin returns an Attempt at a decision on k: call it before the decision is sent, and
+// Begin returns an Attempt at a decision on k. Call it before the decision is sent, and
 // Keep after its answer.
 func (c *Cache[K, V]) Begin(k K) Attempt {
 	f := c.share(k)
@@ -48,7 +47,7 @@ func (c *Cache[K, V]) Begin(k K) Attempt {
 // Valid reports whether there is an attempt.
 func (a Attempt) Valid() bool { return a.forgets != nil }
 
-// Keep remembers v under k, unless the key was forgotten since the attempt began.
+// Keep stores v under k, unless the key was forgotten since the attempt began.
 func (c *Cache[K, V]) Keep(a Attempt, k K, v V) {
 	if a.forgets.Load() != a.seen {
 		return
@@ -59,7 +58,7 @@ func (c *Cache[K, V]) Keep(a Attempt, k K, v V) {
 	}
 }
 
-// Forget forgets k. Call it after the statement that gave something back.
+// Forget removes k. Call it after the statement that gave something back.
 func (c *Cache[K, V]) Forget(k K) {
 	c.share(k).Add(1) // before Remove, see Keep
 	c.values.Remove(k)

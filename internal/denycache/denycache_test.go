@@ -15,7 +15,7 @@ func cache(t *testing.T, keys int) *Cache[string, int] {
 	return c
 }
 
-// TestKeepAndForget: what was kept is found until it is forgotten.
+// TestKeepAndForget: a kept value is found until it is forgotten.
 func TestKeepAndForget(t *testing.T) {
 	c := cache(t, 2)
 	c.Keep(c.Begin("a"), "a", 1)
@@ -28,8 +28,7 @@ func TestKeepAndForget(t *testing.T) {
 	}
 }
 
-// TestKeepNotAfterForget: a decision that was under way when its key was forgotten is not
-// kept.
+// TestKeepNotAfterForget: a decision is not kept if its key was forgotten meanwhile.
 func TestKeepNotAfterForget(t *testing.T) {
 	c := cache(t, 2)
 	a := c.Begin("a")
@@ -43,7 +42,7 @@ func TestKeepNotAfterForget(t *testing.T) {
 	}
 }
 
-// TestKeepMakesRoom: the key that was not used for longest goes.
+// TestKeepMakesRoom: the least recently used key is evicted.
 func TestKeepMakesRoom(t *testing.T) {
 	c := cache(t, 2)
 	for _, k := range []string{"a", "b"} {
@@ -59,8 +58,8 @@ func TestKeepMakesRoom(t *testing.T) {
 	}
 }
 
-// TestForgetWhileKeeping: of many goroutines that keep and forget, none finds a value that
-// was decided before the last Forget.
+// TestForgetWhileKeeping: while goroutines keep and forget, none finds a value that was
+// decided before the last Forget.
 func TestForgetWhileKeeping(t *testing.T) {
 	c := cache(t, 100)
 	var mu sync.Mutex

@@ -1,4 +1,4 @@
-// Package keys says under which text a key is stored.
+// Package keys maps a caller's key to the stored key.
 package keys
 
 import (
@@ -7,8 +7,8 @@ import (
 	"encoding/base64"
 )
 
-// Stored returns the text that stands for key in the database: key itself, or
-// its HMAC if there is a secret.
+// Stored returns the text under which key is stored: key itself, or its HMAC if there is
+// a secret.
 func Stored(key string, secret []byte) string {
 	if len(secret) == 0 {
 		return key

@@ -5,8 +5,7 @@ import (
 	"strconv"
 )
 
-// encode makes parameters of what every driver takes for what the statements
-// cast them to.
+// encode converts parameters to types that every driver accepts and the statements cast.
 func encode(args []any) ([]any, error) {
 	out := make([]any, len(args))
 	for i, a := range args {
@@ -43,7 +42,7 @@ func encodeOne(a any) (any, error) {
 	return nil, fmt.Errorf("a %T cannot be sent over database/sql", a)
 }
 
-// orNull is NULL for nil.
+// orNull returns NULL for nil.
 func orNull[T any](p *T) any {
 	if p == nil {
 		return nil
@@ -51,7 +50,7 @@ func orNull[T any](p *T) any {
 	return *p
 }
 
-// array writes an array as PostgreSQL reads it. nil is NULL, as with pgx.
+// array returns a PostgreSQL array literal. nil is NULL, as with pgx.
 func array[T any](all []T, appendOne func([]byte, T) []byte) any {
 	if all == nil {
 		return nil
@@ -66,8 +65,8 @@ func array[T any](all []T, appendOne func([]byte, T) []byte) any {
 	return string(append(b, '}'))
 }
 
-// appendText quotes always: then commas, braces, spaces, the empty text and the
-// word NULL are text like any other, and only two characters need an escape.
+// appendText always quotes. Then commas, braces, spaces, the empty text and the word NULL
+// need no special treatment, and only two characters need an escape.
 func appendText(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := range len(s) {
@@ -79,5 +78,5 @@ func appendText(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// appendFloat writes the shortest number that reads back as the same.
+// appendFloat appends the shortest number that reads back as f.
 func appendFloat(b []byte, f float64) []byte { return strconv.AppendFloat(b, f, 'g', -1, 64) }

@@ -11,34 +11,33 @@ import (
 	"github.com/pglimit/pglimit/db"
 )
 
-// Pool is a db.DBTX that runs each statement on a connection of its own, and
-// once: a *sql.DB sends a statement again when its driver says that the
-// connection was bad, and lib/pq says so also where the server has done it
-// and only the answer was lost. A refund would be given twice.
+// Pool is a db.DBTX that runs each statement on a connection of the pool, once. A *sql.DB
+// sends a statement again if its driver reports a bad connection. lib/pq reports that
+// even if the server has run the statement and only the answer was lost. A refund would
+// then be given twice.
 //
-// No method keeps its caller longer than its context, whatever the driver does
-// about that: lib/pq waits for the server's word. What it was about then ends
-// on a goroutine of its own.
+// Each method returns when its context ends, even if the driver does not: lib/pq waits
+// for the server. A goroutine then waits for the driver.
 type Pool struct {
 	adapter
 	db *sql.DB
 
 	start time.Time
-	used  atomic.Int64 // since start, when a connection last answered; 0: it did not
+	used  atomic.Int64 // time of a connection's last answer, since start; 0: it failed
 }
 
-// NewPool returns a Pool over db, which stays the caller's to close.
+// NewPool returns a Pool over db. The caller closes db.
 func NewPool(db *sql.DB) *Pool {
 	p := &Pool{db: db, start: time.Now()}
 	p.adapter.session = p
 	return p
 }
 
-// InTx runs f in a transaction at read committed, which commits if f returns
-// nil and rolls back if not.
+// InTx runs f in a transaction at read committed. It commits if f returns nil and rolls
+// back if not.
 func (p *Pool) InTx(ctx context.Context, f func(db.DBTX) error) error {
 	tx, err := apart(ctx, func() (*sql.Tx, error) {
-		// Is it left to itself, it rolls back: ctx has ended.
+		// If ctx ends before it returns, database/sql rolls it back.
 		return p.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	})
 	if err != nil {
@@ -50,7 +49,7 @@ func (p *Pool) InTx(ctx context.Context, f func(db.DBTX) error) error {
 	}
 	_, endErr := apart(ctx, func() (struct{}, error) { return struct{}{}, end() })
 	if err != nil {
-		return err // what it comes from
+		return err // the cause
 	}
 	return endErr
 }
@@ -63,7 +62,7 @@ func (p *Pool) query(ctx context.Context, sql string, args []any) (*rows, error)
 	return on(ctx, p, func(t inTx) (*rows, error) { return t.query(ctx, sql, args) })
 }
 
-// on runs f on a connection of its own.
+// on runs f on a connection of the pool.
 func on[T any](ctx context.Context, p *Pool, f func(inTx) (T, error)) (T, error) {
 	return apart(ctx, func() (v T, err error) {
 		c, err := p.conn(ctx)
@@ -82,16 +81,15 @@ func on[T any](ctx context.Context, p *Pool, f func(inTx) (T, error)) (T, error)
 	})
 }
 
-// restAfter is after how long without an answer a connection is asked whether
-// it still is one.
+// restAfter is the time without an answer after which a connection is pinged before use.
 const restAfter = time.Second
 
-// conn takes a connection. One that has been idle may have been closed by the
-// server since, and the statement is not to be what finds out.
+// conn returns a connection. It pings one that has been idle, which the server may have
+// closed since.
 func (p *Pool) conn(ctx context.Context) (*sql.Conn, error) {
 	used := time.Duration(p.used.Load())
 	rested := used == 0 || time.Since(p.start)-used > restAfter
-	for idle := p.db.Stats().Idle; ; idle-- { // then there are only new ones
+	for idle := p.db.Stats().Idle; ; idle-- { // after the idle ones there are only new ones
 		c, err := p.db.Conn(ctx)
 		if err != nil || !rested {
 			return c, err
@@ -107,7 +105,7 @@ func (p *Pool) conn(ctx context.Context) (*sql.Conn, error) {
 	}
 }
 
-// ownTx is the session of a transaction of ours.
+// ownTx is the session of a transaction that Pool began.
 type ownTx struct{ inTx }
 
 func (t ownTx) exec(ctx context.Context, sql string, args []any) (int64, error) {
@@ -118,8 +116,8 @@ func (t ownTx) query(ctx context.Context, sql string, args []any) (*rows, error)
 	return apart(ctx, func() (*rows, error) { return t.inTx.query(ctx, sql, args) })
 }
 
-// apart runs f on a goroutine of its own, if ctx can end, and leaves it there
-// when ctx does.
+// apart runs f on another goroutine, if ctx can end, and stops waiting for it when ctx
+// ends.
 func apart[T any](ctx context.Context, f func() (T, error)) (none T, _ error) {
 	if ctx.Done() == nil {
 		return f()
@@ -136,7 +134,7 @@ func apart[T any](ctx context.Context, f func() (T, error)) (none T, _ error) {
 	select {
 	case a := <-answers:
 		if a.err != nil && ctx.Err() != nil {
-			return none, ctx.Err() // drivers have words of their own for it
+			return none, ctx.Err() // and not the driver's own error for it
 		}
 		return a.v, a.err
 	case <-ctx.Done():

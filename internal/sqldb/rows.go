@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// rows are all rows of an answer. Of pgx.Rows they have what db/ uses.
+// rows has all rows of an answer. It implements the methods of pgx.Rows that db/ uses.
 type rows struct {
 	pgx.Rows // nil
 
@@ -18,7 +18,7 @@ type rows struct {
 }
 
 func (r *rows) Close()     {}
-func (r *rows) Err() error { return nil } // it came instead of them
+func (r *rows) Err() error { return nil } // an error is returned instead of rows
 
 func (r *rows) Next() bool {
 	r.next++
@@ -38,7 +38,7 @@ func (r *rows) Scan(dest ...any) error {
 	return nil
 }
 
-// row is the first of rows, or why there are none.
+// row is the first row, or an error.
 type row struct {
 	pgx.Rows
 	err error
@@ -54,7 +54,7 @@ func (r row) Scan(dest ...any) error {
 	return r.Rows.Scan(dest...)
 }
 
-// readAll reads to the end of the statement, where a failed commit shows too.
+// readAll reads to the end of the statement, which also reports a failed commit.
 func readAll(from *sql.Rows) (r *rows, err error) {
 	defer func() { err = errors.Join(err, from.Close()) }()
 	columns, err := from.Columns()
@@ -75,7 +75,7 @@ func readAll(from *sql.Rows) (r *rows, err error) {
 	return r, from.Err()
 }
 
-// assign stores what a driver returned.
+// assign stores a value that a driver returned.
 func assign(dest, v any) error {
 	switch d := dest.(type) {
 	case *string:

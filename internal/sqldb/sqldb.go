@@ -1,10 +1,10 @@
-// Package sqldb runs the statements of db/, which speak to pgx, over
-// database/sql with whatever PostgreSQL driver is behind it.
+// Package sqldb runs the statements of db/, which use pgx's interfaces, over database/sql
+// with any PostgreSQL driver.
 //
-// Parameters go out as what every driver takes: text, bool, float8 and bigint
-// as they are, arrays as PostgreSQL's array literals. Rows are read to their end
-// before the first is handed out: a statement is committed only once its
-// end has been read, and lib/pq has one statement at a time on a connection.
+// Parameters have types that every driver accepts: text, bool, float8 and bigint as they
+// are, arrays as PostgreSQL's array literals. All rows are read before the first is
+// returned: a statement is committed only when its end has been read, and lib/pq allows
+// one statement at a time on a connection.
 package sqldb
 
 import (
@@ -18,17 +18,17 @@ import (
 	"github.com/pglimit/pglimit/db"
 )
 
-// Tx runs statements in a transaction of the caller's. It is used as the
-// transaction is: by one goroutine at a time.
+// Tx runs statements in a caller's transaction. Like the transaction, it is for one
+// goroutine at a time.
 func Tx(tx *sql.Tx) db.DBTX { return adapter{inTx{tx}} }
 
-// session runs statements whose parameters are encoded.
+// session runs statements with encoded parameters.
 type session interface {
 	exec(ctx context.Context, sql string, args []any) (affected int64, err error)
 	query(ctx context.Context, sql string, args []any) (*rows, error)
 }
 
-// adapter makes a db.DBTX of a session.
+// adapter makes a session a db.DBTX.
 type adapter struct{ session }
 
 func (a adapter) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
@@ -40,7 +40,7 @@ func (a adapter) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comm
 	if err != nil {
 		return pgconn.CommandTag{}, err
 	}
-	return pgconn.NewCommandTag(strconv.FormatInt(n, 10)), nil // ends in the count, as a server's does
+	return pgconn.NewCommandTag(strconv.FormatInt(n, 10)), nil // ends in the count, like a server's tag
 }
 
 func (a adapter) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
@@ -60,13 +60,13 @@ func (a adapter) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 	return row{r, err}
 }
 
-// querier is what *sql.Conn and *sql.Tx have in common.
+// querier has the methods that *sql.Conn and *sql.Tx share.
 type querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// inTx is the session of a transaction, or of a connection.
+// inTx is the session of a transaction or a connection.
 type inTx struct{ querier }
 
 func (t inTx) exec(ctx context.Context, sql string, args []any) (int64, error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/pglimit/pglimit/db"
 )
 
-// TestEveryStatementsTypes: what the statements of db/ take can be sent, and what
-// they return can be read, all of them.
+// TestEveryStatementsTypes: all parameters and results of the statements of db/ can be
+// converted.
 func TestEveryStatementsTypes(t *testing.T) {
 	t.Parallel()
 	queries := reflect.TypeFor[*db.Queries]()
@@ -135,8 +135,8 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-// TestApart: a caller has its answer when its context ends, whatever is still
-// going on, and the context's error whatever it ended with.
+// TestApart: a caller gets its answer when its context ends, even if f continues, and the
+// context's error, whatever f returned.
 func TestApart(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -156,7 +156,7 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// unnoticed has ended, but what it ended is noticed first.
+// unnoticed is a context that has ended, but whose end is noticed after f's return.
 type unnoticed struct{ context.Context }
 
 func (unnoticed) Err() error { return context.Canceled }

@@ -8,13 +8,13 @@ import (
 	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
-// ErrTimeout is the cause of a context that Bound's timeout ended, and not the
+// ErrTimeout is the cause of a context that was ended by Bound's timeout, not by the
 // caller.
 var ErrTimeout = fmt.Errorf("pglimit: Config.Timeout: %w", context.DeadlineExceeded)
 
-// Bound returns s with each method bounded by timeout, none if that is not positive.
-// A method whose context has ended sends nothing. When the context ends, the error
-// says whether the caller ended it or the timeout.
+// Bound returns s with each method bounded by timeout, if that is positive. A method
+// whose context has ended sends nothing. When a method ends early, its error says whether
+// the caller or the timeout ended it.
 func Bound(s Store, timeout time.Duration) Store { return bound{s, timeout} }
 
 // TimedOut returns err with the timeout that ended the wait.
@@ -25,7 +25,7 @@ func TimedOut(err error, timeout time.Duration) error {
 // EndedContext returns ctx's error as the limiter returns it.
 func EndedContext(ctx context.Context) error { return fmt.Errorf("pglimit: %w", ctx.Err()) }
 
-// AwaitEnd waits for the end of a context whose deadline is over: a connection's own
+// AwaitEnd waits for the end of a context whose deadline has passed. A connection's own
 // timer may fire first, and its error is not the database's.
 func AwaitEnd(ctx context.Context, err error) {
 	if deadline, ok := ctx.Deadline(); ok && err != nil && !time.Now().Before(deadline) {
@@ -41,7 +41,7 @@ type bound struct {
 	timeout time.Duration
 }
 
-// Within runs f bounded by timeout, as Bound does each method.
+// Within runs f, bounded as Bound does.
 func Within[T any](ctx context.Context, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
 	if ctx.Err() != nil {
 		var none T
@@ -65,7 +65,7 @@ func Within[T any](ctx context.Context, timeout time.Duration, f func(context.Co
 	return v, err
 }
 
-// do is Within for a method that returns an error alone.
+// do is Within for a method that returns only an error.
 func do(ctx context.Context, timeout time.Duration, f func(context.Context) error) error {
 	_, err := Within(ctx, timeout, func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
 	return err

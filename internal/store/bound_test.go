@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// tardy is a context whose deadline is over before it has ended, which it does when
-// somebody waits for that.
+// tardy is a context that ends after its deadline, when something waits for its end.
 type tardy struct {
 	context.Context
 	deadline time.Time
@@ -26,7 +25,7 @@ func (t tardy) Done() <-chan struct{} {
 }
 
 // TestBoundByTheCaller: if the connection meets the caller's deadline first, the error is
-// the caller's all the same, not one for which a policy could fail open.
+// still the caller's, not one for which a policy could fail open.
 func TestBoundByTheCaller(t *testing.T) {
 	t.Parallel()
 	ctx, end := context.WithCancel(t.Context())
@@ -38,7 +37,7 @@ func TestBoundByTheCaller(t *testing.T) {
 	}
 }
 
-// TestBoundTimeout: the timeout's error names it, and is no error of the caller's.
+// TestBoundTimeout: the timeout's error names it and is not the caller's error.
 func TestBoundTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// The errors that stores return. The limiter's errors of these names are these.
+// The errors that stores return. The limiter exports them under the same names.
 var (
 	ErrInvalid          = errors.New("pglimit: invalid")
 	ErrUnsupported      = errors.New("pglimit: unsupported")
@@ -19,12 +19,11 @@ var (
 	ErrRetryTx          = errors.New("pglimit: transaction conflict: roll back and run the transaction again")
 )
 
-// ErrLocked says that another transaction has locked a row for longer than
-// Query.LockWait. It reaches a caller only if the caller's time ends just then.
-var ErrLocked = fmt.Errorf("%w: %w: another transaction holds the key's row", ErrUnavailable, context.DeadlineExceeded)
+// ErrLocked: another transaction has locked a row for longer than Query.LockWait. A
+// caller gets it only if its time ends at that moment.
+var ErrLocked = fmt.Errorf("%w: %w: another transaction has locked the key's row", ErrUnavailable, context.DeadlineExceeded)
 
-// RowError is the error of a TakeMany that failed because of a value in one of its
-// rows.
+// RowError is the error of a TakeMany that failed because of a value in one of its rows.
 type RowError struct{ Err error }
 
 // Error returns Err's text.
@@ -33,13 +32,12 @@ func (e *RowError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *RowError) Unwrap() error { return e.Err }
 
-// Invalid returns an ErrInvalid that names an argument, its value and what it should
-// be.
+// Invalid returns an ErrInvalid that names an argument, its value and the reason.
 func Invalid(field, value, reason string) error {
 	return fmt.Errorf("%w: %s %s: %s", ErrInvalid, field, value, reason)
 }
 
-// Quote returns a caller's text in quotes, cut to a length that a log can bear.
+// Quote returns a caller's text in quotes, shortened for logs.
 func Quote(s string) string {
 	if len(s) > 40 {
 		return fmt.Sprintf("%.40q… (%d bytes)", s, len(s))

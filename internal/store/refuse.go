@@ -6,7 +6,7 @@ import (
 	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
-// Refuse returns a Store all of whose methods return err.
+// Refuse returns a Store whose methods all return err.
 func Refuse(err error) Store { return refusing{err} }
 
 type refusing struct{ err error }

@@ -21,28 +21,27 @@ type Options struct {
 	Waiting    int           // callers that wait for a statement, at most
 	Timeout    time.Duration // how long a caller waits; none if not positive
 	Patient    int           // statements that wait for locked rows at once, at most
-	Now        func() *int64 // the caller's clock for a statement; nil returned: the store's
+	Now        func() *int64 // the caller's clock for a statement; if it returns nil, the store's
 }
 
-// Store is a store.Store that coalesces each Take of a Query that is Shared; all other
-// methods are those of the inner store. A caller that finds no statement in flight
-// sends one immediately; callers that arrive meanwhile share the next. So no request
-// waits for others to arrive, and there is no idle goroutine. It is safe for
-// concurrent use.
+// Store is a store.Store that coalesces each Take of a Query that is Shared. All other
+// methods are the inner store's. If no statement is in flight, a caller sends its own
+// immediately; callers that arrive meanwhile share the next. So no request waits for
+// others to arrive, and an idle Store has no goroutine. It is safe for concurrent use.
 type Store struct {
 	store.Store
 	many    store.Many
 	options Options
 	waiting atomic.Int64   // callers
 	running sync.WaitGroup // statements in flight
-	// patient has room for the statements that may wait for locked rows at once, in
-	// all lines: each uses a connection that other keys could use.
+	// patient has room for the statements that may wait for locked rows at the same time,
+	// in all lines: each uses a connection that other keys could use.
 	patient chan struct{}
 	waiters sync.Pool // of this Store: a timer made in a test's synthetic time must stay in it
 	lines   [2 * len(algorithm.Names)]line
 }
 
-// New returns a Store over inner, whose statements for many keys many sends.
+// New returns a Store over inner. Statements for many keys are sent by many.
 func New(inner store.Store, many store.Many, o Options) *Store {
 	s := &Store{Store: inner, many: many, options: o, patient: make(chan struct{}, max(1, o.Patient))}
 	for i := range s.lines {
@@ -51,11 +50,10 @@ func New(inner store.Store, many store.Many, o Options) *Store {
 	return s
 }
 
-// Waiting returns how many callers wait for a statement now.
+// Waiting returns the number of callers that wait for a statement now.
 func (s *Store) Waiting() int { return int(s.waiting.Load()) }
 
-// Close makes later Takes return ErrClosed and waits until those before have their
-// answers.
+// Close makes later Takes return ErrClosed and waits for the answers of earlier ones.
 func (s *Store) Close() {
 	for i := range s.lines {
 		l := &s.lines[i]
@@ -85,16 +83,16 @@ type line struct {
 
 	mu       sync.Mutex
 	closed   bool
-	inFlight int // statements, without those of the lane
+	inFlight int // statements, except the lane's
 
-	// The queue holds, of each key, the row that is next, in order of arrival; the
-	// key's other rows are behind it. A statement has a key once, so what cannot be
-	// merged waits for the next statement.
+	// queue has the next row of each key, in order of arrival. The key's other rows are
+	// behind it. A statement has each key once, so requests that cannot be merged wait
+	// for the next statement.
 	queue []*row
 	last  map[slot]*row // the last row of each key in the queue
 
 	locked map[slot]*lockedKey // keys whose rows other transactions have locked
-	lane   []*lockedKey        // those of them whose turn has not come
+	lane   []*lockedKey        // the locked keys that wait for their turn
 	inLane int                 // goroutines that send for them
 }
 
@@ -163,7 +161,7 @@ func (l *line) admit() error {
 	return nil
 }
 
-// release ends a statement in flight: another starts if requests wait. l.mu is locked.
+// release ends a statement in flight and starts another if requests wait. l.mu is locked.
 func (l *line) release() {
 	l.inFlight--
 	if len(l.queue) > 0 {
@@ -178,7 +176,9 @@ func (l *line) start() {
 	go l.drain()
 }
 
-// wait waits for w's answer until ctx or the timeout ends.
+// wait waits for w's answer until ctx or the timeout ends. Each caller has its own timer:
+// the statement in flight may take Options.Timeout, and a caller must not wait for that
+// and then for its own.
 func (l *line) wait(ctx context.Context, w *waiter, timeout time.Duration) (store.Outcome, error) {
 	var late <-chan time.Time
 	if timeout > 0 {
@@ -200,16 +200,16 @@ func (l *line) wait(ctx context.Context, w *waiter, timeout time.Duration) (stor
 	}
 }
 
-// leave takes a caller out of its row. If a statement with the row is in flight, it
-// may still be counted; not if the statement finds the row locked.
+// leave takes a caller out of its row. If a statement with the row is in flight, the
+// caller may still be counted, unless the statement finds the row locked.
 func (l *line) leave(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w.left = true
 }
 
-// enqueue puts w where its key waits. Statements are in flight after which it will be
-// sent. l.mu is locked.
+// enqueue adds w to its key's rows. A statement in flight will send it later. l.mu is
+// locked.
 func (l *line) enqueue(k slot, w *waiter) {
 	if h := l.locked[k]; h != nil {
 		h.last = h.last.add(w)
@@ -252,8 +252,7 @@ func (l *line) next(batch []*row) []*row {
 	return batch
 }
 
-// waiter is a caller with its query. It is its caller's again once ready has been
-// sent to.
+// waiter is a caller with its query. After a send on ready it belongs to its caller again.
 type waiter struct {
 	query   *store.Query
 	own     row     // if it is the first of its row
@@ -277,7 +276,7 @@ func (s *Store) waiter(q *store.Query) *waiter {
 	return w
 }
 
-// free takes back a waiter that has its answer.
+// free returns a waiter that has its answer to the pool.
 func (s *Store) free(w *waiter) {
 	*w = waiter{ready: w.ready, timeout: w.timeout}
 	s.waiters.Put(w)
@@ -308,15 +307,15 @@ func (r *row) add(w *waiter) *row {
 	return r
 }
 
-// admits reports whether q may be counted into the row. If a denial blocks the key, a
-// row has no more requests than can pass, so that the statement sees each denial.
+// admits reports whether q may join the row. If a denial blocks the key, a row has at
+// most the requests that can pass, so that the statement decides each denial.
 func (r *row) admits(q *store.Query) bool {
 	return !r.sent && r.Query.Cost == q.Cost && r.Query.Rules == q.Rules &&
 		(q.BlockFor == 0 || float64(r.Count) < algorithm.Fit(q.Capacity, 0, q.Cost))
 }
 
-// prepare readies a row for a statement, without the callers who have left. It reports
-// whether any is still there.
+// prepare readies a row for a statement and drops callers that have left. It reports
+// whether any caller remains.
 func (r *row) prepare() bool {
 	r.sent = true
 	link := &r.first
@@ -331,8 +330,8 @@ func (r *row) prepare() bool {
 	return r.Count > 0
 }
 
-// share returns what an outcome of the row means for the i-th of its requests: as if
-// they had been decided one after the other.
+// share returns the outcome of the i-th request of a row, as if its requests had been
+// decided one after the other.
 func (r *row) share(o store.Outcome, i int) store.Outcome {
 	granted := int(o.Granted)
 	switch {
@@ -344,15 +343,15 @@ func (r *row) share(o store.Outcome, i int) store.Outcome {
 		o.Granted = 1
 	case o.Blocked:
 	case i > granted && o.IsBlocked():
-		o.Granted, o.Blocked = 0, true // by the denial before
+		o.Granted, o.Blocked = 0, true // by the denial before it
 	default:
 		o.Granted = 0
 	}
 	return o
 }
 
-// answer gives all callers their outcomes. The first comes last: the row may be part
-// of it.
+// answer gives all callers their outcomes. The first caller is last: the row may be part
+// of its waiter.
 func (r *row) answer(err error) {
 	first := r.first
 	first.outcome, first.err = r.share(r.Outcome, 0), err

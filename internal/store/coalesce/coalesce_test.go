@@ -31,7 +31,7 @@ func TestTakeAlone(t *testing.T) {
 }
 
 // TestTakeShares: requests that come while a statement is in flight share the next, in
-// lock order; equal ones are one row, of which the first are granted.
+// lock order. Equal ones are one row, of which the first are granted.
 func TestTakeShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f, first := bed(t, nil)
@@ -67,8 +67,8 @@ func TestTakeShares(t *testing.T) {
 	})
 }
 
-// TestTakeInOrderOfArrival: what cannot be merged waits for the next statement, and does
-// not pass what came before.
+// TestTakeInOrderOfArrival: requests that cannot be merged wait for the next statement
+// and do not pass earlier ones.
 func TestTakeInOrderOfArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f, _ := bed(t, nil)
@@ -87,7 +87,7 @@ func TestTakeInOrderOfArrival(t *testing.T) {
 	})
 }
 
-// TestTakeBlocks: where a denial blocks the key, the row's later requests find it blocked.
+// TestTakeBlocks: if a denial blocks the key, the row's later requests find it blocked.
 func TestTakeBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f, _ := bed(t, nil)
@@ -113,7 +113,7 @@ func TestTakeBlocks(t *testing.T) {
 	})
 }
 
-// TestTakeLeaves: a caller that goes is not sent, and its neighbours are.
+// TestTakeLeaves: a caller that leaves is not sent, and its neighbours are.
 func TestTakeLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f, _ := bed(t, nil)
@@ -196,7 +196,7 @@ func TestTakeSplits(t *testing.T) {
 }
 
 // TestTakeBadRowFailsAlone: a row that fails its statement costs its neighbours a few
-// statements, and no answer.
+// statements and no answer.
 func TestTakeBadRowFailsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
@@ -217,8 +217,8 @@ func TestTakeBadRowFailsAlone(t *testing.T) {
 	})
 }
 
-// TestTakeKeepsDecidedRows: after an error of their statement, rows that it decided are
-// answered and not sent again.
+// TestTakeKeepsDecidedRows: rows that a failed statement still decided are answered and
+// not sent again.
 func TestTakeKeepsDecidedRows(t *testing.T) {
 	for _, fails := range []error{errors.New("half of it"), store.ErrLocked} {
 		synctest.Test(t, func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestTakeKeepsDecidedRows(t *testing.T) {
 	}
 }
 
-// halfDone is a fake whose first statement decides its first row alone and fails.
+// halfDone is a fake whose first statement decides only its first row and fails.
 type halfDone struct {
 	*fake
 	err  error
@@ -291,8 +291,8 @@ func TestCloseDrains(t *testing.T) {
 	})
 }
 
-// TestTakeTimersStayInTheirStore: a Store that a test uses in synthetic time leaves no
-// timer behind that a Store outside of it could use, which would end the process.
+// TestTakeTimersStayInTheirStore: a Store in a test's synthetic time leaves no timer that
+// a Store outside of it could use, which would end the process.
 func TestTakeTimersStayInTheirStore(t *testing.T) {
 	use := func(t *testing.T) {
 		f := newFake()
@@ -307,8 +307,8 @@ func TestTakeTimersStayInTheirStore(t *testing.T) {
 	use(t)
 }
 
-// TestTakeAsIfAlone: what is granted under concurrency, of mixed costs and keys, is what
-// the limit allows, and no request goes without an answer.
+// TestTakeAsIfAlone: under concurrency, with mixed costs and keys, exactly the limit is
+// granted and each request gets an answer.
 func TestTakeAsIfAlone(t *testing.T) {
 	f := newFake()
 	f.Store = memory.New()

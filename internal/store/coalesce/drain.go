@@ -13,12 +13,12 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// splitRows is for how many waiting keys another statement is worth its price while
-// one is in flight. Fewer keys wait for that one: on a single hot key two statements
-// would only wait for each other.
+// splitRows is the number of waiting keys for which another statement is sent while one
+// is in flight. Fewer keys wait for that one: on a single hot key two statements would
+// only wait for each other.
 const splitRows = 8
 
-// batch is the rows that a goroutine sends, kept for its next statements.
+// batch is the rows that a goroutine sends, reused for its next statements.
 type batch struct {
 	rows []*row
 	sent []*store.Row
@@ -26,8 +26,8 @@ type batch struct {
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
-// drain sends batches until no request waits, or so few that the other statements in
-// flight will do.
+// drain sends batches until no request waits, or few enough for the other statements in
+// flight.
 func (l *line) drain() {
 	defer l.running.Done()
 	b := batches.Get().(*batch)
@@ -44,13 +44,13 @@ func (l *line) drain() {
 		l.run(b, b.rows)
 		clear(b.rows) // they are their callers' again
 		clear(b.sent[:cap(b.sent)])
-		// Callers with an answer often ask again: let them, so that the next
+		// Callers that have an answer often send again: let them, so that the next
 		// statement carries more.
 		runtime.Gosched()
 	}
 }
 
-// run decides rows, whatever becomes of their statement.
+// run decides rows, also if their statement fails.
 func (l *line) run(b *batch, rows []*row) {
 	if len(rows) == 0 {
 		return
@@ -75,9 +75,9 @@ func (l *line) run(b *batch, rows []*row) {
 	}
 }
 
-// pieces is into how many statements a batch is cut to find the row that fails or
-// delays it; the pieces with such a row are cut again. So a bad key costs its
-// neighbours few statements, however many they are.
+// pieces is the number of statements that a batch is split into to find the row that
+// fails or delays it. A piece with such a row is split again. So a bad key costs its
+// neighbours few statements.
 const pieces = 16
 
 func (l *line) runPieces(b *batch, rows []*row) {
@@ -86,7 +86,7 @@ func (l *line) runPieces(b *batch, rows []*row) {
 	}
 }
 
-// answerDecided answers the rows that a failed TakeMany has decided, and returns the
+// answerDecided answers the rows that a failed TakeMany still decided and returns the
 // others.
 func answerDecided(rows []*row) []*row {
 	return slices.DeleteFunc(rows, func(r *row) bool {
@@ -104,7 +104,7 @@ func answerAll(rows []*row, err error) {
 	}
 }
 
-// detached returns a context for many callers: none of them can cancel it.
+// detached returns a context for many callers, which none of them can cancel.
 func detached(timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout <= 0 {
 		return context.Background(), func() {}
@@ -112,8 +112,8 @@ func detached(timeout time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(context.Background(), timeout, store.ErrTimeout)
 }
 
-// send sends one statement for rows, which are in lock order, and leaves the outcomes
-// in them. A row that is locked for longer than wait is an ErrLocked.
+// send sends one statement for rows, which are in lock order, and sets their outcomes. It
+// returns ErrLocked if a row is locked for longer than wait.
 func (l *line) send(ctx context.Context, b *batch, rows []*row, wait time.Duration) error {
 	b.sent = b.sent[:0]
 	for _, r := range rows {

@@ -14,8 +14,8 @@ import (
 	"github.com/pglimit/pglimit/internal/store/memory"
 )
 
-// fake is a store of many keys over the one in memory. A test lets each statement go by
-// step, has keys locked, and fails statements that a key is in.
+// fake is a store of many keys over the one in memory. A test releases each statement,
+// locks keys, and fails statements that contain a key.
 type fake struct {
 	*memory.Store
 	gate chan struct{} // a statement takes one; nil: none waits
@@ -33,7 +33,7 @@ func newFake() *fake {
 	return &fake{Store: memory.New(), locked: map[string]bool{}, bad: map[string]bool{}, now: 1e15}
 }
 
-// note notes a statement, waits for the gate and for locks as PostgreSQL does.
+// note records a statement, then waits for the gate and for locks as PostgreSQL does.
 func (f *fake) note(ctx context.Context, text string, rows []*store.Row) error {
 	f.mu.Lock()
 	f.sent = append(f.sent, text)
@@ -110,14 +110,14 @@ func (f *fake) Refuses() error {
 	return f.refusal
 }
 
-// set changes what the fake does from now on.
+// set changes the fake.
 func (f *fake) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
 }
 
-// statements returns what was sent since the last call.
+// statements returns the statements since the last call.
 func (f *fake) statements() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,7 +130,7 @@ func (f *fake) options() Options {
 		Now: func() *int64 { now := f.now; return &now }}
 }
 
-// query is a request of a token bucket of capacity 3.
+// query returns a request for a token bucket of capacity 3.
 func query(key string, cost float64) *store.Query {
 	return &store.Query{
 		Algorithm: algorithm.TokenBucket, Policy: "p", Key: key, Shared: true,
@@ -140,7 +140,7 @@ func query(key string, cost float64) *store.Query {
 	}
 }
 
-// reply is what a Take returned.
+// reply is the result of a Take.
 type reply struct {
 	store.Outcome
 	err error
@@ -157,8 +157,8 @@ func take(ctx context.Context, s *Store, q *store.Query) <-chan reply {
 	return answer
 }
 
-// bed is a Store over a fake whose first statement, for the key "first", waits at the
-// gate, so that all requests queue.
+// bed returns a Store over a fake whose first statement, for the key "first", waits at
+// the gate, so that all requests queue.
 func bed(t *testing.T, change func(*Options)) (*Store, *fake, <-chan reply) {
 	t.Helper()
 	f := newFake()

@@ -8,20 +8,19 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// patience is how long a statement waits for a row's lock before the row counts as
-// locked, and is set aside: it would keep its neighbours waiting.
+// patience is how long a statement waits for a row's lock. After that the row counts as
+// locked and is set aside, so that its neighbours need not wait.
 const patience = 10 * time.Millisecond
 
-// lockedKey is a key in the lane: one whose row another transaction has locked. The
-// lane sends lone statements, few at a time, which wait for such rows while the
-// others go on.
+// lockedKey is a key in the lane: another transaction has locked its row. The lane sends
+// single statements, few at a time, which wait for such rows while the others continue.
 type lockedKey struct {
 	slot
 	next, last *row          // of its rows; next may be in flight
 	wait       time.Duration // how long the lane last waited for the row
 }
 
-// sortOut sends rows again that no transaction has locked, and the others to the lane.
+// sortOut sends rows again that are not locked, and moves the others to the lane.
 func (l *line) sortOut(ctx context.Context, b *batch, rows []*row) {
 	if len(rows) == 1 {
 		l.setAllAside(rows)
@@ -37,8 +36,8 @@ func (l *line) sortOut(ctx context.Context, b *batch, rows []*row) {
 		answerAll(rows, err)
 		return
 	case !slices.Contains(isLocked, true):
-		// Either the row is free again, or a transaction has inserted it, which no
-		// other transaction can see yet.
+		// The row is free again, or another transaction has inserted it and not
+		// committed.
 		l.runPieces(b, rows)
 		return
 	}
@@ -62,7 +61,7 @@ func (l *line) setAllAside(rows []*row) {
 	}
 }
 
-// setAside gives a row to the lane. l.mu is locked.
+// setAside moves a row to the lane. l.mu is locked.
 func (l *line) setAside(r *row) {
 	r.sent = false
 	k := slotOf(r.Query)
@@ -75,7 +74,7 @@ func (l *line) setAside(r *row) {
 		h.last.behind = r
 	}
 	h.last = r
-	if last := l.last[k]; last != nil { // requests that came meanwhile come after r
+	if last := l.last[k]; last != nil { // requests that came meanwhile go behind r
 		i := slices.IndexFunc(l.queue, func(r *row) bool { return slotOf(r.Query) == k })
 		r.behind, h.last = l.queue[i], last
 		l.queue = slices.Delete(l.queue, i, i+1)
@@ -88,8 +87,8 @@ func (l *line) setAside(r *row) {
 	}
 }
 
-// runLane sends for the keys in the lane. They take turns, so that a key which is free
-// again, or was locked for a moment only, does not wait for the others.
+// runLane sends for the keys in the lane. They take turns, so that a key that is free
+// again does not wait for the others.
 func (l *line) runLane() {
 	defer l.running.Done()
 	b := batches.Get().(*batch)
@@ -104,8 +103,8 @@ func (l *line) runLane() {
 			l.lane = append(l.lane, h)
 			continue
 		}
-		// A statement has returned: the row is free, or its callers have left.
-		// Requests that came meanwhile are sent with all others.
+		// The row is free, or its callers have left. Requests that came meanwhile are
+		// sent with all others.
 		delete(l.locked, h.slot)
 		if h.next != nil {
 			l.last[h.slot] = h.last
@@ -121,9 +120,9 @@ func (l *line) runLane() {
 	l.inLane--
 }
 
-// turn is one turn of a key in the lane: it sends the first row that still has
-// callers, and returns the row, off the lane, unless it is still locked. l.mu is
-// locked, but not during the wait.
+// turn is one turn of a key in the lane. It sends the first row that still has callers.
+// It returns the row and takes it off the lane, unless it is still locked. l.mu is
+// locked, except during the wait.
 func (l *line) turn(b *batch, h *lockedKey) (*row, error) {
 	l.mu.Unlock()
 	l.patient <- struct{}{}
@@ -139,7 +138,7 @@ func (l *line) turn(b *batch, h *lockedKey) (*row, error) {
 	h.wait = l.longer(h.wait)
 	l.mu.Unlock()
 	ctx, cancel := detached(2 * l.options.Timeout)
-	// The server ends the wait: a cancelled context would close the connection.
+	// The server ends the wait: cancelling the context would close the connection.
 	err := l.send(ctx, b, []*row{r}, h.wait)
 	cancel()
 	l.mu.Lock()
@@ -151,12 +150,12 @@ func (l *line) turn(b *batch, h *lockedKey) (*row, error) {
 	return r, err
 }
 
-// longestTurn bounds a turn in the lane where there is no Options.Timeout.
+// longestTurn bounds a turn in the lane without Options.Timeout.
 const longestTurn = time.Second
 
-// longer returns how long a turn waits after one that waited so long and found the row
-// locked. The server logs each such turn, so there must not be many; and the longer a
-// row has been locked, the longer requests may wait for their turn.
+// longer returns how long the next turn waits after one that found the row locked. The
+// server logs each such turn, so there must not be many. The longer a row has been
+// locked, the longer its requests may wait for their turn.
 func (l *line) longer(wait time.Duration) time.Duration {
 	most := l.options.Timeout
 	if most <= 0 {

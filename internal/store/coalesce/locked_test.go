@@ -12,19 +12,19 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// TestLockedRowIsSetAside: a row that another transaction has locked delays its neighbours
-// by no more than the short wait, and is decided, in order of arrival, once it is free.
+// TestLockedRowIsSetAside: a row that another transaction has locked delays its
+// neighbours only by patience. It is decided, in order of arrival, once it is free.
 func TestLockedRowIsSetAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.locked["held"] = true
+		f.locked["locked"] = true
 		s := New(f, f, f.options())
 		start := time.Now()
-		held := []<-chan reply{take(t.Context(), s, query("held", 1))}
+		waiting := []<-chan reply{take(t.Context(), s, query("locked", 1))}
 		time.Sleep(patience) // its lone statement finds it locked
 		synctest.Wait()
 		for range 4 {
-			held = append(held, take(t.Context(), s, query("held", 1)))
+			waiting = append(waiting, take(t.Context(), s, query("locked", 1)))
 		}
 		for i := range 20 {
 			if r := <-take(t.Context(), s, query(fmt.Sprint(i), 1)); r.err != nil || r.Granted != 1 {
@@ -34,8 +34,8 @@ func TestLockedRowIsSetAside(t *testing.T) {
 		if waited := time.Since(start); waited > 2*patience {
 			t.Errorf("the neighbours waited for %v", waited)
 		}
-		f.set(func() { delete(f.locked, "held") })
-		for i, c := range held {
+		f.set(func() { delete(f.locked, "locked") })
+		for i, c := range waiting {
 			if r := <-c; r.err != nil || (r.Granted == 1) != (i < 3) {
 				t.Errorf("request %d for the locked key: %+v", i, r)
 			}
@@ -49,13 +49,13 @@ func TestLockedRowIsSetAside(t *testing.T) {
 func TestLockedRowTakesNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.locked["held"] = true
+		f.locked["locked"] = true
 		s := New(f, f, f.options())
-		first := take(t.Context(), s, query("held", 1))
+		first := take(t.Context(), s, query("locked", 1))
 		time.Sleep(patience + patience/2) // the lane's statement is in flight
 		synctest.Wait()
-		second := take(t.Context(), s, query("held", 1))
-		f.set(func() { delete(f.locked, "held") })
+		second := take(t.Context(), s, query("locked", 1))
+		f.set(func() { delete(f.locked, "locked") })
 		if a, b := <-first, <-second; a.Granted != 1 || b.Granted != 1 {
 			t.Errorf("%+v, %+v", a, b)
 		}
@@ -63,8 +63,8 @@ func TestLockedRowTakesNoMore(t *testing.T) {
 	})
 }
 
-// TestLockedRowKeepsItsOrder: a request for the key that queued while the batch was in
-// flight comes after those of the batch.
+// TestLockedRowKeepsItsOrder: a request that queued for the key while the batch was in
+// flight is decided after those of the batch.
 func TestLockedRowKeepsItsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
@@ -89,7 +89,7 @@ func TestLockedRowKeepsItsOrder(t *testing.T) {
 	})
 }
 
-// TestLockedRowInABatch: the others of its batch are sent again without it, at once.
+// TestLockedRowInABatch: the others of its batch are sent again without it, immediately.
 func TestLockedRowInABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f, _ := bed(t, nil)
@@ -113,15 +113,15 @@ func TestLockedRowInABatch(t *testing.T) {
 	})
 }
 
-// TestLockedRowWaitsLonger: each turn of a key waits for twice as long, up to the timeout,
-// so that a row which stays locked costs few statements; its callers time out.
+// TestLockedRowWaitsLonger: each turn of a key waits twice as long, up to the timeout, so
+// that a row that stays locked costs few statements. Its callers time out.
 func TestLockedRowWaitsLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.locked["held"] = true
+		f.locked["locked"] = true
 		s := New(f, f, f.options())
 		start := time.Now()
-		r := <-take(t.Context(), s, query("held", 1))
+		r := <-take(t.Context(), s, query("locked", 1))
 		if !errors.Is(r.err, store.ErrUnavailable) || time.Since(start) != 5*time.Second {
 			t.Errorf("after %v: %+v", time.Since(start), r)
 		}
@@ -139,7 +139,7 @@ func TestLockedRowWaitsLonger(t *testing.T) {
 	})
 }
 
-// TestLockedKeysTakeTurns: one that is free again does not wait for one that is not.
+// TestLockedKeysTakeTurns: a key that is free again does not wait for one that is not.
 func TestLockedKeysTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

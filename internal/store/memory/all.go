@@ -7,8 +7,8 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// TakeAll decides all joints at one moment: their shards are locked, in one
-// order. A denial leaves every entry as it is, but for the blocks that begin.
+// TakeAll decides all joints at one moment, with their shards locked in one order. A
+// denial changes no entry, except for the blocks that begin.
 func (m *Store) TakeAll(_ context.Context, joints []*store.Joint, possible bool) (bool, error) {
 	defer m.lock(joints)()
 	now := clock(joints[0].Now)
@@ -45,7 +45,7 @@ func (m *Store) TakeAll(_ context.Context, joints []*store.Joint, possible bool)
 	return allowed, nil
 }
 
-// lock locks the joints' shards; what it returns unlocks them.
+// lock locks the joints' shards and returns the function that unlocks them.
 func (m *Store) lock(joints []*store.Joint) (unlock func()) {
 	var mine [len(m.shards)]bool
 	for _, j := range joints {
@@ -65,7 +65,7 @@ func (m *Store) lock(joints []*store.Joint) (unlock func()) {
 	}
 }
 
-// copyOf is a copy of the key's entry, or a new one. Its shard is locked.
+// copyOf returns a copy of the key's entry, or a new one. Its shard is locked.
 func (m *Store) copyOf(q *store.Query, now int64) entry {
 	s, k := m.shard(q)
 	if e := s.entries[k]; e != nil {

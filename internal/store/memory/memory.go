@@ -1,5 +1,5 @@
-// Package memory keeps the limiter's state in this process. It decides as the
-// statements do, step by step, and is the model that they are tested against.
+// Package memory keeps the limiter's state in this process. It decides as the statements
+// do, step by step, and is the model for their tests.
 package memory
 
 import (
@@ -19,8 +19,8 @@ type Store struct {
 	reservations reservations
 }
 
-// shard holds the keys of one hash, and forgets the idle ones whenever it has
-// grown to twice what was left of it the last time.
+// shard has the keys of one hash. It forgets idle ones each time it has doubled since the
+// last time.
 type shard struct {
 	mu      sync.Mutex
 	entries map[entryKey]*entry
@@ -61,9 +61,9 @@ func (m *Store) shardOf(q *store.Query) uint64 {
 	return maphash.Comparable(m.seed, entryKey{q.Algorithm, q.Policy, q.Key}) % uint64(len(m.shards))
 }
 
-// with runs f on the key's entry, with the clock as read and the one that
-// never moves back; f returns how much was granted, in asks of q.Cost. A key
-// without an entry gets a new one, which is stored if keep.
+// with runs f on the key's entry, with the clock as read and the one that never moves
+// back. f returns the number of granted steps of q.Cost. A key without an entry gets a
+// new one, which is stored if keep is true.
 func (m *Store) with(q *store.Query, keep bool, f func(e *entry, now, at int64) float64) (store.Outcome, error) {
 	s, k := m.shard(q)
 	s.mu.Lock()
@@ -82,7 +82,7 @@ func (m *Store) with(q *store.Query, keep bool, f func(e *entry, now, at int64) 
 	return e.outcome(q, &q.Rules, now, at, f(e, now, at)), nil
 }
 
-// outcome returns how the key stands by rules r.
+// outcome returns the key's state by rules r.
 func (e *entry) outcome(q *store.Query, r *algorithm.Rules, now, at int64, granted float64) store.Outcome {
 	o := store.Outcome{Decided: true, Granted: granted, Now: now, UpdatedAt: at, BlockedUntil: e.blockedUntil}
 	if b, ok := e.state.(*algorithm.Bucket); ok {
@@ -100,7 +100,7 @@ func clock(now *int64) int64 {
 	return time.Now().UnixMicro()
 }
 
-// sweep makes room for a new entry.
+// sweep forgets idle entries to make room for a new one.
 func (s *shard) sweep(now int64) {
 	if len(s.entries) < s.sweepAt {
 		return
@@ -113,8 +113,8 @@ func (s *shard) sweep(now int64) {
 	s.sweepAt = max(minSweep, 2*len(s.entries))
 }
 
-// Forget forgets the idle keys, which happens by itself as keys are added. now is the
-// caller's clock, nil for this machine's.
+// Forget forgets idle keys, which also happens as keys are added. now is the caller's
+// clock, nil for this machine's.
 func (m *Store) Forget(now *int64) {
 	for i := range m.shards {
 		s := &m.shards[i]
@@ -125,7 +125,7 @@ func (m *Store) Forget(now *int64) {
 	}
 }
 
-// Len returns how many keys are stored.
+// Len returns the number of stored keys.
 func (m *Store) Len() (n int) {
 	for i := range m.shards {
 		m.shards[i].mu.Lock()
@@ -135,7 +135,7 @@ func (m *Store) Len() (n int) {
 	return n
 }
 
-// idleAt returns from when the entry holds nothing: then it decides as none would.
+// idleAt returns the time from which the entry decides as a missing one would.
 func (e *entry) idleAt() int64 { return max(e.state.IdleAt(&e.rules), e.updatedAt, e.blockedUntil) }
 
 // Take grants as many steps as fit.
@@ -163,7 +163,7 @@ func (m *Store) Take(_ context.Context, q *store.Query) (store.Outcome, error) {
 	return o, err
 }
 
-// Fill adds up to the burst.
+// Charge adds units up to the burst.
 func (m *Store) Charge(_ context.Context, q *store.Query) (store.Outcome, error) {
 	r := q.Rules
 	r.Capacity = r.Burst
@@ -173,7 +173,7 @@ func (m *Store) Charge(_ context.Context, q *store.Query) (store.Outcome, error)
 	})
 }
 
-// Refund gives units back, as far as they are there.
+// Refund gives units back, at most those in use.
 func (m *Store) Refund(_ context.Context, q *store.Query) (store.Outcome, error) {
 	return m.giveBack(q, func(e *entry, now, at int64) float64 { return e.state.Refund(&e.rules, now, at, q.Units) })
 }
@@ -195,8 +195,8 @@ func (m *Store) giveBack(q *store.Query, f func(e *entry, now, at int64) float64
 	return o, err
 }
 
-// standing is outcome for what goes by the entry's own numbers: of a log, how long
-// its entries may count.
+// standing is outcome by the entry's own numbers: for a log, the time for which its
+// entries may count.
 func (e *entry) standing(q *store.Query, now, at int64, granted float64) store.Outcome {
 	r := q.Rules
 	if l, ok := e.state.(*algorithm.Log); ok {
@@ -205,7 +205,7 @@ func (e *entry) standing(q *store.Query, now, at int64, granted float64) store.O
 	return e.outcome(q, &r, now, at, granted)
 }
 
-// Get reads how the key stands.
+// Get reads the key's state.
 func (m *Store) Get(_ context.Context, q *store.Query) (store.Outcome, error) {
 	return m.with(q, false, func(*entry, int64, int64) float64 { return 0 })
 }
@@ -219,7 +219,7 @@ func (m *Store) Block(_ context.Context, q *store.Query, forUs int64) error {
 	return err
 }
 
-// Unblock lifts the block that ends at until; any if until is 0.
+// Unblock lifts the block that ends at until; any block if until is 0.
 func (m *Store) Unblock(_ context.Context, q *store.Query, until int64) error {
 	_, err := m.with(q, false, func(e *entry, _, _ int64) float64 {
 		if until == 0 || until == e.blockedUntil {
@@ -235,7 +235,7 @@ func (m *Store) Reset(_ context.Context, q *store.Query) error {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
 	s, k := m.shard(q)
-	for h := range m.reservations.open[k] { // nothing of them is counted any more
+	for h := range m.reservations.open[k] { // their units are no longer counted
 		h.Units = 0
 	}
 	s.mu.Lock()
@@ -244,7 +244,7 @@ func (m *Store) Reset(_ context.Context, q *store.Query) error {
 	return nil
 }
 
-// Leave gives a queue's place back if no later request has one.
+// Leave gives a place in a queue back if no later request has one.
 func (m *Store) Leave(_ context.Context, q *store.Query, ticket int64) error {
 	_, err := m.with(q, false, func(e *entry, now, at int64) float64 {
 		if b := e.state.(*algorithm.Bucket); b.Ticket == ticket {

@@ -11,8 +11,8 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// reservations holds the reservations of one process. Its lock is taken before those
-// of the shards.
+// reservations has the reservations of one process. Its lock is taken before the shards'
+// locks.
 type reservations struct {
 	mu           sync.Mutex
 	byID         map[string]*record
@@ -21,13 +21,13 @@ type reservations struct {
 	sweepAt      int
 }
 
-// idempotent is what an admission is remembered under.
+// idempotent identifies an admission under an idempotency key.
 type idempotent struct {
 	entryKey
 	key string
 }
 
-// record is a reservation and what only this store keeps of it.
+// record is a reservation with the fields that only this store keeps.
 type record struct {
 	store.Reservation
 	idempotency string // as stored; empty for none
@@ -42,7 +42,7 @@ func newReservations() reservations {
 
 func (h *record) entryKey() entryKey { return entryKey{h.Algorithm, h.Policy, h.Key} }
 
-// Reserve takes one step and notes it, unless it was admitted before.
+// Reserve takes one step and stores the admission, unless it was admitted before.
 func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
@@ -105,8 +105,8 @@ func (m *Store) Settle(_ context.Context, c *store.Ending) (store.Ended, error) 
 	return m.end(h, c.State, c.Units, now), nil
 }
 
-// end brings a reservation to a state, and the key to what is counted of it then. The
-// lock of the reservations is held.
+// end brings a reservation to a state and changes the key's units accordingly. The
+// reservations are locked.
 func (m *Store) end(h *record, state store.State, units float64, now int64) store.Ended {
 	s := store.Ended{Reservation: h.Reservation, Now: now}
 	s.Changed = h.State == store.Open && (state != store.Expired || h.ExpiresAt <= now) || h.State == store.Expired && state == store.Settled
@@ -115,7 +115,7 @@ func (m *Store) end(h *record, state store.State, units float64, now int64) stor
 	q := store.Query{Rules: h.Rules, Algorithm: h.Algorithm, Policy: h.Policy, Key: h.Key, Now: &now}
 	_, _ = m.with(&q, moves, func(e *entry, now, at int64) float64 {
 		if moves {
-			fresh := e.rules.Capacity == 0 // or only a block made it
+			fresh := e.rules.Capacity == 0 // or made only by a block
 			if fresh {
 				e.rules = h.Rules
 			}
@@ -139,7 +139,7 @@ func (m *Store) end(h *record, state store.State, units float64, now int64) stor
 		return s
 	}
 	h.Units -= back
-	if h.idempotency != "" { // what came to nothing may be requested again
+	if h.idempotency != "" { // the request may be made again
 		delete(m.reservations.byIdempotent, idempotent{h.entryKey(), h.idempotency})
 		h.idempotency = ""
 	}
@@ -181,8 +181,8 @@ func (m *Store) NextDue(context.Context) (int64, error) {
 	return wait, nil
 }
 
-// forget drops what is not remembered any longer whenever the reservations have
-// doubled. The lock of the reservations is held.
+// forget drops records that need not be remembered any longer, each time their number has
+// doubled. The reservations are locked.
 func (m *Store) forget(now int64) {
 	if len(m.reservations.byID) < m.reservations.sweepAt {
 		return
@@ -195,7 +195,7 @@ func (m *Store) forget(now int64) {
 	m.reservations.sweepAt = max(minSweep, 2*len(m.reservations.byID))
 }
 
-// drop forgets one reservation and gives back what it still counts.
+// drop forgets one reservation and gives back the units that it still counts.
 func (m *Store) drop(h *record, now int64) {
 	m.end(h, store.Expired, 0, now)
 	delete(m.reservations.byID, h.ID)
@@ -204,7 +204,7 @@ func (m *Store) drop(h *record, now int64) {
 	}
 }
 
-// Usage returns how the key stands with its open reservations.
+// Usage returns the key's state with its open reservations.
 func (m *Store) Usage(ctx context.Context, q *store.Query) (u store.Usage, err error) {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()

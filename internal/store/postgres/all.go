@@ -40,8 +40,8 @@ func (p Store) takeAllOnce(ctx context.Context, joints []*store.Joint, possible 
 	return allowed, err
 }
 
-// takeOrRollBack takes all in a transaction of its own, which is rolled back
-// unless all were granted. What a denial starts and tells comes after that.
+// takeOrRollBack takes all in its own transaction, which is rolled back unless all were
+// granted. After that it starts the blocks of a denial and reads the state of the keys.
 func (p Store) takeOrRollBack(ctx context.Context, joints []*store.Joint) (allowed bool, err error) {
 	var blocks, reads []exec.Call
 	err = p.runner.Within(ctx, func(tx db.DBTX) error {
@@ -74,8 +74,8 @@ func (p Store) takeOrRollBack(ctx context.Context, joints []*store.Joint) (allow
 	return false, nil
 }
 
-// leftBehind are the calls that find how what was rolled back stands: of a
-// level that was added to and given back the last digit could be another.
+// leftBehind returns the calls that read the state after the rollback. It is not
+// computed: adding to a level and subtracting again can change its last digit.
 func leftBehind(ctx context.Context, joints []*store.Joint) (reads []exec.Call) {
 	for _, j := range joints {
 		j.Show(func(float64) algorithm.View { return j.Outcome.View })
@@ -90,14 +90,14 @@ func leftBehind(ctx context.Context, joints []*store.Joint) (reads []exec.Call) 
 				j.Outcome = o
 				j.Show(func(float64) algorithm.View { return o.View })
 			}))
-		case j.Algorithm == algorithm.SlidingWindowLog: // the Take told of the sum
+		case j.Algorithm == algorithm.SlidingWindowLog: // the Take returned the view of the sum
 			reads = append(reads, frees(ctx, j, q, len(j.Needs)-1)...)
 		}
 	}
 	return reads
 }
 
-// begunBlocks are the calls that start the blocks that a denial starts.
+// begunBlocks returns the calls that start the blocks of a denial.
 func begunBlocks(ctx context.Context, joints []*store.Joint) (blocks []exec.Call) {
 	for _, j := range joints {
 		if !j.Fits() && !j.Outcome.Blocked && j.BlockFor > 0 {
@@ -113,9 +113,9 @@ func begunBlocks(ctx context.Context, joints []*store.Joint) (blocks []exec.Call
 	return blocks
 }
 
-// lockThenTake takes all in the caller's transaction, without having to undo
-// anything there: asks for a count of 0 lock the rows and tell how they stand.
-// If all fit, all are asked for again as of that moment.
+// lockThenTake takes all in the caller's transaction without having to undo anything
+// there. Takes of count 0 lock the rows and return their state; they begin no fixed
+// window. If all fit, all are taken as of that moment.
 func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, joints []*store.Joint) (allowed bool, err error) {
 	if err := exec.Together(ctx, tx, p.takes(ctx, joints, 0, false)); err != nil {
 		return false, err
@@ -135,7 +135,7 @@ func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, joints []*store.Joi
 	calls := begunBlocks(ctx, joints)
 	for _, j := range joints {
 		j.Show(func(float64) algorithm.View { return j.Outcome.View })
-		if j.Algorithm == algorithm.SlidingWindowLog && !j.Fits() { // it was asked about no units
+		if j.Algorithm == algorithm.SlidingWindowLog && !j.Fits() { // the view is that of no units
 			q := j.Query
 			q.Now = &j.Outcome.UpdatedAt
 			calls = append(calls, frees(ctx, j, q, len(j.Needs))...)
@@ -147,18 +147,19 @@ func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, joints []*store.Joi
 	return false, exec.Together(ctx, tx, calls)
 }
 
-// takes are the calls that ask for count times all joints, one call for each
-// table; again is as of when the rows were asked for before.
+// takes returns the calls that take count times all joints, one call for each table. If
+// again is true, they decide as of the moment when the rows were locked.
 func (p Store) takes(ctx context.Context, joints []*store.Joint, count int, again bool) (calls []exec.Call) {
 	for len(joints) > 0 {
 		n := 1
-		// A TakeMany knows no room but the capacity.
+		// TakeMany uses the capacity as the room. A queue that has less, because of a
+		// deadline, has its own statement in the same round trip.
 		for n < len(joints) && joints[n].Algorithm == joints[0].Algorithm && !joints[0].Hurried() && !joints[n].Hurried() {
 			n++
 		}
 		now := joints[0].Now
 		if again && now == nil {
-			// No later than when any of them was: each row's clock is at that.
+			// The earliest of their moments: no row's clock moves back from its own.
 			earliest := joints[0].Outcome.UpdatedAt
 			for _, j := range joints[:n] {
 				earliest = min(earliest, j.Outcome.UpdatedAt)
@@ -175,7 +176,7 @@ func (p Store) takes(ctx context.Context, joints []*store.Joint, count int, agai
 	return calls
 }
 
-// takeMany is the call of a TakeMany, whose outcomes are then the joints'.
+// takeMany returns the call of a TakeMany that sets the joints' outcomes.
 func (p Store) takeMany(ctx context.Context, joints []*store.Joint, count int, now *int64) exec.Call {
 	rows := make([]*store.Row, len(joints))
 	for i, j := range joints {
@@ -194,7 +195,7 @@ func (p Store) takeMany(ctx context.Context, joints []*store.Joint, count int, n
 	}
 }
 
-// readAll only reads how the keys stand: one of the joints never fits.
+// readAll only reads the state of the keys: one of the joints never fits.
 func readAll(ctx context.Context, tx db.DBTX, joints []*store.Joint) error {
 	var reads []exec.Call
 	for _, j := range joints {
@@ -215,7 +216,7 @@ func readAll(ctx context.Context, tx db.DBTX, joints []*store.Joint) error {
 	return nil
 }
 
-// take is the call of a Take, whose outcome is then the joint's.
+// takeOne returns the call of a Take that sets the joint's outcome.
 func (p Store) takeOne(ctx context.Context, j *store.Joint, count int, now *int64) exec.Call {
 	q := j.Query
 	q.Count, q.Now = float64(count), now
@@ -233,7 +234,7 @@ func (p Store) takeOne(ctx context.Context, j *store.Joint, count int, now *int6
 	}
 }
 
-// get is the call of a Get.
+// get returns the call of a Get.
 func get(ctx context.Context, j *store.Joint, q store.Query, then func(store.Outcome)) exec.Call {
 	return func(tx db.DBTX) error {
 		o, err := statement.Of(q.Algorithm).Get(ctx, tx, &q)
@@ -248,7 +249,7 @@ func get(ctx context.Context, j *store.Joint, q store.Query, then func(store.Out
 	}
 }
 
-// named adds the asks to an error that their values caused.
+// named adds the requests to an error that their values caused.
 func named(err error, joints []*store.Joint) error {
 	if !exec.IsDataError(err) {
 		return err
@@ -260,7 +261,7 @@ func named(err error, joints []*store.Joint) error {
 	return fmt.Errorf("%s: %w", strings.Join(indexes, " or "), err)
 }
 
-// frees are the calls that find, for each of the first n parts of a log's joint,
+// frees returns the calls that read, for each of the first n requests of a log's joint,
 // the entry that has to leave before it fits.
 func frees(ctx context.Context, j *store.Joint, q store.Query, n int) []exec.Call {
 	calls := make([]exec.Call, n)

@@ -17,8 +17,8 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// script is a runner over a connection that can send one statement at a time.
-// It notes the statements by their names, and answers Takes with granted.
+// script is a runner over a connection that sends one statement at a time. It records the
+// names of the statements and answers Takes from granted.
 type script struct {
 	granted map[string]float64 // by key
 	sent    []string
@@ -74,8 +74,8 @@ func (r scriptRow) Scan(into ...any) error {
 	return nil
 }
 
-// TestTakeAllOneByOne: over a connection without pipelining the statements are
-// the same, in the same order, and blocks come in a transaction after the other.
+// TestTakeAllOneByOne: over a connection without pipelining the statements and their
+// order are the same. Blocks are written in a second transaction.
 func TestTakeAllOneByOne(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -1,4 +1,4 @@
-// Package postgres keeps the limiter's state in a database: each decision is one
+// Package postgres keeps the limiter's state in a database. Each decision is one
 // statement, on a connection of a pool or in the caller's transaction.
 package postgres
 
@@ -17,18 +17,18 @@ import (
 )
 
 // Store is a store.Store and a store.Many in a database. It is a small value; copies
-// share their state. It is safe for concurrent use if it is not InTx's.
+// share their state. It is safe for concurrent use, unless InTx returned it.
 type Store struct {
 	runner  exec.Runner
 	breaker *exec.Breaker // nil in a transaction
 	tx      bool          // in the caller's transaction
-	// ahead is by how many microseconds the database's clock was ahead of this
-	// machine's when they were last compared; see compare.
+	// ahead is how far the database's clock was ahead of this machine's at the last
+	// compare, in microseconds.
 	ahead *atomic.Int64
 }
 
-// New returns a Store on connections. It stops sending statements for a while after
-// breakAfter failures in a row: breakFor, by clock, which returns microseconds.
+// New returns a Store on connections. After breakAfter failures in a row its circuit
+// breaker opens for breakFor, by clock, which returns microseconds.
 func New(c exec.Connections, breakAfter int64, breakFor time.Duration, clock func() int64) Store {
 	b := exec.NewBreaker(exec.NewPool(c), breakAfter, breakFor, clock)
 	return Store{runner: b, breaker: b, ahead: new(atomic.Int64)}
@@ -47,8 +47,8 @@ func (p Store) Refuses() error {
 	return exec.Translate(p.breaker.Refuses(), false)
 }
 
-// decide runs one statement that answers with an outcome, and once more if the
-// database's clock was in another period of a calendar.
+// decide runs one statement that returns an outcome. It runs it again if the database's
+// clock was in another period of a calendar.
 func (p Store) decide(ctx context.Context, q *store.Query, f func(context.Context, db.DBTX, *store.Query) (store.Outcome, error)) (o store.Outcome, err error) {
 	for try := 1; ; try++ {
 		p.setEdges(q, q.Now)
@@ -70,7 +70,7 @@ func (p Store) decide(ctx context.Context, q *store.Query, f func(context.Contex
 }
 
 // asLocked returns ErrLocked for a row that was locked for longer than the query's
-// LockWait, which no retry of the statement helps against.
+// LockWait. Retrying the statement would not help.
 func asLocked(q *store.Query, err error) error {
 	if err != nil && q.LockWait > 0 && exec.IsLockTimeout(err) {
 		return store.ErrLocked
@@ -78,7 +78,7 @@ func asLocked(q *store.Query, err error) error {
 	return err
 }
 
-// exec runs one statement that answers nothing.
+// exec runs one statement that returns nothing.
 func (p Store) exec(ctx context.Context, f func(db.DBTX) error) error {
 	return exec.Translate(p.runner.Do(ctx, f), p.tx)
 }
@@ -88,12 +88,12 @@ func (p Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error) 
 	return p.decide(ctx, q, statement.Of(q.Algorithm).Take)
 }
 
-// Fill adds up to the burst.
+// Charge adds units up to the burst.
 func (p Store) Charge(ctx context.Context, q *store.Query) (store.Outcome, error) {
 	return p.decide(ctx, q, statement.Of(q.Algorithm).Charge)
 }
 
-// Refund gives units back, as far as they are there.
+// Refund gives units back, at most those in use.
 func (p Store) Refund(ctx context.Context, q *store.Query) (store.Outcome, error) {
 	return p.decide(ctx, q, statement.Of(q.Algorithm).Refund)
 }
@@ -105,12 +105,12 @@ func (p Store) Undo(ctx context.Context, q *store.Query, g algorithm.Grant) (sto
 	})
 }
 
-// Get reads how the key stands.
+// Get reads the key's state.
 func (p Store) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
 	return p.decide(ctx, q, statement.Of(q.Algorithm).Get)
 }
 
-// Usage reads how the key stands, and its open reservations.
+// Usage reads the key's state and its open reservations.
 func (p Store) Usage(ctx context.Context, q *store.Query) (u store.Usage, err error) {
 	u.Outcome, err = p.decide(ctx, q, func(ctx context.Context, tx db.DBTX, q *store.Query) (_ store.Outcome, err error) {
 		u, err = statement.Of(q.Algorithm).Usage(ctx, tx, q)
@@ -126,16 +126,16 @@ func (p Store) Block(ctx context.Context, q *store.Query, forUs int64) error {
 	})
 }
 
-// Unblock lifts the block that ends at until; any if until is 0.
+// Unblock lifts the block that ends at until; any block if until is 0.
 func (p Store) Unblock(ctx context.Context, q *store.Query, until int64) error {
 	return p.exec(ctx, func(tx db.DBTX) error {
 		return statement.Of(q.Algorithm).Unblock(ctx, tx, db.TokenBucketUnblockParams{Policy: q.Policy, Key: q.Key, UntilUs: until, Commit: string(q.Commit)})
 	})
 }
 
-// Reset deletes the row and frees the key's reservations. A Reserve that had the row
-// when the first statement began has made a reservation that only a second statement
-// sees: none can be made after that, since it would have to wait for the deleted row.
+// Reset deletes the row and frees the key's reservations. A Reserve that had locked the
+// row when the first statement began has made a reservation that only a second statement
+// sees. None can be made after that: it would wait for the deleted row.
 func (p Store) Reset(ctx context.Context, q *store.Query) error {
 	err := p.runner.Within(ctx, func(tx db.DBTX) error {
 		deleted, err := statement.Of(q.Algorithm).Reset(ctx, tx, db.TokenBucketResetParams{Policy: q.Policy, Key: q.Key, Commit: string(q.Commit)})
@@ -147,7 +147,7 @@ func (p Store) Reset(ctx context.Context, q *store.Query) error {
 	return exec.Translate(err, p.tx)
 }
 
-// Leave gives a queue's place back if no later request has one.
+// Leave gives a place in a queue back if no later request has one.
 func (p Store) Leave(ctx context.Context, q *store.Query, ticket int64) error {
 	return p.exec(ctx, func(tx db.DBTX) error {
 		_, err := statement.Queries.LeakyBucketQueueLeave(ctx, tx, db.LeakyBucketQueueLeaveParams{
@@ -157,8 +157,8 @@ func (p Store) Leave(ctx context.Context, q *store.Query, ticket int64) error {
 	})
 }
 
-// TakeMany decides rows of many keys in one statement, and once more those for which
-// the database's clock was in another period of a calendar.
+// TakeMany decides rows of many keys in one statement. It sends rows again for which the
+// database's clock was in another period of a calendar.
 func (p Store) TakeMany(ctx context.Context, rows []*store.Row, now *int64) error {
 	t := statement.Of(rows[0].Query.Algorithm)
 	for try := 1; ; try++ {
@@ -206,17 +206,18 @@ func (p Store) Locked(ctx context.Context, rows []*store.Row) ([]bool, error) {
 	return locked, err
 }
 
-// The database's clock decides which period of a calendar it is, and this process
-// knows the edges of the periods. So a statement is given the edges of two periods in
-// a row and takes the one that its own reading of the clock is in. If it is in neither,
-// because the clocks are hours apart or a batch has waited that long, nothing is
-// written: the clocks are compared and the statement is sent again.
+// The database's clock selects the period of a calendar, and this process knows the
+// edges of periods. So a statement gets the edges of two successive periods and uses the
+// one that its clock is in. If it is in neither, because the clocks are hours apart or a
+// batch has waited that long, it writes nothing. Then the clocks are compared and the
+// statement is sent again. Edges are three numbers and not an array, which was slower for
+// one row and would have to be split among the rows of a batch.
 
-// maxCompared is how often the clocks are compared for one decision before it fails.
-// Once is enough, unless one of them is being set meanwhile.
+// maxCompared is the number of times that one decision compares the clocks before it
+// fails. One is enough, unless a clock is being set.
 const maxCompared = 3
 
-// setEdges sets the edges of a calendar's query; now is the caller's clock, if that
+// setEdges sets the edges of a calendar's query. now is the caller's clock, if that
 // decides.
 func (p Store) setEdges(q *store.Query, now *int64) {
 	if q.Calendar == nil {
@@ -229,9 +230,8 @@ func (p Store) setEdges(q *store.Query, now *int64) {
 	q.Edges.From, q.Edges.Turn, q.Edges.Until = q.Calendar.Near(at)
 }
 
-// compare notes how far the database's clock is ahead of this machine's, so that this
-// query, and others of the limiter, get the right periods. times is how often it was
-// called for this decision.
+// compare records how far the database's clock is ahead of this machine's, for this query
+// and later ones. times is the number of calls for this decision.
 func (p Store) compare(ctx context.Context, times int) error {
 	here := time.Now()
 	var there int64
@@ -244,7 +244,7 @@ func (p Store) compare(ctx context.Context, times int) error {
 	}
 	p.ahead.Store(there - here.UnixMicro())
 	if times == maxCompared {
-		return fmt.Errorf("%w: its clock, at %s, was in other periods of a calendar each time it was asked; this machine's is at %s", store.ErrUnavailable,
+		return fmt.Errorf("%w: its clock, at %s, was in another calendar period than expected on each of several tries; this machine's is at %s", store.ErrUnavailable,
 			time.UnixMicro(there).UTC().Format(time.RFC3339Nano), here.UTC().Format(time.RFC3339Nano))
 	}
 	return nil

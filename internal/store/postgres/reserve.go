@@ -13,10 +13,10 @@ import (
 	"github.com/pglimit/pglimit/internal/store/postgres/statement"
 )
 
-// Reserve is one statement. If that met an admission under the same idempotency key,
-// a second one reads the admission; if it is to be forgotten, that happens first.
+// Reserve is one statement. If an admission under the same idempotency key exists, a
+// second statement reads it. If that admission may be forgotten, it is forgotten first.
 func (p Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
-	if !q.Possible() { // now, but it may have been admitted before
+	if !q.Possible() { // it may still have been admitted before
 		before, err := p.readBefore(ctx, q, a)
 		if err != nil || before != nil && !before.free() {
 			return store.Outcome{Before: reservationOf(before)}, err
@@ -60,11 +60,11 @@ func (p Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) 
 			return o, err
 		}
 	}
-	return store.Outcome{}, fmt.Errorf("%w: admissions under the idempotency key %s come and go", store.ErrUnavailable, store.Quote(a.Idempotency))
+	return store.Outcome{}, fmt.Errorf("%w: admissions under the idempotency key %s keep changing; try again", store.ErrUnavailable, store.Quote(a.Idempotency))
 }
 
-// prepare makes sure that reserve cannot fail in the caller's transaction: it
-// locks the key's row, so that whoever had it has committed what reserve reads.
+// prepare makes sure that Reserve cannot fail in the caller's transaction. It locks the
+// key's row, so that the transaction that had locked it has committed what Reserve reads.
 func (p Store) prepare(ctx context.Context, q *store.Query, a *store.Admission) (o store.Outcome, err error) {
 	before, err := p.readBefore(ctx, q, a)
 	if err != nil || before != nil && !before.free() {
@@ -81,8 +81,9 @@ func (p Store) prepare(ctx context.Context, q *store.Query, a *store.Admission) 
 	return store.Outcome{}, err
 }
 
-// forget frees an idempotency key whose admission need not be remembered any
-// longer, or whose hold has expired: that is given back, which frees the key too.
+// forget frees an idempotency key whose admission need not be remembered any longer or
+// whose reservation has expired. An expired reservation is given back first, which also
+// frees the key.
 func (p Store) forget(ctx context.Context, q *store.Query, a *store.Admission) error {
 	before, err := p.readBefore(ctx, q, a)
 	if err != nil || before == nil || !before.free() {
@@ -102,14 +103,14 @@ func (p Store) forget(ctx context.Context, q *store.Query, a *store.Admission) e
 	})
 }
 
-// before is what was admitted under an idempotency key.
+// before is an earlier admission under an idempotency key.
 type before struct {
 	store.Reservation
 	forgotten bool // it need not be remembered any longer
-	overdue   bool // it is an open hold that has expired
+	overdue   bool // it is an open reservation that has expired
 }
 
-// free tells whether the key may be used again.
+// free reports whether the idempotency key may be used again.
 func (b *before) free() bool { return b.forgotten || b.overdue }
 
 // reservationOf returns nil for nil.

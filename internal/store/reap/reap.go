@@ -1,5 +1,5 @@
-// Package reap gives back what expired reservations of a key still count, where a
-// request would be denied because of them.
+// Package reap gives back the units of expired reservations before a request is denied
+// because of them.
 package reap
 
 import (
@@ -12,10 +12,10 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// Store is a store.Store that asks once more after a denial, each time after expired
-// reservations of the key were given back, until the request is granted or there are
-// none. If they cannot be looked for, the denial stands; in the caller's transaction
-// that is an error, since the transaction has failed.
+// Store is a store.Store that gives back a key's expired reservations after a denial and
+// repeats the request, until it is granted or none are left. If the look for them fails,
+// the denial stands; in the caller's transaction it is an error, since the transaction
+// has failed.
 type Store struct {
 	store.Store
 	watch   *Watch
@@ -24,8 +24,8 @@ type Store struct {
 	freed   func(a algorithm.Name, policy, key string)
 }
 
-// New returns a Store over inner. Each look is bounded by timeout, if that is
-// positive. freed is called after units of a key went back; its key is as stored.
+// New returns a Store over inner. Each look is bounded by timeout, if that is positive.
+// freed is called with the stored key after units of it went back.
 func New(inner store.Store, w *Watch, timeout time.Duration, freed func(a algorithm.Name, policy, key string)) *Store {
 	return &Store{Store: inner, watch: w, timeout: timeout, freed: freed}
 }
@@ -53,7 +53,7 @@ func (s *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission)
 	return o, err
 }
 
-// Get is store.Store's. In a transaction it locks nothing, and so gives nothing back.
+// Get is store.Store's. In a transaction it locks nothing, so it gives nothing back.
 func (s *Store) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
 	o, err := s.Store.Get(ctx, q)
 	for err == nil && !s.tx && !fits(q, o) && s.again(ctx, q, store.Outcome{}, &err) {
@@ -88,9 +88,9 @@ func (s *Store) TakeAll(ctx context.Context, joints []*store.Joint, possible boo
 	}
 }
 
-// again gives back what expired reservations of q's key still count, and reports
-// whether there was any. Then it lifts the block that the denial o has started. An
-// error that ends the decision goes to fails.
+// again gives back the units of expired reservations of q's key and reports whether there
+// were any. Then it lifts the block that the denial o started. An error that ends the
+// decision is stored in fails.
 func (s *Store) again(ctx context.Context, q *store.Query, o store.Outcome, fails *error) bool {
 	if q.Units == 0 || !q.Possible() || q.Algorithm == algorithm.LeakyBucketQueue {
 		return false
@@ -106,7 +106,7 @@ func (s *Store) giveBack(ctx context.Context, q *store.Query, o store.Outcome) (
 	if q.Now == nil && s.watch.quiet() {
 		return false, nil
 	}
-	// What a transaction sees may be older than what the watch has to know.
+	// A transaction's snapshot may be too old for the watch.
 	if q.Now == nil && !s.tx {
 		if err = s.watch.look(ctx, s.Store); err != nil || s.watch.quiet() {
 			return false, err
@@ -128,8 +128,8 @@ func (s *Store) giveBack(ctx context.Context, q *store.Query, o store.Outcome) (
 	return true, err
 }
 
-// giveSomeBack gives MaxDue reservations back at most. more reports whether there may
-// be others that are worth trying.
+// giveSomeBack gives back at most MaxDue reservations. more reports whether others may be
+// worth trying.
 func (s *Store) giveSomeBack(ctx context.Context, q *store.Query) (freed, more bool, err error) {
 	ids, err := s.Store.Due(ctx, q)
 	for _, id := range ids {
@@ -142,12 +142,12 @@ func (s *Store) giveSomeBack(ctx context.Context, q *store.Query) (freed, more b
 	return freed, more && len(ids) == store.MaxDue, err
 }
 
-// Watch spares denials the look for expired reservations of their key while none of
-// any key can have expired: a reservation lasts for store.MinTTL at least, so one look
-// at all of them is good for that long. It is safe for concurrent use.
+// Watch saves denials the look for expired reservations while none of any key can have
+// expired. A reservation lasts for store.MinTTL at least, so one look at all of them is
+// good for that long. It is safe for concurrent use.
 type Watch struct {
 	start time.Time
-	until atomic.Int64 // microseconds since start; quiet before it
+	until atomic.Int64 // microseconds since start; quiet until then
 }
 
 // NewWatch returns a Watch that has not looked yet.
@@ -155,14 +155,14 @@ func NewWatch() *Watch { return &Watch{start: time.Now()} }
 
 func (w *Watch) quiet() bool { return time.Since(w.start).Microseconds() < w.until.Load() }
 
-// look reads when the next reservation expires. A reservation that is made after the
-// answer expires MinTTL later at the soonest; one that another transaction had made
-// and not committed yet may be overlooked until then.
+// look reads when the next reservation expires. A reservation that is made later expires
+// MinTTL after the answer at the earliest. One that another transaction had made but not
+// committed may be overlooked until then.
 func (w *Watch) look(ctx context.Context, s store.Store) error {
-	asked := time.Since(w.start).Microseconds()
+	sent := time.Since(w.start).Microseconds()
 	wait, err := s.NextDue(ctx)
 	if err == nil {
-		w.until.Store(asked + min(wait, store.MinTTL.Microseconds()))
+		w.until.Store(sent + min(wait, store.MinTTL.Microseconds()))
 	}
 	return err
 }

@@ -75,7 +75,7 @@ func TestTakeGetsWhatExpired(t *testing.T) {
 	}
 }
 
-// TestTakeGetsAllThatExpired: also more reservations than are listed at once.
+// TestTakeGetsAllThatExpired: also if there are more reservations than one list has.
 func TestTakeGetsAllThatExpired(t *testing.T) {
 	s, _, _ := bed()
 	for i := range 2 * store.MaxDue {
@@ -86,8 +86,8 @@ func TestTakeGetsAllThatExpired(t *testing.T) {
 	}
 }
 
-// TestTakeLiftsTheBlockOfItsDenial, and no other: a denial because of an expired
-// reservation was none.
+// TestTakeLiftsTheBlockOfItsDenial: the block of a denial because of an expired
+// reservation is lifted, and no other.
 func TestTakeLiftsTheBlockOfItsDenial(t *testing.T) {
 	s, _, _ := bed()
 	reserve(t, s, "a", "k", 10, 0)
@@ -105,7 +105,8 @@ func TestTakeLiftsTheBlockOfItsDenial(t *testing.T) {
 	}
 }
 
-// TestGetSeesWhatExpired, but not in a transaction, where it locks nothing.
+// TestGetSeesWhatExpired: Get gives expired reservations back, but not in a transaction,
+// where it locks nothing.
 func TestGetSeesWhatExpired(t *testing.T) {
 	s, c, _ := bed()
 	reserve(t, s, "a", "k", 10, 0)
@@ -124,7 +125,7 @@ func TestGetSeesWhatExpired(t *testing.T) {
 	}
 }
 
-// TestTakeAllGetsWhatExpired: for each key that denied.
+// TestTakeAllGetsWhatExpired: expired reservations of each key that denied go back.
 func TestTakeAllGetsWhatExpired(t *testing.T) {
 	s, _, freed := bed()
 	reserve(t, s, "a", "a", 10, 0)
@@ -137,7 +138,7 @@ func TestTakeAllGetsWhatExpired(t *testing.T) {
 	}
 }
 
-// TestLooksThatFail: the denial stands, but in a transaction, which has failed.
+// TestLooksThatFail: the denial stands, except in a transaction, which has failed.
 func TestLooksThatFail(t *testing.T) {
 	s, c, _ := bed()
 	reserve(t, s, "a", "k", 10, 0)
@@ -150,8 +151,8 @@ func TestLooksThatFail(t *testing.T) {
 	}
 }
 
-// TestLooksAreSpared: while no reservation of any key can have expired, denials look at
-// none; and never where a queue or an impossible cost is denied.
+// TestLooksAreSpared: while no reservation of any key can have expired, denials do not
+// look for any. A full queue or an impossible cost never looks.
 func TestLooksAreSpared(t *testing.T) {
 	s, c, _ := bed()
 	q := query("k", 6, 0)

@@ -45,7 +45,7 @@ func TestRunUsageErrors(t *testing.T) {
 		{"check --limit 1 --algorithm fixed_window --calendar day --period 24h k", "Period 24h0m0s: must be 0 with Calendar"},
 		{"check --limit 1 --algorithm fixed_window --calendar day --period 1m k", "Period 1m0s: must be 0 with Calendar"},
 		{"charge --limit 1 --algorithm fixed_window --calendar day --time-zone Mars/Olympus k", `TimeZone "Mars/Olympus": is not known here`},
-		{"charge --limit 1 --time-zone Europe/Vienna k", `TimeZone "Europe/Vienna": is for Calendar`},
+		{"charge --limit 1 --time-zone Europe/Vienna k", `TimeZone "Europe/Vienna": requires a Calendar`},
 		{"wait --limit 1 --timeout -1s k", "--timeout is -1s"},
 		{"wait --limit 1 --timeout soon k", `"soon" for "--timeout"`},
 		{"block k", "accepts 2 arg"},

@@ -11,8 +11,8 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// Breaker runs statements until the server has not answered several times in a
-// row: then it fails them at once, but for one every rest, which probes.
+// Breaker is a circuit breaker around a Runner. After several failures in a row it opens:
+// statements fail immediately, except one every rest, which probes.
 type Breaker struct {
 	inner Runner
 	after int64 // failures in a row
@@ -20,12 +20,12 @@ type Breaker struct {
 	clock func() int64
 
 	failures atomic.Int64
-	until    atomic.Int64 // while open: nobody asks before, and then one; closed: 0
+	until    atomic.Int64 // time of the next probe while open; 0 while closed
 	last     atomic.Pointer[error]
 }
 
-// NewBreaker returns a Breaker over inner that opens after so many failures in a row,
-// for rest; clock returns microseconds.
+// NewBreaker returns a Breaker over inner that opens for rest after so many failures in a
+// row. clock returns microseconds.
 func NewBreaker(inner Runner, after int64, rest time.Duration, clock func() int64) *Breaker {
 	return &Breaker{inner: inner, after: after, rest: rest.Microseconds(), clock: clock}
 }
@@ -40,7 +40,7 @@ func (b *Breaker) Within(ctx context.Context, f func(db.DBTX) error) error {
 	return b.watch(ctx, f, b.inner.Within)
 }
 
-// watch runs f by run if it may, and notes what came of it.
+// watch runs f by run if the breaker admits it, and counts the outcome.
 func (b *Breaker) watch(ctx context.Context, f func(db.DBTX) error, run func(context.Context, func(db.DBTX) error) error) error {
 	if err := b.admit(); err != nil {
 		return err
@@ -62,8 +62,8 @@ func (b *Breaker) watch(ctx context.Context, f func(db.DBTX) error, run func(con
 	return err
 }
 
-// admit lets all pass while closed. While open one passes every rest: who moves
-// until on.
+// admit admits all while closed, and one probe every rest while open: the caller that
+// moves until.
 func (b *Breaker) admit() error {
 	until := b.until.Load()
 	if until == 0 {
@@ -80,8 +80,8 @@ func (b *Breaker) admit() error {
 	return b.refusal(wait)
 }
 
-// Refuses returns an error while the breaker is open, so that callers need not wait
-// for the statement that probes.
+// Refuses returns an error while the breaker is open, so that callers need not wait for
+// the probe.
 func (b *Breaker) Refuses() error {
 	if until := b.until.Load(); until != 0 {
 		return b.refusal(max(0, until-b.clock()))
@@ -90,11 +90,11 @@ func (b *Breaker) Refuses() error {
 }
 
 func (b *Breaker) refusal(wait int64) error {
-	return fmt.Errorf("not asked: the circuit breaker is open (Config.BreakAfter) and tries again in %v; the last failure: %w", time.Duration(wait)*time.Microsecond, *b.last.Load())
+	return fmt.Errorf("the circuit breaker is open (Config.BreakAfter) and tries again in %v; the last failure: %w", time.Duration(wait)*time.Microsecond, *b.last.Load())
 }
 
-// answered reports whether the server answered: with a result, with an error of its
-// own, or with what the errors of this package and ErrLocked say.
+// answered reports whether the server answered: with a result, an SQLSTATE that does not
+// mean it is shutting down or full, or an error of this package or ErrLocked.
 func answered(err error) bool {
 	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod || err == ErrRolledBack {
 		return true

@@ -1,6 +1,6 @@
-// Package exec runs statements: on connections of a pool of pgx or database/sql, or
-// in a caller's transaction; again after a conflict, many in one round trip, and
-// not while the server has stopped answering.
+// Package exec runs statements on connections of a pool of pgx or database/sql, or in a
+// caller's transaction. It retries after conflicts, pipelines statements, and has a
+// circuit breaker.
 package exec
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// The SQLSTATEs that mean something here, or how they begin.
+// The SQLSTATEs that matter here, or their prefixes.
 const (
 	serializationFailure = "40001"
 	deadlockDetected     = "40P01"
@@ -20,17 +20,17 @@ const (
 	undefinedFunction    = "42883"
 	uniqueViolation      = "23505"
 	tooManyConnections   = "53300"
-	dataException        = "22"  // a class: the value does not suit this database
+	dataException        = "22"  // a class: this database cannot take the value
 	constraintViolation  = "23"  // a class
 	serverGoes           = "57P" // the server or the connection shuts down, or is not ready yet
 )
 
-// ErrOtherPeriod says that a statement wrote nothing, because the database's clock is
-// in a calendar period that the statement was not given.
+// ErrOtherPeriod: a statement wrote nothing, because the database's clock is in a
+// calendar period that the statement did not get.
 var ErrOtherPeriod = fmt.Errorf("%w: its clock is in another period than this machine's", store.ErrUnavailable)
 
-// sqlState returns the SQLSTATE if the server sent the error, else "". pgx's and
-// lib/pq's errors have this method.
+// sqlState returns the SQLSTATE of an error that the server sent, else "". The errors of
+// pgx and lib/pq have this method.
 func sqlState(err error) string {
 	var answer interface{ SQLState() string }
 	if errors.As(err, &answer) {
@@ -60,7 +60,7 @@ func IsDataError(err error) bool {
 	return len(code) == 5 && (code[:2] == dataException || code[:2] == constraintViolation)
 }
 
-// Translate returns what the driver returned as one of the store's errors.
+// Translate returns a driver's error as one of the store's errors.
 func Translate(err error, inTx bool) error {
 	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod {
 		return err

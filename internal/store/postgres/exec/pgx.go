@@ -16,17 +16,16 @@ func PGX(pool *pgxpool.Pool) Connections { return pgxConnections{pool} }
 
 type pgxConnections struct{ *pgxpool.Pool }
 
-// beginning begins a transaction whatever the database's default isolation is.
+// beginning begins a transaction at read committed, whatever the database's default.
 const beginning = "begin isolation level read committed"
 
-// poolTx is a transaction on a connection of the pool. Its BEGIN travels with
-// the first statements, if they are sent together.
+// poolTx is a transaction on a connection of the pool. Its BEGIN is sent with the first
+// statements, if they are pipelined.
 type poolTx struct {
 	*pgxpool.Conn
 }
 
-// once commits if f returns nil and rolls back if not, unless f has rolled back
-// itself.
+// Once commits if f returns nil. If not, it rolls back, unless f has already done so.
 func (p pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
 	conn, err := p.Acquire(ctx)
 	if err != nil {
@@ -49,7 +48,7 @@ func (p pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
 	return err
 }
 
-// idle tells that the transaction has not begun, or has ended.
+// idle reports whether the transaction has not begun or has ended.
 func (t poolTx) idle() bool { return t.Conn.Conn().PgConn().TxStatus() == 'I' }
 
 func (t poolTx) begin(ctx context.Context) error {
@@ -91,14 +90,14 @@ func (t poolTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 		whole.Queue(q.SQL, q.Arguments...)
 	}
 	results := t.Conn.SendBatch(ctx, &whole)
-	_, _ = results.Exec() // its error is also that of all others
+	_, _ = results.Exec() // the other results have its error too
 	return results
 }
 
-// Unwinder is a transaction whose end can travel with other statements.
+// Unwinder is a transaction that can send other statements with its end.
 type Unwinder interface {
-	// Unwind rolls back, makes the writes in a transaction of their own and then
-	// the reads, all in one round trip. Then it returns ErrRolledBack.
+	// Unwind rolls back, makes the writes in another transaction and then the reads, all
+	// in one round trip. Then it returns ErrRolledBack.
 	Unwind(ctx context.Context, writes, reads []Call) error
 }
 
@@ -122,9 +121,9 @@ type batcher interface {
 	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
 }
 
-// Together makes the calls in their order, up to the first that fails: in one
-// round trip where tx can. Each call runs twice then, once to be recorded and
-// once with its answer, and must do nothing else before it has that.
+// Together makes the calls in order, up to the first that fails. If tx can pipeline, they
+// take one round trip: each call runs twice, first to record its statement and then to
+// read its answer. So a call must do nothing else before it has its answer.
 func Together(ctx context.Context, tx db.DBTX, calls []Call) error {
 	many, ok := tx.(batcher)
 	if !ok {
@@ -151,10 +150,10 @@ func Together(ctx context.Context, tx db.DBTX, calls []Call) error {
 	return results.Close()
 }
 
-// errRecorded is what a call gets instead of an answer while it is recorded.
+// errRecorded is the answer to a call while it is recorded.
 var errRecorded = errors.New("pglimit: recorded")
 
-// recorder is a DBTX that only notes what is to be sent.
+// recorder is a DBTX that only records statements.
 type recorder struct{ *pgx.Batch }
 
 func (r recorder) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
@@ -172,12 +171,12 @@ func (r recorder) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
 	return noRow{errRecorded}
 }
 
-// noRow is a row that is an error.
+// noRow is a row whose Scan returns the error.
 type noRow struct{ error }
 
 func (n noRow) Scan(...any) error { return n.error }
 
-// player is a DBTX that has the answers to what was recorded, in that order.
+// player is a DBTX that returns the answers to recorded statements, in their order.
 type player struct{ pgx.BatchResults }
 
 func (p player) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
@@ -192,7 +191,7 @@ func (p player) QueryRow(context.Context, string, ...any) pgx.Row {
 	return p.BatchResults.QueryRow()
 }
 
-// command is the call of a statement without parameters or answer.
+// command returns the call of a statement without parameters or answer.
 func command(ctx context.Context, sql string) Call {
 	return func(tx db.DBTX) error {
 		_, err := tx.Exec(ctx, sql)

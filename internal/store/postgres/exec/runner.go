@@ -10,43 +10,44 @@ import (
 	"github.com/pglimit/pglimit/internal/sqldb"
 )
 
-// MaxTries bounds how often one decision is tried after conflicts.
+// MaxTries is the number of times that one decision is tried after conflicts.
 const MaxTries = 5
 
-// Runner runs statements on connections of its own or on the caller's.
+// Runner runs statements on connections of a pool or in the caller's transaction.
 type Runner interface {
-	// Do runs f, which sends one statement; on a connection of its own again
+	// Do runs f, which sends one statement. On a connection of a pool it runs f again
 	// after a conflict.
 	Do(ctx context.Context, f func(db.DBTX) error) error
-	// Within runs f, which may send several statements, as one transaction: it
-	// commits if f returns nil, else rolls back; again after a conflict. In the
-	// caller's transaction it only runs f.
+	// Within runs f, which may send several statements, as one transaction. It commits if
+	// f returns nil, else rolls back, and runs f again after a conflict. In the caller's
+	// transaction it only runs f.
 	Within(ctx context.Context, f func(db.DBTX) error) error
 }
 
-// ErrRolledBack ends a transaction of Within that has its answer and must leave
-// nothing.
+// ErrRolledBack ends a transaction of Within that has its answer and must leave no
+// change.
 var ErrRolledBack = errors.New("pglimit: rolled back")
 
-// Connections are those of pgx's pool or of database/sql's.
+// Connections are a pool of pgx or of database/sql.
 type Connections interface {
 	db.DBTX
 	// Once runs f in a transaction at read committed.
 	Once(ctx context.Context, f func(db.DBTX) error) error
 }
 
-// NewPool returns a Runner that runs each statement on a connection of its own.
+// NewPool returns a Runner that runs each statement on a connection of the pool.
 func NewPool(c Connections) Runner { return &pool{Connections: c} }
 
 // InTx returns a Runner that runs everything in the caller's transaction.
 func InTx(tx db.DBTX) Runner { return inTx{tx} }
 
-// pool is NewPool's.
+// pool is the Runner that NewPool returns.
 type pool struct {
 	Connections
-	// explicit is set once a statement failed to serialize: the database's
-	// default isolation is then stricter than read committed, which a decision
-	// needs, so from then on each statement sets it.
+	// explicit is set after a serialization failure: the database's default isolation is
+	// stricter than read committed. Under load a statement fails there on each retry. So
+	// from then on each runs in a transaction at read committed, for two more round
+	// trips.
 	explicit atomic.Bool
 }
 
@@ -85,7 +86,7 @@ func (t inTx) Within(_ context.Context, f func(db.DBTX) error) error { return f(
 // SQL returns the connections of a *sql.DB.
 func SQL(db *sql.DB) Connections { return sqlConnections{sqldb.NewPool(db)} }
 
-// SQLTx returns a transaction of database/sql as the statements take it.
+// SQLTx returns a transaction of database/sql as a db.DBTX.
 func SQLTx(tx *sql.Tx) db.DBTX { return sqldb.Tx(tx) }
 
 type sqlConnections struct{ *sqldb.Pool }

@@ -8,8 +8,8 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// The leaky bucket has ticks, the queue has tickets; token bucket and GCRA have
-// the same columns and parameters under two names.
+// The leaky bucket has ticks and the queue has tickets. Token bucket and GCRA have the
+// same columns and parameters under two names.
 
 var leakyBucket = Table{
 	takeMany: leakyBucketTakeMany,

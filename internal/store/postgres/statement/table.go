@@ -1,4 +1,4 @@
-// Package statement calls the generated statements: it turns queries into their
+// Package statement calls the generated statements. It converts queries into their
 // parameters and their rows into outcomes.
 package statement
 
@@ -21,11 +21,11 @@ import (
 // Queries are the generated statements.
 var Queries = db.New()
 
-// decision is a statement that answers with one row.
+// decision is a statement that returns one row.
 type decision = func(context.Context, db.DBTX, *store.Query) (store.Outcome, error)
 
-// Table calls the statements of one algorithm. A LeakyBucketQueue has no Refund, Undo
-// and Settle.
+// Table has the statements of one algorithm. A LeakyBucketQueue has no Refund, Undo or
+// Settle.
 type Table struct {
 	Take, Charge, Refund, Get decision
 	Undo                      func(context.Context, db.DBTX, *store.Query, algorithm.Grant) (store.Outcome, error)
@@ -69,8 +69,7 @@ func (t *Table) TakeManyLater(rows []*store.Row, now *int64) func(context.Contex
 	return func(ctx context.Context, tx db.DBTX) error { return t.takeMany(ctx, tx, b) }
 }
 
-// batch is what a TakeMany takes of its rows as arrays. It uses the arrays that its
-// algorithm has.
+// batch is the rows of a TakeMany as arrays. Each algorithm uses only some of them.
 type batch struct {
 	rows []*store.Row
 
@@ -84,7 +83,7 @@ type batch struct {
 	commit      string
 	lockTimeout string
 
-	found int // rows that have come back
+	found int // the index after the row that was found last
 }
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
@@ -143,8 +142,8 @@ func (b *batch) put(policy, key string, o store.Outcome) {
 	}
 }
 
-// row returns the row of a key, nil if there is none. Rows come back in any order,
-// though mostly in that of the arrays.
+// row returns the row of a key, or nil. Rows come back in any order, but mostly in that
+// of the arrays.
 func (b *batch) row(policy, key string) *store.Row {
 	n := len(b.rows)
 	for i := range n {
@@ -171,13 +170,13 @@ func (b *batch) done(err error) error {
 			if r.Query.Calendar != nil {
 				return exec.ErrOtherPeriod
 			}
-			return fmt.Errorf("no row came back for %s and %s", store.Quote(b.policies[i]), store.Quote(b.keys[i]))
+			return fmt.Errorf("no row returned for policy %s and key %s", store.Quote(b.policies[i]), store.Quote(b.keys[i]))
 		}
 	}
 	return err
 }
 
-// taken returns the outcome of a statement that took, or gave back. granted is
+// taken returns the outcome of a statement that took units or gave units back. granted is
 // negative if the key was blocked.
 func taken(granted float64, updatedAt, blockedUntil int64, view algorithm.View) store.Outcome {
 	return store.Outcome{
@@ -186,7 +185,7 @@ func taken(granted float64, updatedAt, blockedUntil int64, view algorithm.View) 
 	}
 }
 
-// continued returns what a statement read, moved on to the moment of the query.
+// continued returns the outcome of a read, moved on to the moment of the query.
 func continued(q *store.Query, s algorithm.State, now, updatedAt, blockedUntil int64) store.Outcome {
 	at := max(now, updatedAt)
 	return store.Outcome{
@@ -225,7 +224,7 @@ func Ended(a algorithm.Name, row db.TokenBucketSettleRow) store.Ended {
 	return e
 }
 
-// used adds open reservations to how a key stands.
+// used adds open reservations to a key's state.
 func used(o store.Outcome, reservations int64, reserved float64) store.Usage {
 	return store.Usage{Outcome: o, Reservations: int(reservations), Reserved: reserved}
 }
@@ -238,7 +237,7 @@ func wrote(q *store.Query, err error) error {
 	return err
 }
 
-// idempotency returns Admission.Idempotency as the statements take it.
+// idempotency returns Admission.Idempotency as a parameter.
 func idempotency(a *store.Admission) *string {
 	if a.Idempotency == "" {
 		return nil
@@ -246,7 +245,7 @@ func idempotency(a *store.Admission) *string {
 	return &a.Idempotency
 }
 
-// lockTimeout returns Query.LockWait as PostgreSQL's lock_timeout, empty for none.
+// lockTimeout returns Query.LockWait as PostgreSQL's lock_timeout, or "" for none.
 func lockTimeout(q *store.Query) string {
 	switch q.LockWait {
 	case 0:
@@ -264,7 +263,7 @@ var shortWaitText = milliseconds(shortWait)
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
 
-// lockedRows returns the rows of any algorithm's Held as those of one.
+// lockedRows converts the rows of any algorithm's Locked statement.
 func lockedRows[T db.GCRALockedRow | db.LeakyBucketLockedRow | db.LeakyBucketQueueLockedRow | db.FixedWindowLockedRow |
 	db.SlidingWindowCounterLockedRow | db.SlidingWindowLogLockedRow](rows []T, err error) ([]db.TokenBucketLockedRow, error) {
 	locked := make([]db.TokenBucketLockedRow, len(rows))

@@ -11,33 +11,33 @@ import (
 // tokens is a budget of a language model's tokens.
 var tokens = limiter.Policy{Name: "tokens", Algorithm: limiter.FixedWindow, Limit: 10_000, Period: time.Hour}
 
-// What a stream will cost is not known before it has ended: reserve what it may
-// cost at most, and settle with what it did.
+// The cost of a stream is known only after it has ended. Reserve the largest cost and
+// settle with the real one.
 func ExampleLimiter_Reserve() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
-	hold, err := l.Reserve(ctx, tokens.Request("tenant-7", 4000), 10*time.Minute)
-	if err != nil || !hold.Result.Allowed {
-		fmt.Println("not now:", hold.Result.RetryAfter, err)
+	reservation, err := l.Reserve(ctx, tokens.Request("tenant-7", 4000), 10*time.Minute)
+	if err != nil || !reservation.Result.Allowed {
+		fmt.Println("not now:", reservation.Result.RetryAfter, err)
 		return
 	}
-	fmt.Println("held until", hold.Expires.UTC().Format(time.TimeOnly), "and left:", hold.Result.Remaining)
+	fmt.Println("reserved until", reservation.Expires.UTC().Format(time.TimeOnly), "remaining:", reservation.Result.Remaining)
 
-	r, err := l.Settle(ctx, hold.ID, 1234) // here, or in another process that knows the ID
-	fmt.Println("left:", r.Remaining, err)
+	r, err := l.Settle(ctx, reservation.ID, 1234) // here, or in another process that knows the ID
+	fmt.Println("remaining:", r.Remaining, err)
 	// Output:
-	// held until 12:10:00 and left: 6000
-	// left: 8766 <nil>
+	// reserved until 12:10:00 remaining: 6000
+	// remaining: 8766 <nil>
 }
 
-// A hold that nobody ends comes back by itself once it has expired.
+// A reservation that is neither settled nor cancelled goes back when it expires.
 func ExampleLimiter_Reserve_expired() {
 	now := noon()
 	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
-	hold, _ := l.Reserve(ctx, tokens.Request("tenant-7", 10_000), time.Minute)
+	reservation, _ := l.Reserve(ctx, tokens.Request("tenant-7", 10_000), time.Minute)
 	r, _ := l.AllowN(ctx, tokens, "tenant-7", 500)
 	fmt.Println(r.Allowed)
 
-	now = hold.Expires
+	now = reservation.Expires
 	r, _ = l.AllowN(ctx, tokens, "tenant-7", 500)
 	fmt.Println(r.Allowed, r.Level)
 	// Output:
@@ -47,14 +47,14 @@ func ExampleLimiter_Reserve_expired() {
 
 func ExampleLimiter_Settle() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
-	hold, _ := l.Reserve(ctx, tokens.Request("tenant-7", 9000), time.Minute)
-	r, _ := l.Settle(ctx, hold.ID, 12_000) // more than was held, and than there was
+	reservation, _ := l.Reserve(ctx, tokens.Request("tenant-7", 9000), time.Minute)
+	r, _ := l.Settle(ctx, reservation.ID, 12_000) // more than was reserved, and more than the limit
 	fmt.Println(r.Granted, r.Level, r.Remaining, r.Full)
 
-	r, _ = l.Settle(ctx, hold.ID, 12_000) // its answer was lost, say
+	r, _ = l.Settle(ctx, reservation.ID, 12_000) // a retry, if the answer was lost
 	fmt.Println(r.Level, r.Replayed)
 
-	_, err := l.Settle(ctx, hold.ID, 100)
+	_, err := l.Settle(ctx, reservation.ID, 100)
 	fmt.Println(errors.Is(err, limiter.ErrReservationEnded), err)
 	// Output:
 	// 12000 12000 0 true
@@ -64,12 +64,12 @@ func ExampleLimiter_Settle() {
 
 func ExampleLimiter_Cancel() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
-	hold, _ := l.Reserve(ctx, tokens.Request("tenant-7", 9000), time.Minute)
-	fmt.Println(hold.Result.Remaining)
-	err := l.Cancel(ctx, hold.ID)
+	reservation, _ := l.Reserve(ctx, tokens.Request("tenant-7", 9000), time.Minute)
+	fmt.Println(reservation.Result.Remaining)
+	err := l.Cancel(ctx, reservation.ID)
 	r, _ := l.Check(ctx, tokens, "tenant-7", 0)
 	fmt.Println(r.Remaining, err)
-	fmt.Println(l.Cancel(ctx, hold.ID)) // again, which is no error
+	fmt.Println(l.Cancel(ctx, reservation.ID)) // again: not an error
 	// Output:
 	// 1000
 	// 10000 <nil>
@@ -99,9 +99,9 @@ func ExampleLimiter_Usage() {
 	_, _ = l.AllowN(ctx, tokens, "tenant-7", 3000)
 	_, _ = l.Reserve(ctx, tokens.Request("tenant-7", 4000), time.Minute)
 	s, err := l.Usage(ctx, tokens, "tenant-7")
-	fmt.Println("spent", s.Spent, "held", s.Reserved, "by", s.Reservations, "left", s.Remaining, err)
+	fmt.Println("spent", s.Spent, "reserved", s.Reserved, "by", s.Reservations, "remaining", s.Remaining, err)
 	fmt.Println("until", s.WindowEnds.UTC().Format(time.TimeOnly))
 	// Output:
-	// spent 3000 held 4000 by 1 left 3000 <nil>
+	// spent 3000 reserved 4000 by 1 remaining 3000 <nil>
 	// until 13:00:00
 }
