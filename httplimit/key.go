@@ -111,7 +111,7 @@ func bounded(s string, most int) string {
 	return hashed + base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// require panics if ok is false, as http.Handle does: what is a programming error.
+// require panics with a programming error if ok is false, as http.Handle does.
 func require(ok bool, what string) {
 	if !ok {
 		panic("httplimit: " + what)

@@ -57,7 +57,8 @@ func (t *transport) admit(r *http.Request) error {
 	return err
 }
 
-// CloseIdleConnections closes those of base. http.Client.CloseIdleConnections calls it.
+// CloseIdleConnections closes base's idle connections, for
+// http.Client.CloseIdleConnections.
 func (t *transport) CloseIdleConnections() {
 	if base, ok := t.base.(interface{ CloseIdleConnections() }); ok {
 		base.CloseIdleConnections()

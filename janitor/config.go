@@ -29,8 +29,8 @@ type Config struct {
 	Interval time.Duration
 
 	// BatchSize is the maximum number of rows that one statement checks. Larger
-	// batches hold their locks for longer. They need not be faster: if a batch is
-	// a large part of the table, PostgreSQL scans the whole table.
+	// batches keep their locks longer. They may also be slower: if a batch is a
+	// large part of the table, PostgreSQL scans the whole table.
 	// Range: 1 to 10,000. Default: 1000.
 	BatchSize int
 
