@@ -29,8 +29,8 @@ type FixedWindowBlockParams struct {
 	Commit string
 }
 
-// FixedWindowBlock denies the key until the clock plus for_us, or until the end
-// of an earlier block if that is later. What the key holds stays as it is.
+// FixedWindowBlock denies the key until the clock plus for_us, or until an earlier block
+// ends if that is later. The key's units stay counted.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowBlock(ctx context.Context, db DBTX, arg FixedWindowBlockParams) error {
@@ -98,9 +98,9 @@ type FixedWindowChargeRow struct {
 	BlockedUntilUs int64
 }
 
-// FixedWindowCharge records units that were spent whatever the limit says. What is
-// there is drained and clamped at zero first, then charged up to the capacity at
-// most; granted is what went in. Blocks neither stop it nor start.
+// FixedWindowCharge counts units that are already spent, even if the limit would deny
+// them. It adds them to what is in use now, up to the capacity. granted returns the
+// units added. Charge ignores blocks and starts none.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowCharge(ctx context.Context, db DBTX, arg FixedWindowChargeParams) (FixedWindowChargeRow, error) {
@@ -150,8 +150,8 @@ type FixedWindowGetRow struct {
 	BlockedUntilUs int64
 }
 
-// FixedWindowGet reads the key's row and the clock: one row comes back even when
-// the key has none, with a level of 0 and a window that has ended.
+// FixedWindowGet reads the key's row and the clock. It returns one row in any case: if
+// the key has none, level is 0 and the window has ended.
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) FixedWindowGet(ctx context.Context, db DBTX, arg FixedWindowGetParams) (FixedWindowGetRow, error) {
@@ -168,14 +168,14 @@ func (q *Queries) FixedWindowGet(ctx context.Context, db DBTX, arg FixedWindowGe
 }
 
 const fixedWindowLocked = `-- name: FixedWindowLocked :many
-WITH asked AS MATERIALIZED (
+WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
-    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_fixed_window AS t ON t.policy = a.policy AND t.key = a.key
+    SELECT t.policy, t.key FROM requested AS a JOIN pglimit_fixed_window AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
 )
-SELECT t.policy, t.key FROM asked AS a JOIN pglimit_fixed_window AS t ON t.policy = a.policy AND t.key = a.key
+SELECT t.policy, t.key FROM requested AS a JOIN pglimit_fixed_window AS t ON t.policy = a.policy AND t.key = a.key
 WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
 `
 
@@ -189,11 +189,10 @@ type FixedWindowLockedRow struct {
 	Key    string
 }
 
-// FixedWindowLocked lists the keys whose rows another transaction has locked at this
-// moment.
+// FixedWindowLocked lists the keys whose rows another transaction has locked now.
 //
-// Index: the primary key. Locks the rows that are free, and waits for no lock and
-// no disk: its locks end with the statement.
+// Index: the primary key. Locks the rows that are free until the statement ends.
+// Waits for no lock and no disk.
 func (q *Queries) FixedWindowLocked(ctx context.Context, db DBTX, arg FixedWindowLockedParams) ([]FixedWindowLockedRow, error) {
 	rows, err := db.Query(ctx, fixedWindowLocked, arg.Policies, arg.Keys)
 	if err != nil {
@@ -252,8 +251,8 @@ type FixedWindowRefundRow struct {
 	BlockedUntilUs int64
 }
 
-// FixedWindowRefund gives units of the running window back, at most what was
-// counted in it; granted is what went back. Without a row nothing is there.
+// FixedWindowRefund returns units to the current window, at most those counted in it.
+// granted returns the number returned: 0 if the key has no row.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowRefund(ctx context.Context, db DBTX, arg FixedWindowRefundParams) (FixedWindowRefundRow, error) {
@@ -365,18 +364,17 @@ type FixedWindowReserveRow struct {
 	BlockedUntilUs int64
 }
 
-// FixedWindowReserve is FixedWindowTake for one ask that, if it is granted, is noted in
-// pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
-// to be remembered under its idempotency key (state 'spent').
+// FixedWindowReserve does what FixedWindowTake does for one request. If it is granted, a row
+// of pglimit_reservation records it. State 'open' is a reservation, to be settled by its
+// id. State 'spent' only remembers the idempotency key.
 //
-// No row comes back where that key has been admitted before: nothing is decided
-// then. If what was admitted is a reservation that has expired, it has to be given back
-// first. Of two at once under one idempotency key, the second waits for the first to
-// commit and fails with unique_violation. All of it is undone; asked again, it finds
-// what the first admitted.
+// If the idempotency key was admitted before, nothing is decided and no row is
+// returned. If an expired reservation has the key, the caller first returns its units.
+// Of two concurrent requests with one idempotency key, the second waits until the first
+// commits, fails with unique_violation and is undone. Repeated, it finds the first.
 //
-// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
-// transaction ends.
+// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until
+// the transaction ends.
 // Denied: as in FixedWindowTake; no reservation is made.
 func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWindowReserveParams) (FixedWindowReserveRow, error) {
 	row := db.QueryRow(ctx, fixedWindowReserve,
@@ -432,13 +430,12 @@ type FixedWindowResetParams struct {
 	Key    string
 }
 
-// FixedWindowReset forgets the key: what it holds and its block. Open reservations stay,
-// but nothing of them is counted any more that they could give back. Those that it
-// cannot see, because they were made while it waited for the key's row, are for
-// ReservationsFree.
+// FixedWindowReset deletes the key's row, and with it the units counted and the block.
+// Open reservations stay, but their units are no longer counted. It does not see
+// reservations made while it waited for the key's row: run ReservationsFree for those.
 //
-// Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
-// and then its row, if there is one, until the transaction ends.
+// Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
+// and then its row, if it exists, until the transaction ends.
 func (q *Queries) FixedWindowReset(ctx context.Context, db DBTX, arg FixedWindowResetParams) (int64, error) {
 	result, err := db.Exec(ctx, fixedWindowReset, arg.Commit, arg.Policy, arg.Key)
 	if err != nil {
@@ -526,23 +523,25 @@ type FixedWindowSettleRow struct {
 	WindowUs       int64
 }
 
-// FixedWindowSettle ends a reservation: units is what is to stay counted of it (0 to cancel
-// it, or when it expired), state what it becomes. The reservation comes first and then the
-// key's row, so no two of these wait for each other. It changes something only
-// where the reservation is open (for 'expired' only once it has), or has expired and is
-// settled late; changes reports whether it does. units_before is what was counted until now. A reservation
-// that is cancelled or expires gives its idempotency key up.
+// FixedWindowSettle ends a reservation. units stay counted: 0 to cancel or expire it.
+// state is its new state. A cancelled or expired reservation gives up its
+// idempotency key. The statement changes rows only if the reservation
+//   - is open, and for 'expired' its time is over; or
+//   - has expired and is settled late.
 //
-// How the key stands comes from its row after the change, or, where that was left
-// alone, as the statement finds it: updated_at_us is as of when.
+// changes reports whether it does; units_before returns the units counted before.
+// Every Settle locks the reservation before the key's row, so two cannot deadlock.
 //
-// What goes back is taken from the window that the reservation was counted in, while it
-// lasts. Once that is over the reservation counts nowhere. What was spent beyond the reservation
-// counts in the row's window, even where there is no room; that is another one after
-// a Reset. Where the row's is over, it is the reservation's again.
+// level and the other columns of the key's state are as of updated_at_us: after the
+// change or, if the key's row did not change, as read.
 //
-// Index: the primary keys. Locks the reservation and the key's row until the transaction
-// ends. No row comes back for a reservation that is not known.
+// Units go back to the window that counted the reservation, and to no other. After
+// that window's end nothing changes. Units spent beyond the reservation count in the
+// row's current window, even above the capacity; after a Reset that can be another
+// window. If the row's window is over, the reservation's window continues.
+//
+// Index: the primary keys. Locks the reservation and the key's row until the
+// transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) FixedWindowSettle(ctx context.Context, db DBTX, arg FixedWindowSettleParams) (FixedWindowSettleRow, error) {
 	row := db.QueryRow(ctx, fixedWindowSettle,
 		arg.NowUs,
@@ -611,17 +610,16 @@ type FixedWindowSweepRow struct {
 	Kept    int64
 }
 
-// FixedWindowSweep looks at up to max_rows rows that are due at cutoff_us, the
-// longest due first. It deletes those that hold nothing, by their own columns, and
-// have no open reservation; deleted counts them. The others are due again when they are
-// empty, and in an hour at the soonest; kept counts them.
+// FixedWindowSweep checks up to max_rows rows that are due at cutoff_us, the longest
+// due first. It deletes a row if its own columns show it empty and the key has no
+// open reservation. It makes the others due again when they will be empty, but not
+// within the next hour. deleted and kept count the two.
 //
-// A row that another transaction holds is passed over. What a row holds is read as it
-// is locked (due), and that alone tells which rows go: to ask the row that DELETE or
-// UPDATE finds would be to ask the one from before the lock.
+// Sweep skips rows that another transaction has locked. Only the values read under
+// the lock (due) decide: DELETE and UPDATE alone would see the row from before it.
 //
-// Index: expires_at_us, then the primary key; for what is deleted
-// pglimit_reservation_open. Locks the rows that it changes.
+// Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
+// that it changes.
 func (q *Queries) FixedWindowSweep(ctx context.Context, db DBTX, arg FixedWindowSweepParams) (FixedWindowSweepRow, error) {
 	row := db.QueryRow(ctx, fixedWindowSweep, arg.CutoffUs, arg.MaxRows)
 	var i FixedWindowSweepRow
@@ -695,25 +693,27 @@ type FixedWindowTakeRow struct {
 	BlockedUntilUs int64
 }
 
-// FixedWindowTake decides count asks of cost units each and grants as many as fit
-// into the window. A window starts at its first hit or, aligned, at a whole
-// multiple of the period since 1970-01-01 UTC. A calendar's windows have a
-// period_us of 0 and two ends: turn_us, of the one that starts at from_us, and
-// until_us, of the one after. Which of them it is the clock decides; if it is in
-// neither, nothing is written and no row comes back.
+// FixedWindowTake decides count requests of cost units each and grants as many as fit
+// into the window.
 //
-// The row keeps the window's end, not its start: a reading of the clock that
-// went stale while it waited for the lock still falls into the running window,
-// and the count is never started anew for it. A window ends as it was begun,
-// whatever the period of those who ask in it.
+//	used    = 0 once the clock has reached the window's end, else the count
+//	granted = LEAST(count, floor((capacity - used) / cost)), at least 0
 //
-//	used    = 0 once the clock has reached the end, else the count
-//	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
+// A window starts
+//   - at its first request; or
+//   - if aligned, at a whole multiple of the period since 1970-01-01 UTC; or
+//   - for a calendar, with period_us = 0, at from_us or turn_us. These windows end at
+//     turn_us and until_us, and the clock selects one. If the clock is in neither,
+//     nothing is written and no row is returned.
 //
-// A count of 0 locks the row and reads it: it begins no window, nor does a denial.
+// The row keeps the window's end, not its start. A clock reading that went stale
+// while it waited for the lock falls into the current window and cannot restart the
+// count. A window keeps its end, even if later requests have another period. A count
+// of 0 locks and reads the row. Neither it nor a denial begins a window.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
+// Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
+// the key is blocked.
 func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowTakeParams) (FixedWindowTakeRow, error) {
 	row := db.QueryRow(ctx, fixedWindowTake,
 		arg.NowUs,
@@ -816,15 +816,15 @@ type FixedWindowTakeManyRow struct {
 	BlockedUntilUs int64
 }
 
-// FixedWindowTakeMany is FixedWindowTake for many keys at once, each at most once: the
-// clock is read once for all, and the rows are locked in the order of policy and
-// key. The count of a row is that of equal asks, granted one after the other: if
-// some are granted and some not, block_for_us starts a block as well. Rows come
-// back in no order that can be relied on.
+// FixedWindowTakeMany does what FixedWindowTake does for many keys, each listed at most
+// once. It reads the clock once and locks the rows in the order of policy and key.
+// A row's count is a number of equal requests, granted one after the other. If only
+// some are granted, block_for_us starts a block too. The order of the rows returned
+// is undefined.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
-// Denied: as in FixedWindowTake. A row that stays locked for longer than
-// lock_timeout fails the statement: FixedWindowLocked lists such rows.
+// Denied: as in FixedWindowTake. If a row stays locked for longer than lock_timeout,
+// the statement fails; FixedWindowLocked lists such rows.
 func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWindowTakeManyParams) ([]FixedWindowTakeManyRow, error) {
 	rows, err := db.Query(ctx, fixedWindowTakeMany,
 		arg.Policies,
@@ -884,11 +884,11 @@ type FixedWindowUnblockParams struct {
 	Commit  string
 }
 
-// FixedWindowUnblock lifts the key's block and nothing else: any, or the one that
-// ends at until_us if that is not 0. No row, no effect.
+// FixedWindowUnblock lifts the key's block. If until_us is not 0, it lifts only a
+// block that ends at until_us. It has no effect if the key has no row.
 //
-// Index: the primary key. Locks the key's row, if there is one, until the
-// transaction ends.
+// Index: the primary key. Locks the key's row, if it exists, until the transaction
+// ends.
 func (q *Queries) FixedWindowUnblock(ctx context.Context, db DBTX, arg FixedWindowUnblockParams) error {
 	_, err := db.Exec(ctx, fixedWindowUnblock,
 		arg.Policy,
@@ -938,10 +938,10 @@ type FixedWindowUndoRow struct {
 	BlockedUntilUs int64
 }
 
-// FixedWindowUndo gives back units that one decision granted, as far as they are still
-// there: what has leaked since, or has left the window, is not. granted is what
-// went back. Without a row nothing is there.
-// Only the window that ends at ends_at_us gives anything back, while it lasts.
+// FixedWindowUndo returns units that one decision granted, except units that have
+// leaked or left the window since. granted returns the number returned: 0 if the
+// key has no row.
+// It changes only the window that ends at ends_at_us, and only before that end.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowUndo(ctx context.Context, db DBTX, arg FixedWindowUndoParams) (FixedWindowUndoRow, error) {
@@ -994,9 +994,9 @@ type FixedWindowUsageRow struct {
 	Reserved       float64
 }
 
-// FixedWindowUsage is FixedWindowGet, and adds up the key's open reservations at that same
-// moment: how many there are, and what is counted for them in the row's
-// window.
+// FixedWindowUsage returns the columns of FixedWindowGet and, from the same snapshot, the
+// key's open reservations: reservations is their number, reserved their units counted
+// in the row's window.
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) FixedWindowUsage(ctx context.Context, db DBTX, arg FixedWindowUsageParams) (FixedWindowUsageRow, error) {

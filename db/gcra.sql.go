@@ -29,8 +29,8 @@ type GCRABlockParams struct {
 	Commit string
 }
 
-// GCRABlock denies the key until the clock plus for_us, or until the end
-// of an earlier block if that is later. What the key holds stays as it is.
+// GCRABlock denies the key until the clock plus for_us, or until an earlier block
+// ends if that is later. The key's units stay counted.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) GCRABlock(ctx context.Context, db DBTX, arg GCRABlockParams) error {
@@ -83,9 +83,9 @@ type GCRAChargeRow struct {
 	BlockedUntilUs int64
 }
 
-// GCRACharge records units that were spent whatever the limit says. What is
-// there is drained and clamped at zero first, then charged up to the capacity at
-// most; granted is what went in. Blocks neither stop it nor start.
+// GCRACharge counts units that are already spent, even if the limit would deny
+// them. It adds them to what is in use now, up to the capacity. granted returns the
+// units added. Charge ignores blocks and starts none.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) GCRACharge(ctx context.Context, db DBTX, arg GCRAChargeParams) (GCRAChargeRow, error) {
@@ -129,8 +129,8 @@ type GCRAGetRow struct {
 	BlockedUntilUs int64
 }
 
-// GCRAGet reads the key's row and the clock: one row comes back even when
-// the key has none, with a level of 0 and the clock's reading as its times.
+// GCRAGet reads the key's row and the clock. It returns one row in any case: if
+// the key has none, level is 0 and the times are the clock's.
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) GCRAGet(ctx context.Context, db DBTX, arg GCRAGetParams) (GCRAGetRow, error) {
@@ -146,14 +146,14 @@ func (q *Queries) GCRAGet(ctx context.Context, db DBTX, arg GCRAGetParams) (GCRA
 }
 
 const gCRALocked = `-- name: GCRALocked :many
-WITH asked AS MATERIALIZED (
+WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
-    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_gcra AS t ON t.policy = a.policy AND t.key = a.key
+    SELECT t.policy, t.key FROM requested AS a JOIN pglimit_gcra AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
 )
-SELECT t.policy, t.key FROM asked AS a JOIN pglimit_gcra AS t ON t.policy = a.policy AND t.key = a.key
+SELECT t.policy, t.key FROM requested AS a JOIN pglimit_gcra AS t ON t.policy = a.policy AND t.key = a.key
 WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
 `
 
@@ -167,11 +167,10 @@ type GCRALockedRow struct {
 	Key    string
 }
 
-// GCRALocked lists the keys whose rows another transaction has locked at this
-// moment.
+// GCRALocked lists the keys whose rows another transaction has locked now.
 //
-// Index: the primary key. Locks the rows that are free, and waits for no lock and
-// no disk: its locks end with the statement.
+// Index: the primary key. Locks the rows that are free until the statement ends.
+// Waits for no lock and no disk.
 func (q *Queries) GCRALocked(ctx context.Context, db DBTX, arg GCRALockedParams) ([]GCRALockedRow, error) {
 	rows, err := db.Query(ctx, gCRALocked, arg.Policies, arg.Keys)
 	if err != nil {
@@ -229,8 +228,8 @@ type GCRARefundRow struct {
 	BlockedUntilUs int64
 }
 
-// GCRARefund gives units back, at most what is there; granted is what went
-// back. Without a row nothing is there.
+// GCRARefund returns units, at most those in use. granted returns the number
+// returned: 0 if the key has no row.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) GCRARefund(ctx context.Context, db DBTX, arg GCRARefundParams) (GCRARefundRow, error) {
@@ -326,18 +325,17 @@ type GCRAReserveRow struct {
 	BlockedUntilUs int64
 }
 
-// GCRAReserve is GCRATake for one ask that, if it is granted, is noted in
-// pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
-// to be remembered under its idempotency key (state 'spent').
+// GCRAReserve does what GCRATake does for one request. If it is granted, a row
+// of pglimit_reservation records it. State 'open' is a reservation, to be settled by its
+// id. State 'spent' only remembers the idempotency key.
 //
-// No row comes back where that key has been admitted before: nothing is decided
-// then. If what was admitted is a reservation that has expired, it has to be given back
-// first. Of two at once under one idempotency key, the second waits for the first to
-// commit and fails with unique_violation. All of it is undone; asked again, it finds
-// what the first admitted.
+// If the idempotency key was admitted before, nothing is decided and no row is
+// returned. If an expired reservation has the key, the caller first returns its units.
+// Of two concurrent requests with one idempotency key, the second waits until the first
+// commits, fails with unique_violation and is undone. Repeated, it finds the first.
 //
-// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
-// transaction ends.
+// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until
+// the transaction ends.
 // Denied: as in GCRATake; no reservation is made.
 func (q *Queries) GCRAReserve(ctx context.Context, db DBTX, arg GCRAReserveParams) (GCRAReserveRow, error) {
 	row := db.QueryRow(ctx, gCRAReserve,
@@ -388,13 +386,12 @@ type GCRAResetParams struct {
 	Key    string
 }
 
-// GCRAReset forgets the key: what it holds and its block. Open reservations stay,
-// but nothing of them is counted any more that they could give back. Those that it
-// cannot see, because they were made while it waited for the key's row, are for
-// ReservationsFree.
+// GCRAReset deletes the key's row, and with it the units counted and the block.
+// Open reservations stay, but their units are no longer counted. It does not see
+// reservations made while it waited for the key's row: run ReservationsFree for those.
 //
-// Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
-// and then its row, if there is one, until the transaction ends.
+// Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
+// and then its row, if it exists, until the transaction ends.
 func (q *Queries) GCRAReset(ctx context.Context, db DBTX, arg GCRAResetParams) (int64, error) {
 	result, err := db.Exec(ctx, gCRAReset, arg.Commit, arg.Policy, arg.Key)
 	if err != nil {
@@ -490,22 +487,24 @@ type GCRASettleRow struct {
 	WindowUs       int64
 }
 
-// GCRASettle ends a reservation: units is what is to stay counted of it (0 to cancel
-// it, or when it expired), state what it becomes. The reservation comes first and then the
-// key's row, so no two of these wait for each other. It changes something only
-// where the reservation is open (for 'expired' only once it has), or has expired and is
-// settled late; changes reports whether it does. units_before is what was counted until now. A reservation
-// that is cancelled or expires gives its idempotency key up.
+// GCRASettle ends a reservation. units stay counted: 0 to cancel or expire it.
+// state is its new state. A cancelled or expired reservation gives up its
+// idempotency key. The statement changes rows only if the reservation
+//   - is open, and for 'expired' its time is over; or
+//   - has expired and is settled late.
 //
-// How the key stands comes from its row after the change, or, where that was left
-// alone, as the statement finds it: updated_at_us is as of when.
+// changes reports whether it does; units_before returns the units counted before.
+// Every Settle locks the reservation before the key's row, so two cannot deadlock.
 //
-// What has leaked of a reservation since it was made is not there to be given back: with
-// n units counted, at most n less the rate times its age. What was spent beyond the
-// reservation is added, even where there is no room.
+// level and the other columns of the key's state are as of updated_at_us: after the
+// change or, if the key's row did not change, as read.
 //
-// Index: the primary keys. Locks the reservation and the key's row until the transaction
-// ends. No row comes back for a reservation that is not known.
+// Units that have leaked since the reservation was made are not returned: of n units,
+// at most n - rate * age. Units spent beyond the reservation are added, even above
+// the capacity.
+//
+// Index: the primary keys. Locks the reservation and the key's row until the
+// transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) GCRASettle(ctx context.Context, db DBTX, arg GCRASettleParams) (GCRASettleRow, error) {
 	row := db.QueryRow(ctx, gCRASettle,
 		arg.NowUs,
@@ -576,17 +575,16 @@ type GCRASweepRow struct {
 	Kept    int64
 }
 
-// GCRASweep looks at up to max_rows rows that are due at cutoff_us, the
-// longest due first. It deletes those that hold nothing, by their own columns, and
-// have no open reservation; deleted counts them. The others are due again when they are
-// empty, and in an hour at the soonest; kept counts them.
+// GCRASweep checks up to max_rows rows that are due at cutoff_us, the longest
+// due first. It deletes a row if its own columns show it empty and the key has no
+// open reservation. It makes the others due again when they will be empty, but not
+// within the next hour. deleted and kept count the two.
 //
-// A row that another transaction holds is passed over. What a row holds is read as it
-// is locked (due), and that alone tells which rows go: to ask the row that DELETE or
-// UPDATE finds would be to ask the one from before the lock.
+// Sweep skips rows that another transaction has locked. Only the values read under
+// the lock (due) decide: DELETE and UPDATE alone would see the row from before it.
 //
-// Index: expires_at_us, then the primary key; for what is deleted
-// pglimit_reservation_open. Locks the rows that it changes.
+// Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
+// that it changes.
 func (q *Queries) GCRASweep(ctx context.Context, db DBTX, arg GCRASweepParams) (GCRASweepRow, error) {
 	row := db.QueryRow(ctx, gCRASweep, arg.CutoffUs, arg.MaxRows)
 	var i GCRASweepRow
@@ -645,25 +643,26 @@ type GCRATakeRow struct {
 	BlockedUntilUs int64
 }
 
-// GCRATake decides count asks of cost units each and grants as many as fit.
-// The generic cell rate algorithm of ITU-T I.371: the level is how far the
-// theoretical arrival time is ahead of the clock, in units. It is kept as a level
-// because a microsecond is too coarse a step above a million units a second.
+// GCRATake decides count requests of cost units each and grants as many as fit.
+// The generic cell rate algorithm of ITU-T I.371. The level is the distance of the
+// theoretical arrival time from the clock, in units. In microseconds it would be too
+// coarse above a million units a second.
 //
-// With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
+// With E = GREATEST(t.updated_at_us, clock), which never moves back:
 //
-//	used    = the level less what leaked until E, never below 0
-//	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
+//	used    = the level less what leaked until E, at least 0
+//	granted = LEAST(count, floor((capacity - used) / cost)), at least 0
 //	level   = used + cost * granted
 //
-// A level above the capacity, of a policy that had a larger one, leaks like any other.
+// A level above the capacity, left by a larger policy, leaks at the same rate.
 //
-// expires_at_us is indexed, and set for a new row only, to when the janitor is to look
-// at it first: all updates stay HOT. The row to be inserted carries block_for_us,
-// negated, as its block.
+// expires_at_us, the time of the janitor's first look, is indexed. Only a new row sets
+// it, so that all updates stay HOT. The row to be inserted carries block_for_us,
+// negated, in blocked_until_us.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
+// Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
+// the key is blocked.
 func (q *Queries) GCRATake(ctx context.Context, db DBTX, arg GCRATakeParams) (GCRATakeRow, error) {
 	row := db.QueryRow(ctx, gCRATake,
 		arg.NowUs,
@@ -746,15 +745,15 @@ type GCRATakeManyRow struct {
 	BlockedUntilUs int64
 }
 
-// GCRATakeMany is GCRATake for many keys at once, each at most once: the
-// clock is read once for all, and the rows are locked in the order of policy and
-// key. The count of a row is that of equal asks, granted one after the other: if
-// some are granted and some not, block_for_us starts a block as well. Rows come
-// back in no order that can be relied on.
+// GCRATakeMany does what GCRATake does for many keys, each listed at most
+// once. It reads the clock once and locks the rows in the order of policy and key.
+// A row's count is a number of equal requests, granted one after the other. If only
+// some are granted, block_for_us starts a block too. The order of the rows returned
+// is undefined.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
-// Denied: as in GCRATake. A row that stays locked for longer than
-// lock_timeout fails the statement: GCRALocked lists such rows.
+// Denied: as in GCRATake. If a row stays locked for longer than lock_timeout,
+// the statement fails; GCRALocked lists such rows.
 func (q *Queries) GCRATakeMany(ctx context.Context, db DBTX, arg GCRATakeManyParams) ([]GCRATakeManyRow, error) {
 	rows, err := db.Query(ctx, gCRATakeMany,
 		arg.Policies,
@@ -809,11 +808,11 @@ type GCRAUnblockParams struct {
 	Commit  string
 }
 
-// GCRAUnblock lifts the key's block and nothing else: any, or the one that
-// ends at until_us if that is not 0. No row, no effect.
+// GCRAUnblock lifts the key's block. If until_us is not 0, it lifts only a
+// block that ends at until_us. It has no effect if the key has no row.
 //
-// Index: the primary key. Locks the key's row, if there is one, until the
-// transaction ends.
+// Index: the primary key. Locks the key's row, if it exists, until the transaction
+// ends.
 func (q *Queries) GCRAUnblock(ctx context.Context, db DBTX, arg GCRAUnblockParams) error {
 	_, err := db.Exec(ctx, gCRAUnblock,
 		arg.Policy,
@@ -869,10 +868,10 @@ type GCRAUndoRow struct {
 	BlockedUntilUs int64
 }
 
-// GCRAUndo gives back units that one decision granted, as far as they are still
-// there: what has leaked since, or has left the window, is not. granted is what
-// went back. Without a row nothing is there.
-// Of n units at most n less the rate times the time since counted_at_us goes back.
+// GCRAUndo returns units that one decision granted, except units that have
+// leaked or left the window since. granted returns the number returned: 0 if the
+// key has no row.
+// Of n units it returns at most n - rate * (time since counted_at_us).
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) GCRAUndo(ctx context.Context, db DBTX, arg GCRAUndoParams) (GCRAUndoRow, error) {
@@ -923,8 +922,8 @@ type GCRAUsageRow struct {
 	Reserved       float64
 }
 
-// GCRAUsage is GCRAGet, and adds up the key's open reservations at that same
-// moment: how many there are, and what is counted for them.
+// GCRAUsage returns the columns of GCRAGet and, from the same snapshot, the
+// key's open reservations: reservations is their number, reserved their units.
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) GCRAUsage(ctx context.Context, db DBTX, arg GCRAUsageParams) (GCRAUsageRow, error) {

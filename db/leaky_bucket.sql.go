@@ -29,8 +29,8 @@ type LeakyBucketBlockParams struct {
 	Commit string
 }
 
-// LeakyBucketBlock denies the key until the clock plus for_us, or until the end
-// of an earlier block if that is later. What the key holds stays as it is.
+// LeakyBucketBlock denies the key until the clock plus for_us, or until an earlier block
+// ends if that is later. The key's units stay counted.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketBlock(ctx context.Context, db DBTX, arg LeakyBucketBlockParams) error {
@@ -90,9 +90,9 @@ type LeakyBucketChargeRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketCharge records units that were spent whatever the limit says. What is
-// there is drained and clamped at zero first, then charged up to the capacity at
-// most; granted is what went in. Blocks neither stop it nor start.
+// LeakyBucketCharge counts units that are already spent, even if the limit would deny
+// them. It adds them to what is in use now, up to the capacity. granted returns the
+// units added. Charge ignores blocks and starts none.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketCharge(ctx context.Context, db DBTX, arg LeakyBucketChargeParams) (LeakyBucketChargeRow, error) {
@@ -139,8 +139,8 @@ type LeakyBucketGetRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketGet reads the key's row and the clock: one row comes back even when
-// the key has none, with a level of 0 and the clock's reading as its times.
+// LeakyBucketGet reads the key's row and the clock. It returns one row in any case: if
+// the key has none, level is 0 and the times are the clock's.
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) LeakyBucketGet(ctx context.Context, db DBTX, arg LeakyBucketGetParams) (LeakyBucketGetRow, error) {
@@ -157,14 +157,14 @@ func (q *Queries) LeakyBucketGet(ctx context.Context, db DBTX, arg LeakyBucketGe
 }
 
 const leakyBucketLocked = `-- name: LeakyBucketLocked :many
-WITH asked AS MATERIALIZED (
+WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
-    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket AS t ON t.policy = a.policy AND t.key = a.key
+    SELECT t.policy, t.key FROM requested AS a JOIN pglimit_leaky_bucket AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
 )
-SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket AS t ON t.policy = a.policy AND t.key = a.key
+SELECT t.policy, t.key FROM requested AS a JOIN pglimit_leaky_bucket AS t ON t.policy = a.policy AND t.key = a.key
 WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
 `
 
@@ -178,11 +178,10 @@ type LeakyBucketLockedRow struct {
 	Key    string
 }
 
-// LeakyBucketLocked lists the keys whose rows another transaction has locked at this
-// moment.
+// LeakyBucketLocked lists the keys whose rows another transaction has locked now.
 //
-// Index: the primary key. Locks the rows that are free, and waits for no lock and
-// no disk: its locks end with the statement.
+// Index: the primary key. Locks the rows that are free until the statement ends.
+// Waits for no lock and no disk.
 func (q *Queries) LeakyBucketLocked(ctx context.Context, db DBTX, arg LeakyBucketLockedParams) ([]LeakyBucketLockedRow, error) {
 	rows, err := db.Query(ctx, leakyBucketLocked, arg.Policies, arg.Keys)
 	if err != nil {
@@ -243,8 +242,8 @@ type LeakyBucketRefundRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketRefund gives units back, at most what is there; granted is what went
-// back. Without a row nothing is there.
+// LeakyBucketRefund returns units, at most those in use. granted returns the number
+// returned: 0 if the key has no row.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketRefund(ctx context.Context, db DBTX, arg LeakyBucketRefundParams) (LeakyBucketRefundRow, error) {
@@ -348,18 +347,17 @@ type LeakyBucketReserveRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketReserve is LeakyBucketTake for one ask that, if it is granted, is noted in
-// pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
-// to be remembered under its idempotency key (state 'spent').
+// LeakyBucketReserve does what LeakyBucketTake does for one request. If it is granted, a row
+// of pglimit_reservation records it. State 'open' is a reservation, to be settled by its
+// id. State 'spent' only remembers the idempotency key.
 //
-// No row comes back where that key has been admitted before: nothing is decided
-// then. If what was admitted is a reservation that has expired, it has to be given back
-// first. Of two at once under one idempotency key, the second waits for the first to
-// commit and fails with unique_violation. All of it is undone; asked again, it finds
-// what the first admitted.
+// If the idempotency key was admitted before, nothing is decided and no row is
+// returned. If an expired reservation has the key, the caller first returns its units.
+// Of two concurrent requests with one idempotency key, the second waits until the first
+// commits, fails with unique_violation and is undone. Repeated, it finds the first.
 //
-// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
-// transaction ends.
+// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until
+// the transaction ends.
 // Denied: as in LeakyBucketTake; no reservation is made.
 func (q *Queries) LeakyBucketReserve(ctx context.Context, db DBTX, arg LeakyBucketReserveParams) (LeakyBucketReserveRow, error) {
 	row := db.QueryRow(ctx, leakyBucketReserve,
@@ -412,13 +410,12 @@ type LeakyBucketResetParams struct {
 	Key    string
 }
 
-// LeakyBucketReset forgets the key: what it holds and its block. Open reservations stay,
-// but nothing of them is counted any more that they could give back. Those that it
-// cannot see, because they were made while it waited for the key's row, are for
-// ReservationsFree.
+// LeakyBucketReset deletes the key's row, and with it the units counted and the block.
+// Open reservations stay, but their units are no longer counted. It does not see
+// reservations made while it waited for the key's row: run ReservationsFree for those.
 //
-// Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
-// and then its row, if there is one, until the transaction ends.
+// Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
+// and then its row, if it exists, until the transaction ends.
 func (q *Queries) LeakyBucketReset(ctx context.Context, db DBTX, arg LeakyBucketResetParams) (int64, error) {
 	result, err := db.Exec(ctx, leakyBucketReset, arg.Commit, arg.Policy, arg.Key)
 	if err != nil {
@@ -522,22 +519,24 @@ type LeakyBucketSettleRow struct {
 	WindowUs       int64
 }
 
-// LeakyBucketSettle ends a reservation: units is what is to stay counted of it (0 to cancel
-// it, or when it expired), state what it becomes. The reservation comes first and then the
-// key's row, so no two of these wait for each other. It changes something only
-// where the reservation is open (for 'expired' only once it has), or has expired and is
-// settled late; changes reports whether it does. units_before is what was counted until now. A reservation
-// that is cancelled or expires gives its idempotency key up.
+// LeakyBucketSettle ends a reservation. units stay counted: 0 to cancel or expire it.
+// state is its new state. A cancelled or expired reservation gives up its
+// idempotency key. The statement changes rows only if the reservation
+//   - is open, and for 'expired' its time is over; or
+//   - has expired and is settled late.
 //
-// How the key stands comes from its row after the change, or, where that was left
-// alone, as the statement finds it: updated_at_us is as of when.
+// changes reports whether it does; units_before returns the units counted before.
+// Every Settle locks the reservation before the key's row, so two cannot deadlock.
 //
-// What has leaked of a reservation since it was made is not there to be given back: with
-// n units counted, at most n less the rate times its age. What was spent beyond the
-// reservation is added, even where there is no room.
+// level and the other columns of the key's state are as of updated_at_us: after the
+// change or, if the key's row did not change, as read.
 //
-// Index: the primary keys. Locks the reservation and the key's row until the transaction
-// ends. No row comes back for a reservation that is not known.
+// Units that have leaked since the reservation was made are not returned: of n units,
+// at most n - rate * age. Units spent beyond the reservation are added, even above
+// the capacity.
+//
+// Index: the primary keys. Locks the reservation and the key's row until the
+// transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) LeakyBucketSettle(ctx context.Context, db DBTX, arg LeakyBucketSettleParams) (LeakyBucketSettleRow, error) {
 	row := db.QueryRow(ctx, leakyBucketSettle,
 		arg.NowUs,
@@ -608,17 +607,16 @@ type LeakyBucketSweepRow struct {
 	Kept    int64
 }
 
-// LeakyBucketSweep looks at up to max_rows rows that are due at cutoff_us, the
-// longest due first. It deletes those that hold nothing, by their own columns, and
-// have no open reservation; deleted counts them. The others are due again when they are
-// empty, and in an hour at the soonest; kept counts them.
+// LeakyBucketSweep checks up to max_rows rows that are due at cutoff_us, the longest
+// due first. It deletes a row if its own columns show it empty and the key has no
+// open reservation. It makes the others due again when they will be empty, but not
+// within the next hour. deleted and kept count the two.
 //
-// A row that another transaction holds is passed over. What a row holds is read as it
-// is locked (due), and that alone tells which rows go: to ask the row that DELETE or
-// UPDATE finds would be to ask the one from before the lock.
+// Sweep skips rows that another transaction has locked. Only the values read under
+// the lock (due) decide: DELETE and UPDATE alone would see the row from before it.
 //
-// Index: expires_at_us, then the primary key; for what is deleted
-// pglimit_reservation_open. Locks the rows that it changes.
+// Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
+// that it changes.
 func (q *Queries) LeakyBucketSweep(ctx context.Context, db DBTX, arg LeakyBucketSweepParams) (LeakyBucketSweepRow, error) {
 	row := db.QueryRow(ctx, leakyBucketSweep, arg.CutoffUs, arg.MaxRows)
 	var i LeakyBucketSweepRow
@@ -684,26 +682,27 @@ type LeakyBucketTakeRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketTake decides count asks of cost units each and grants as many as fit.
-// The bucket leaks; an ask that would overflow it is denied (policing).
+// LeakyBucketTake decides count requests of cost units each and grants as many as fit.
+// The bucket leaks; a request that would overflow it is denied (policing).
 //
-// With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
+// With E = GREATEST(t.updated_at_us, clock), which never moves back:
 //
-//	used    = the level less what leaked until E, never below 0
-//	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
+//	used    = the level less what leaked until E, at least 0
+//	granted = LEAST(count, floor((capacity - used) / cost)), at least 0
 //	level   = used + cost * granted
 //
-// A level above the capacity, of a policy that had a larger one, leaks like any other.
+// A level above the capacity, left by a larger policy, leaks at the same rate.
 //
-// The leak goes by whole ticks, and so does leaked_at_us: the part of a tick that
-// has passed is not lost. An empty bucket starts its tick at the hit.
+// The bucket leaks in whole ticks, and leaked_at_us moves by whole ticks, so that no
+// fraction of a tick is lost. In an empty bucket the first request starts the tick.
 //
-// expires_at_us is indexed, and set for a new row only, to when the janitor is to look
-// at it first: all updates stay HOT. The row to be inserted carries block_for_us,
-// negated, as its block.
+// expires_at_us, the time of the janitor's first look, is indexed. Only a new row sets
+// it, so that all updates stay HOT. The row to be inserted carries block_for_us,
+// negated, in blocked_until_us.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
+// Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
+// the key is blocked.
 func (q *Queries) LeakyBucketTake(ctx context.Context, db DBTX, arg LeakyBucketTakeParams) (LeakyBucketTakeRow, error) {
 	row := db.QueryRow(ctx, leakyBucketTake,
 		arg.NowUs,
@@ -796,15 +795,15 @@ type LeakyBucketTakeManyRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketTakeMany is LeakyBucketTake for many keys at once, each at most once: the
-// clock is read once for all, and the rows are locked in the order of policy and
-// key. The count of a row is that of equal asks, granted one after the other: if
-// some are granted and some not, block_for_us starts a block as well. Rows come
-// back in no order that can be relied on.
+// LeakyBucketTakeMany does what LeakyBucketTake does for many keys, each listed at most
+// once. It reads the clock once and locks the rows in the order of policy and key.
+// A row's count is a number of equal requests, granted one after the other. If only
+// some are granted, block_for_us starts a block too. The order of the rows returned
+// is undefined.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
-// Denied: as in LeakyBucketTake. A row that stays locked for longer than
-// lock_timeout fails the statement: LeakyBucketLocked lists such rows.
+// Denied: as in LeakyBucketTake. If a row stays locked for longer than lock_timeout,
+// the statement fails; LeakyBucketLocked lists such rows.
 func (q *Queries) LeakyBucketTakeMany(ctx context.Context, db DBTX, arg LeakyBucketTakeManyParams) ([]LeakyBucketTakeManyRow, error) {
 	rows, err := db.Query(ctx, leakyBucketTakeMany,
 		arg.Policies,
@@ -861,11 +860,11 @@ type LeakyBucketUnblockParams struct {
 	Commit  string
 }
 
-// LeakyBucketUnblock lifts the key's block and nothing else: any, or the one that
-// ends at until_us if that is not 0. No row, no effect.
+// LeakyBucketUnblock lifts the key's block. If until_us is not 0, it lifts only a
+// block that ends at until_us. It has no effect if the key has no row.
 //
-// Index: the primary key. Locks the key's row, if there is one, until the
-// transaction ends.
+// Index: the primary key. Locks the key's row, if it exists, until the transaction
+// ends.
 func (q *Queries) LeakyBucketUnblock(ctx context.Context, db DBTX, arg LeakyBucketUnblockParams) error {
 	_, err := db.Exec(ctx, leakyBucketUnblock,
 		arg.Policy,
@@ -925,10 +924,10 @@ type LeakyBucketUndoRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketUndo gives back units that one decision granted, as far as they are still
-// there: what has leaked since, or has left the window, is not. granted is what
-// went back. Without a row nothing is there.
-// Of n units at most n less the rate times the time since counted_at_us goes back.
+// LeakyBucketUndo returns units that one decision granted, except units that have
+// leaked or left the window since. granted returns the number returned: 0 if the
+// key has no row.
+// Of n units it returns at most n - rate * (time since counted_at_us).
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketUndo(ctx context.Context, db DBTX, arg LeakyBucketUndoParams) (LeakyBucketUndoRow, error) {
@@ -982,8 +981,8 @@ type LeakyBucketUsageRow struct {
 	Reserved       float64
 }
 
-// LeakyBucketUsage is LeakyBucketGet, and adds up the key's open reservations at that same
-// moment: how many there are, and what is counted for them.
+// LeakyBucketUsage returns the columns of LeakyBucketGet and, from the same snapshot, the
+// key's open reservations: reservations is their number, reserved their units.
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) LeakyBucketUsage(ctx context.Context, db DBTX, arg LeakyBucketUsageParams) (LeakyBucketUsageRow, error) {

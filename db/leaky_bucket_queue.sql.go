@@ -29,8 +29,8 @@ type LeakyBucketQueueBlockParams struct {
 	Commit string
 }
 
-// LeakyBucketQueueBlock denies the key until the clock plus for_us, or until the end
-// of an earlier block if that is later. What the key holds stays as it is.
+// LeakyBucketQueueBlock denies the key until the clock plus for_us, or until an earlier block
+// ends if that is later. The key's units stay counted.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketQueueBlock(ctx context.Context, db DBTX, arg LeakyBucketQueueBlockParams) error {
@@ -85,9 +85,9 @@ type LeakyBucketQueueChargeRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketQueueCharge records units that were spent whatever the limit says. What is
-// there is drained and clamped at zero first, then charged up to the capacity at
-// most; granted is what went in. Blocks neither stop it nor start.
+// LeakyBucketQueueCharge counts units that are already spent, even if the limit would deny
+// them. It adds them to what is in use now, up to the capacity. granted returns the
+// units added. Charge ignores blocks and starts none.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketQueueCharge(ctx context.Context, db DBTX, arg LeakyBucketQueueChargeParams) (LeakyBucketQueueChargeRow, error) {
@@ -132,8 +132,8 @@ type LeakyBucketQueueGetRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketQueueGet reads the key's row and the clock: one row comes back even when
-// the key has none, with a level of 0 and the clock's reading as its times.
+// LeakyBucketQueueGet reads the key's row and the clock. It returns one row in any case: if
+// the key has none, level is 0 and the times are the clock's.
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) LeakyBucketQueueGet(ctx context.Context, db DBTX, arg LeakyBucketQueueGetParams) (LeakyBucketQueueGetRow, error) {
@@ -167,8 +167,9 @@ type LeakyBucketQueueLeaveParams struct {
 	Commit string
 }
 
-// LeakyBucketQueueLeave gives a place back if it is still the last one given: once
-// another ask has queued behind it, that one knows its turn, and the place stays taken.
+// LeakyBucketQueueLeave gives up a place in the queue if it is still the last one given.
+// Otherwise a later request has been promised its turn, and the place stays taken.
+// Returns the number of rows changed: 0 or 1.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketQueueLeave(ctx context.Context, db DBTX, arg LeakyBucketQueueLeaveParams) (int64, error) {
@@ -187,14 +188,14 @@ func (q *Queries) LeakyBucketQueueLeave(ctx context.Context, db DBTX, arg LeakyB
 }
 
 const leakyBucketQueueLocked = `-- name: LeakyBucketQueueLocked :many
-WITH asked AS MATERIALIZED (
+WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
-    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket_queue AS t ON t.policy = a.policy AND t.key = a.key
+    SELECT t.policy, t.key FROM requested AS a JOIN pglimit_leaky_bucket_queue AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
 )
-SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket_queue AS t ON t.policy = a.policy AND t.key = a.key
+SELECT t.policy, t.key FROM requested AS a JOIN pglimit_leaky_bucket_queue AS t ON t.policy = a.policy AND t.key = a.key
 WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
 `
 
@@ -208,11 +209,10 @@ type LeakyBucketQueueLockedRow struct {
 	Key    string
 }
 
-// LeakyBucketQueueLocked lists the keys whose rows another transaction has locked at this
-// moment.
+// LeakyBucketQueueLocked lists the keys whose rows another transaction has locked now.
 //
-// Index: the primary key. Locks the rows that are free, and waits for no lock and
-// no disk: its locks end with the statement.
+// Index: the primary key. Locks the rows that are free until the statement ends.
+// Waits for no lock and no disk.
 func (q *Queries) LeakyBucketQueueLocked(ctx context.Context, db DBTX, arg LeakyBucketQueueLockedParams) ([]LeakyBucketQueueLockedRow, error) {
 	rows, err := db.Query(ctx, leakyBucketQueueLocked, arg.Policies, arg.Keys)
 	if err != nil {
@@ -312,18 +312,17 @@ type LeakyBucketQueueReserveRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketQueueReserve is LeakyBucketQueueTake for one ask that, if it is granted, is noted in
-// pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
-// to be remembered under its idempotency key (state 'spent').
+// LeakyBucketQueueReserve does what LeakyBucketQueueTake does for one request. If it is granted, a row
+// of pglimit_reservation records it. State 'open' is a reservation, to be settled by its
+// id. State 'spent' only remembers the idempotency key.
 //
-// No row comes back where that key has been admitted before: nothing is decided
-// then. If what was admitted is a reservation that has expired, it has to be given back
-// first. Of two at once under one idempotency key, the second waits for the first to
-// commit and fails with unique_violation. All of it is undone; asked again, it finds
-// what the first admitted.
+// If the idempotency key was admitted before, nothing is decided and no row is
+// returned. If an expired reservation has the key, the caller first returns its units.
+// Of two concurrent requests with one idempotency key, the second waits until the first
+// commits, fails with unique_violation and is undone. Repeated, it finds the first.
 //
-// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
-// transaction ends.
+// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until
+// the transaction ends.
 // Denied: as in LeakyBucketQueueTake; no reservation is made.
 func (q *Queries) LeakyBucketQueueReserve(ctx context.Context, db DBTX, arg LeakyBucketQueueReserveParams) (LeakyBucketQueueReserveRow, error) {
 	row := db.QueryRow(ctx, leakyBucketQueueReserve,
@@ -376,13 +375,12 @@ type LeakyBucketQueueResetParams struct {
 	Key    string
 }
 
-// LeakyBucketQueueReset forgets the key: what it holds and its block. Open reservations stay,
-// but nothing of them is counted any more that they could give back. Those that it
-// cannot see, because they were made while it waited for the key's row, are for
-// ReservationsFree.
+// LeakyBucketQueueReset deletes the key's row, and with it the units counted and the block.
+// Open reservations stay, but their units are no longer counted. It does not see
+// reservations made while it waited for the key's row: run ReservationsFree for those.
 //
-// Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
-// and then its row, if there is one, until the transaction ends.
+// Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
+// and then its row, if it exists, until the transaction ends.
 func (q *Queries) LeakyBucketQueueReset(ctx context.Context, db DBTX, arg LeakyBucketQueueResetParams) (int64, error) {
 	result, err := db.Exec(ctx, leakyBucketQueueReset, arg.Commit, arg.Policy, arg.Key)
 	if err != nil {
@@ -425,17 +423,16 @@ type LeakyBucketQueueSweepRow struct {
 	Kept    int64
 }
 
-// LeakyBucketQueueSweep looks at up to max_rows rows that are due at cutoff_us, the
-// longest due first. It deletes those that hold nothing, by their own columns, and
-// have no open reservation; deleted counts them. The others are due again when they are
-// empty, and in an hour at the soonest; kept counts them.
+// LeakyBucketQueueSweep checks up to max_rows rows that are due at cutoff_us, the longest
+// due first. It deletes a row if its own columns show it empty and the key has no
+// open reservation. It makes the others due again when they will be empty, but not
+// within the next hour. deleted and kept count the two.
 //
-// A row that another transaction holds is passed over. What a row holds is read as it
-// is locked (due), and that alone tells which rows go: to ask the row that DELETE or
-// UPDATE finds would be to ask the one from before the lock.
+// Sweep skips rows that another transaction has locked. Only the values read under
+// the lock (due) decide: DELETE and UPDATE alone would see the row from before it.
 //
-// Index: expires_at_us, then the primary key; for what is deleted
-// pglimit_reservation_open. Locks the rows that it changes.
+// Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
+// that it changes.
 func (q *Queries) LeakyBucketQueueSweep(ctx context.Context, db DBTX, arg LeakyBucketQueueSweepParams) (LeakyBucketQueueSweepRow, error) {
 	row := db.QueryRow(ctx, leakyBucketQueueSweep, arg.CutoffUs, arg.MaxRows)
 	var i LeakyBucketQueueSweepRow
@@ -499,28 +496,29 @@ type LeakyBucketQueueTakeRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketQueueTake decides count asks of cost units each and grants as many as fit.
-// The bucket is a queue (shaping): units leave it at the leak's even pace, and
-// what is in it already tells how long new ones wait.
+// LeakyBucketQueueTake decides count requests of cost units each and grants as many as fit.
+// The bucket is a queue (shaping): units leave it at the leak's even pace. Its
+// level is the delay of a new request.
 //
-// With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
+// With E = GREATEST(t.updated_at_us, clock), which never moves back:
 //
-//	used    = the level less what leaked until E, never below 0
-//	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
+//	used    = the level less what leaked until E, at least 0
+//	granted = LEAST(count, floor((capacity - used) / cost)), at least 0
 //	level   = used + cost * granted
 //
-// A level above the capacity, of a policy that had a larger one, leaks like any other.
+// A level above the capacity, left by a larger policy, leaks at the same rate.
 //
-// room is how full the queue may be after this ask: the capacity, or less when
-// the caller can wait only so long for its turn. ticket names the place given,
-// so that LeakyBucketQueueLeave finds out whether another ask came after.
+// room is the highest level that this request may reach: the capacity, or less if
+// the caller can only wait for a limited time. ticket names the place given, so that
+// LeakyBucketQueueLeave can detect a later request.
 //
-// expires_at_us is indexed, and set for a new row only, to when the janitor is to look
-// at it first: all updates stay HOT. The row to be inserted carries block_for_us,
-// negated, as its block.
+// expires_at_us, the time of the janitor's first look, is indexed. Only a new row sets
+// it, so that all updates stay HOT. The row to be inserted carries block_for_us,
+// negated, in blocked_until_us.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
+// Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
+// the key is blocked.
 func (q *Queries) LeakyBucketQueueTake(ctx context.Context, db DBTX, arg LeakyBucketQueueTakeParams) (LeakyBucketQueueTakeRow, error) {
 	row := db.QueryRow(ctx, leakyBucketQueueTake,
 		arg.NowUs,
@@ -609,15 +607,15 @@ type LeakyBucketQueueTakeManyRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketQueueTakeMany is LeakyBucketQueueTake for many keys at once, each at most once: the
-// clock is read once for all, and the rows are locked in the order of policy and
-// key. The count of a row is that of equal asks, granted one after the other: if
-// some are granted and some not, block_for_us starts a block as well. Rows come
-// back in no order that can be relied on.
+// LeakyBucketQueueTakeMany does what LeakyBucketQueueTake does for many keys, each listed at most
+// once. It reads the clock once and locks the rows in the order of policy and key.
+// A row's count is a number of equal requests, granted one after the other. If only
+// some are granted, block_for_us starts a block too. The order of the rows returned
+// is undefined.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
-// Denied: as in LeakyBucketQueueTake. A row that stays locked for longer than
-// lock_timeout fails the statement: LeakyBucketQueueLocked lists such rows.
+// Denied: as in LeakyBucketQueueTake. If a row stays locked for longer than lock_timeout,
+// the statement fails; LeakyBucketQueueLocked lists such rows.
 func (q *Queries) LeakyBucketQueueTakeMany(ctx context.Context, db DBTX, arg LeakyBucketQueueTakeManyParams) ([]LeakyBucketQueueTakeManyRow, error) {
 	rows, err := db.Query(ctx, leakyBucketQueueTakeMany,
 		arg.Policies,
@@ -673,11 +671,11 @@ type LeakyBucketQueueUnblockParams struct {
 	Commit  string
 }
 
-// LeakyBucketQueueUnblock lifts the key's block and nothing else: any, or the one that
-// ends at until_us if that is not 0. No row, no effect.
+// LeakyBucketQueueUnblock lifts the key's block. If until_us is not 0, it lifts only a
+// block that ends at until_us. It has no effect if the key has no row.
 //
-// Index: the primary key. Locks the key's row, if there is one, until the
-// transaction ends.
+// Index: the primary key. Locks the key's row, if it exists, until the transaction
+// ends.
 func (q *Queries) LeakyBucketQueueUnblock(ctx context.Context, db DBTX, arg LeakyBucketQueueUnblockParams) error {
 	_, err := db.Exec(ctx, leakyBucketQueueUnblock,
 		arg.Policy,
@@ -715,8 +713,8 @@ type LeakyBucketQueueUsageRow struct {
 	Reserved       float64
 }
 
-// LeakyBucketQueueUsage is LeakyBucketQueueGet, and adds up the key's open reservations at that same
-// moment: how many there are, and what is counted for them.
+// LeakyBucketQueueUsage returns the columns of LeakyBucketQueueGet and, from the same snapshot, the
+// key's open reservations: reservations is their number, reserved their units.
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) LeakyBucketQueueUsage(ctx context.Context, db DBTX, arg LeakyBucketQueueUsageParams) (LeakyBucketQueueUsageRow, error) {

@@ -13,7 +13,7 @@ const clock = `-- name: Clock :one
 SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us
 `
 
-// Clock reads the clock that decisions go by. It locks nothing.
+// Clock reads the clock that decisions use. Locks nothing.
 func (q *Queries) Clock(ctx context.Context, db DBTX, nowUs *int64) (int64, error) {
 	row := db.QueryRow(ctx, clock, nowUs)
 	var now_us int64
@@ -31,8 +31,8 @@ type LeaseReleaseParams struct {
 	Holder string
 }
 
-// LeaseRelease gives the lease up, if holder still has it, so that the next
-// holder need not wait for its end.
+// LeaseRelease gives up the lease, if holder still has it, so that the next holder
+// need not wait for its end.
 //
 // Index: the primary key. Locks the lease's row.
 func (q *Queries) LeaseRelease(ctx context.Context, db DBTX, arg LeaseReleaseParams) error {
@@ -57,9 +57,9 @@ type LeaseTakeParams struct {
 	NowUs  *int64
 }
 
-// LeaseTake takes the lease of that name, or renews it for the same holder,
-// until the clock plus ttl_us. It returns the new end; no rows are returned
-// while another holder has the lease.
+// LeaseTake takes the lease of that name, or renews it for the same holder, until
+// the clock plus ttl_us. It returns the new end, or no row while another holder has
+// the lease.
 //
 // Index: the primary key. Locks the lease's row for the statement.
 func (q *Queries) LeaseTake(ctx context.Context, db DBTX, arg LeaseTakeParams) (int64, error) {

@@ -45,9 +45,9 @@ type ReservationByIdempotencyRow struct {
 	ExpiresAtUs int64
 }
 
-// ReservationByIdempotency reads what was admitted under an idempotency key. forgotten
-// reports whether it need not be remembered any longer, and overdue whether it is an
-// open reservation that has expired: giving it back frees the key.
+// ReservationByIdempotency reads the row admitted under an idempotency key. forgotten
+// reports whether its retention is over. overdue reports whether it is an open
+// reservation that has expired; returning its units frees the idempotency key.
 //
 // Index: pglimit_reservation_idempotency. Locks nothing.
 func (q *Queries) ReservationByIdempotency(ctx context.Context, db DBTX, arg ReservationByIdempotencyParams) (ReservationByIdempotencyRow, error) {
@@ -95,9 +95,9 @@ type ReservationExpireParams struct {
 	MaxRows  int64
 }
 
-// ReservationExpire deletes up to max_rows reservations that were to be forgotten at cutoff_us,
-// the oldest first. Open reservations stay: they are given back first. A row that another
-// transaction holds is passed over.
+// ReservationExpire deletes up to max_rows reservations whose retention was over at
+// cutoff_us, the oldest first. It keeps open reservations: their units are returned
+// first. It skips rows that another transaction has locked.
 //
 // Index: pglimit_reservation_forget, then the primary key. Locks the rows that it deletes.
 func (q *Queries) ReservationExpire(ctx context.Context, db DBTX, arg ReservationExpireParams) (int64, error) {
@@ -123,8 +123,8 @@ type ReservationForgetParams struct {
 	Algorithm      string
 }
 
-// ReservationForget deletes what was admitted under an idempotency key so long ago that
-// it is forgotten, should the janitor not have come by yet: the key is free again.
+// ReservationForget deletes the row admitted under an idempotency key if its retention
+// is over and the janitor has not deleted it yet. Then the idempotency key is free.
 //
 // Index: pglimit_reservation_idempotency. Locks the row that it deletes.
 func (q *Queries) ReservationForget(ctx context.Context, db DBTX, arg ReservationForgetParams) (int64, error) {
@@ -159,9 +159,9 @@ type ReservationsDueParams struct {
 	MaxRows   int64
 }
 
-// ReservationsDue lists a key's open reservations that have expired, up to max_rows of them.
-// Those that another transaction is about to end are passed over: it may wait for
-// the key's row, which ours may have.
+// ReservationsDue lists up to max_rows of a key's open reservations that have expired.
+// It skips reservations that another transaction has locked to end them: that
+// transaction may wait for the key's row, which this one may have locked.
 //
 // Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
 func (q *Queries) ReservationsDue(ctx context.Context, db DBTX, arg ReservationsDueParams) ([]string, error) {
@@ -208,8 +208,8 @@ type ReservationsExpiredRow struct {
 	Algorithm string
 }
 
-// ReservationsExpired lists up to max_rows open reservations that had expired at cutoff_us, the
-// oldest first.
+// ReservationsExpired lists up to max_rows open reservations that had expired at
+// cutoff_us, the oldest first.
 //
 // Index: pglimit_reservation_expires. Locks nothing.
 func (q *Queries) ReservationsExpired(ctx context.Context, db DBTX, arg ReservationsExpiredParams) ([]ReservationsExpiredRow, error) {
@@ -247,10 +247,10 @@ type ReservationsFreeParams struct {
 	Algorithm string
 }
 
-// ReservationsFree ends a Reset that has deleted the key's row, in the same transaction:
-// nothing is counted any more of reservations that were made while it waited for that row.
-// A transaction that is ending one of them waits for that row, so this statement waits
-// for no reservation: it fails with lock_not_available, and the caller tries all again.
+// ReservationsFree completes a Reset, in the same transaction. It sets units to 0 in
+// reservations made while the Reset waited for the key's row. A transaction that ends
+// one of them may wait for that row, so this statement waits for no reservation. It
+// fails with lock_not_available instead, and the caller repeats the transaction.
 //
 // Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
 func (q *Queries) ReservationsFree(ctx context.Context, db DBTX, arg ReservationsFreeParams) error {
@@ -269,8 +269,8 @@ type ReservationsNextRow struct {
 	ExpiresAtUs int64
 }
 
-// ReservationsNext returns when the next open reservation of any key expires; the largest bigint
-// if there is none.
+// ReservationsNext returns the earliest expiry of all open reservations: the largest
+// bigint if there is none.
 //
 // Index: pglimit_reservation_expires. Locks nothing.
 func (q *Queries) ReservationsNext(ctx context.Context, db DBTX) (ReservationsNextRow, error) {

@@ -29,8 +29,8 @@ type SlidingWindowCounterBlockParams struct {
 	Commit string
 }
 
-// SlidingWindowCounterBlock denies the key until the clock plus for_us, or until the end
-// of an earlier block if that is later. What the key holds stays as it is.
+// SlidingWindowCounterBlock denies the key until the clock plus for_us, or until an earlier block
+// ends if that is later. The key's units stay counted.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterBlock(ctx context.Context, db DBTX, arg SlidingWindowCounterBlockParams) error {
@@ -112,9 +112,9 @@ type SlidingWindowCounterChargeRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowCounterCharge records units that were spent whatever the limit says. What is
-// there is drained and clamped at zero first, then charged up to the capacity at
-// most; granted is what went in. Blocks neither stop it nor start.
+// SlidingWindowCounterCharge counts units that are already spent, even if the limit would deny
+// them. It adds them to what is in use now, up to the capacity. granted returns the
+// units added. Charge ignores blocks and starts none.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterCharge(ctx context.Context, db DBTX, arg SlidingWindowCounterChargeParams) (SlidingWindowCounterChargeRow, error) {
@@ -165,8 +165,8 @@ type SlidingWindowCounterGetRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowCounterGet reads the key's row and the clock: one row comes back even when
-// the key has none, with counts of 0 and a window that has ended.
+// SlidingWindowCounterGet reads the key's row and the clock. It returns one row in any case: if
+// the key has none, the counts are 0 and the window has ended.
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) SlidingWindowCounterGet(ctx context.Context, db DBTX, arg SlidingWindowCounterGetParams) (SlidingWindowCounterGetRow, error) {
@@ -185,14 +185,14 @@ func (q *Queries) SlidingWindowCounterGet(ctx context.Context, db DBTX, arg Slid
 }
 
 const slidingWindowCounterLocked = `-- name: SlidingWindowCounterLocked :many
-WITH asked AS MATERIALIZED (
+WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
-    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_counter AS t ON t.policy = a.policy AND t.key = a.key
+    SELECT t.policy, t.key FROM requested AS a JOIN pglimit_sliding_window_counter AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
 )
-SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_counter AS t ON t.policy = a.policy AND t.key = a.key
+SELECT t.policy, t.key FROM requested AS a JOIN pglimit_sliding_window_counter AS t ON t.policy = a.policy AND t.key = a.key
 WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
 `
 
@@ -206,11 +206,10 @@ type SlidingWindowCounterLockedRow struct {
 	Key    string
 }
 
-// SlidingWindowCounterLocked lists the keys whose rows another transaction has locked at this
-// moment.
+// SlidingWindowCounterLocked lists the keys whose rows another transaction has locked now.
 //
-// Index: the primary key. Locks the rows that are free, and waits for no lock and
-// no disk: its locks end with the statement.
+// Index: the primary key. Locks the rows that are free until the statement ends.
+// Waits for no lock and no disk.
 func (q *Queries) SlidingWindowCounterLocked(ctx context.Context, db DBTX, arg SlidingWindowCounterLockedParams) ([]SlidingWindowCounterLockedRow, error) {
 	rows, err := db.Query(ctx, slidingWindowCounterLocked, arg.Policies, arg.Keys)
 	if err != nil {
@@ -276,9 +275,9 @@ type SlidingWindowCounterRefundRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowCounterRefund gives units back, those of the current window first and then
-// those of the one before, at most what was counted in the two; granted is what
-// went back. Without a row nothing is there.
+// SlidingWindowCounterRefund returns units, first to the current window and then to the
+// previous one, at most those counted in the two. granted returns the number
+// returned: 0 if the key has no row.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterRefund(ctx context.Context, db DBTX, arg SlidingWindowCounterRefundParams) (SlidingWindowCounterRefundRow, error) {
@@ -408,18 +407,17 @@ type SlidingWindowCounterReserveRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowCounterReserve is SlidingWindowCounterTake for one ask that, if it is granted, is noted in
-// pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
-// to be remembered under its idempotency key (state 'spent').
+// SlidingWindowCounterReserve does what SlidingWindowCounterTake does for one request. If it is granted, a row
+// of pglimit_reservation records it. State 'open' is a reservation, to be settled by its
+// id. State 'spent' only remembers the idempotency key.
 //
-// No row comes back where that key has been admitted before: nothing is decided
-// then. If what was admitted is a reservation that has expired, it has to be given back
-// first. Of two at once under one idempotency key, the second waits for the first to
-// commit and fails with unique_violation. All of it is undone; asked again, it finds
-// what the first admitted.
+// If the idempotency key was admitted before, nothing is decided and no row is
+// returned. If an expired reservation has the key, the caller first returns its units.
+// Of two concurrent requests with one idempotency key, the second waits until the first
+// commits, fails with unique_violation and is undone. Repeated, it finds the first.
 //
-// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
-// transaction ends.
+// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until
+// the transaction ends.
 // Denied: as in SlidingWindowCounterTake; no reservation is made.
 func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg SlidingWindowCounterReserveParams) (SlidingWindowCounterReserveRow, error) {
 	row := db.QueryRow(ctx, slidingWindowCounterReserve,
@@ -473,13 +471,12 @@ type SlidingWindowCounterResetParams struct {
 	Key    string
 }
 
-// SlidingWindowCounterReset forgets the key: what it holds and its block. Open reservations stay,
-// but nothing of them is counted any more that they could give back. Those that it
-// cannot see, because they were made while it waited for the key's row, are for
-// ReservationsFree.
+// SlidingWindowCounterReset deletes the key's row, and with it the units counted and the block.
+// Open reservations stay, but their units are no longer counted. It does not see
+// reservations made while it waited for the key's row: run ReservationsFree for those.
 //
-// Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
-// and then its row, if there is one, until the transaction ends.
+// Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
+// and then its row, if it exists, until the transaction ends.
 func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg SlidingWindowCounterResetParams) (int64, error) {
 	result, err := db.Exec(ctx, slidingWindowCounterReset, arg.Commit, arg.Policy, arg.Key)
 	if err != nil {
@@ -591,22 +588,24 @@ type SlidingWindowCounterSettleRow struct {
 	WindowUs       int64
 }
 
-// SlidingWindowCounterSettle ends a reservation: units is what is to stay counted of it (0 to cancel
-// it, or when it expired), state what it becomes. The reservation comes first and then the
-// key's row, so no two of these wait for each other. It changes something only
-// where the reservation is open (for 'expired' only once it has), or has expired and is
-// settled late; changes reports whether it does. units_before is what was counted until now. A reservation
-// that is cancelled or expires gives its idempotency key up.
+// SlidingWindowCounterSettle ends a reservation. units stay counted: 0 to cancel or expire it.
+// state is its new state. A cancelled or expired reservation gives up its
+// idempotency key. The statement changes rows only if the reservation
+//   - is open, and for 'expired' its time is over; or
+//   - has expired and is settled late.
 //
-// How the key stands comes from its row after the change, or, where that was left
-// alone, as the statement finds it: updated_at_us is as of when.
+// changes reports whether it does; units_before returns the units counted before.
+// Every Settle locks the reservation before the key's row, so two cannot deadlock.
 //
-// What goes back is taken from the window that the reservation was counted in, if that is
-// the current one or, of the same period, the one before. What was spent beyond the reservation counts as of
-// now, even where there is no room.
+// level and the other columns of the key's state are as of updated_at_us: after the
+// change or, if the key's row did not change, as read.
 //
-// Index: the primary keys. Locks the reservation and the key's row until the transaction
-// ends. No row comes back for a reservation that is not known.
+// Units go back to the window that counted the reservation, if that is the current one
+// or, if it has the same period, the previous one. Units spent beyond the reservation
+// count in the current window, even above the capacity.
+//
+// Index: the primary keys. Locks the reservation and the key's row until the
+// transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg SlidingWindowCounterSettleParams) (SlidingWindowCounterSettleRow, error) {
 	row := db.QueryRow(ctx, slidingWindowCounterSettle,
 		arg.NowUs,
@@ -676,17 +675,16 @@ type SlidingWindowCounterSweepRow struct {
 	Kept    int64
 }
 
-// SlidingWindowCounterSweep looks at up to max_rows rows that are due at cutoff_us, the
-// longest due first. It deletes those that hold nothing, by their own columns, and
-// have no open reservation; deleted counts them. The others are due again when they are
-// empty, and in an hour at the soonest; kept counts them.
+// SlidingWindowCounterSweep checks up to max_rows rows that are due at cutoff_us, the longest
+// due first. It deletes a row if its own columns show it empty and the key has no
+// open reservation. It makes the others due again when they will be empty, but not
+// within the next hour. deleted and kept count the two.
 //
-// A row that another transaction holds is passed over. What a row holds is read as it
-// is locked (due), and that alone tells which rows go: to ask the row that DELETE or
-// UPDATE finds would be to ask the one from before the lock.
+// Sweep skips rows that another transaction has locked. Only the values read under
+// the lock (due) decide: DELETE and UPDATE alone would see the row from before it.
 //
-// Index: expires_at_us, then the primary key; for what is deleted
-// pglimit_reservation_open. Locks the rows that it changes.
+// Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
+// that it changes.
 func (q *Queries) SlidingWindowCounterSweep(ctx context.Context, db DBTX, arg SlidingWindowCounterSweepParams) (SlidingWindowCounterSweepRow, error) {
 	row := db.QueryRow(ctx, slidingWindowCounterSweep, arg.CutoffUs, arg.MaxRows)
 	var i SlidingWindowCounterSweepRow
@@ -776,24 +774,24 @@ type SlidingWindowCounterTakeRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowCounterTake decides count asks of cost units each and grants as many as fit.
-// Windows are whole multiples of the period since 1970-01-01 UTC; the one before
-// the current one weighs as much as the sliding window still covers of it.
+// SlidingWindowCounterTake decides count requests of cost units each and grants as many as fit.
+// Windows start at whole multiples of the period since 1970-01-01 UTC. The previous
+// window counts in proportion to the part that the sliding window still covers.
 //
-// With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
+// With E = GREATEST(t.updated_at_us, clock), which never moves back:
 //
-//	current, previous = as they stand while E is before ends_at_us; moved on by
-//	                    one window after it; nothing one period later
+//	current, previous = the row's while E is before ends_at_us; moved on by one
+//	                    window after it; 0 from one period after it
 //	used    = previous * (ends_at_us - E) / period + current
-//	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
+//	granted = LEAST(count, floor((capacity - used) / cost)), at least 0
 //
-// The period is the row's while its window lasts, whatever the asker's. After it the
-// windows are the asker's; if that is another period, current begins with what still
-// weighed of the window that is over.
+// A window keeps the period that it began with, even if a later request has another
+// one. The next window has the request's period. If that differs, current begins
+// with the weighted units of the window before.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked. The
-// windows stay as they were.
+// Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
+// the key is blocked. The windows do not change.
 func (q *Queries) SlidingWindowCounterTake(ctx context.Context, db DBTX, arg SlidingWindowCounterTakeParams) (SlidingWindowCounterTakeRow, error) {
 	row := db.QueryRow(ctx, slidingWindowCounterTake,
 		arg.NowUs,
@@ -910,15 +908,15 @@ type SlidingWindowCounterTakeManyRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowCounterTakeMany is SlidingWindowCounterTake for many keys at once, each at most once: the
-// clock is read once for all, and the rows are locked in the order of policy and
-// key. The count of a row is that of equal asks, granted one after the other: if
-// some are granted and some not, block_for_us starts a block as well. Rows come
-// back in no order that can be relied on.
+// SlidingWindowCounterTakeMany does what SlidingWindowCounterTake does for many keys, each listed at most
+// once. It reads the clock once and locks the rows in the order of policy and key.
+// A row's count is a number of equal requests, granted one after the other. If only
+// some are granted, block_for_us starts a block too. The order of the rows returned
+// is undefined.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
-// Denied: as in SlidingWindowCounterTake. A row that stays locked for longer than
-// lock_timeout fails the statement: SlidingWindowCounterLocked lists such rows.
+// Denied: as in SlidingWindowCounterTake. If a row stays locked for longer than lock_timeout,
+// the statement fails; SlidingWindowCounterLocked lists such rows.
 func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg SlidingWindowCounterTakeManyParams) ([]SlidingWindowCounterTakeManyRow, error) {
 	rows, err := db.Query(ctx, slidingWindowCounterTakeMany,
 		arg.Policies,
@@ -976,11 +974,11 @@ type SlidingWindowCounterUnblockParams struct {
 	Commit  string
 }
 
-// SlidingWindowCounterUnblock lifts the key's block and nothing else: any, or the one that
-// ends at until_us if that is not 0. No row, no effect.
+// SlidingWindowCounterUnblock lifts the key's block. If until_us is not 0, it lifts only a
+// block that ends at until_us. It has no effect if the key has no row.
 //
-// Index: the primary key. Locks the key's row, if there is one, until the
-// transaction ends.
+// Index: the primary key. Locks the key's row, if it exists, until the transaction
+// ends.
 func (q *Queries) SlidingWindowCounterUnblock(ctx context.Context, db DBTX, arg SlidingWindowCounterUnblockParams) error {
 	_, err := db.Exec(ctx, slidingWindowCounterUnblock,
 		arg.Policy,
@@ -1045,11 +1043,11 @@ type SlidingWindowCounterUndoRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowCounterUndo gives back units that one decision granted, as far as they are still
-// there: what has leaked since, or has left the window, is not. granted is what
-// went back. Without a row nothing is there.
-// Only the window that ends at ends_at_us gives anything back, while it is the
-// current one or, of the same period, the one before.
+// SlidingWindowCounterUndo returns units that one decision granted, except units that have
+// leaked or left the window since. granted returns the number returned: 0 if the
+// key has no row.
+// It changes only the window that ends at ends_at_us, while that is the current one
+// or, if it has the same period, the previous one.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterUndo(ctx context.Context, db DBTX, arg SlidingWindowCounterUndoParams) (SlidingWindowCounterUndoRow, error) {
@@ -1106,8 +1104,8 @@ type SlidingWindowCounterUsageRow struct {
 	Reserved       float64
 }
 
-// SlidingWindowCounterUsage is SlidingWindowCounterGet, and adds up the key's open reservations at that same
-// moment: how many there are, and what is counted for them.
+// SlidingWindowCounterUsage returns the columns of SlidingWindowCounterGet and, from the same snapshot, the
+// key's open reservations: reservations is their number, reserved their units.
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) SlidingWindowCounterUsage(ctx context.Context, db DBTX, arg SlidingWindowCounterUsageParams) (SlidingWindowCounterUsageRow, error) {

@@ -29,8 +29,8 @@ type SlidingWindowLogBlockParams struct {
 	Commit string
 }
 
-// SlidingWindowLogBlock denies the key until the clock plus for_us, or until the end
-// of an earlier block if that is later. What the key holds stays as it is.
+// SlidingWindowLogBlock denies the key until the clock plus for_us, or until an earlier block
+// ends if that is later. The key's units stay counted.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogBlock(ctx context.Context, db DBTX, arg SlidingWindowLogBlockParams) error {
@@ -128,9 +128,9 @@ type SlidingWindowLogChargeRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowLogCharge records units that were spent whatever the limit says. What is
-// there is drained and clamped at zero first, then charged up to the capacity at
-// most; granted is what went in. Blocks neither stop it nor start.
+// SlidingWindowLogCharge counts units that are already spent, even if the limit would deny
+// them. It adds them to what is in use now, up to the capacity. granted returns the
+// units added. Charge ignores blocks and starts none.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogCharge(ctx context.Context, db DBTX, arg SlidingWindowLogChargeParams) (SlidingWindowLogChargeRow, error) {
@@ -196,9 +196,10 @@ type SlidingWindowLogGetRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowLogGet reads what the key's window holds and the clock: one row comes
-// back even when the key has none, with a level and times of 0. frees_at_us is
-// the entry that has to leave before unit more units fit; it says nothing if they do.
+// SlidingWindowLogGet reads the key's window and the clock. It returns one row in any case:
+// if the key has none, level, newest_at_us and frees_at_us are 0. frees_at_us returns
+// the time of the entry that must leave before unit more units fit. It has no meaning
+// if they fit.
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) SlidingWindowLogGet(ctx context.Context, db DBTX, arg SlidingWindowLogGetParams) (SlidingWindowLogGetRow, error) {
@@ -223,14 +224,14 @@ func (q *Queries) SlidingWindowLogGet(ctx context.Context, db DBTX, arg SlidingW
 }
 
 const slidingWindowLogLocked = `-- name: SlidingWindowLogLocked :many
-WITH asked AS MATERIALIZED (
+WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
-    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_log AS t ON t.policy = a.policy AND t.key = a.key
+    SELECT t.policy, t.key FROM requested AS a JOIN pglimit_sliding_window_log AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
 )
-SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_log AS t ON t.policy = a.policy AND t.key = a.key
+SELECT t.policy, t.key FROM requested AS a JOIN pglimit_sliding_window_log AS t ON t.policy = a.policy AND t.key = a.key
 WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key)
 `
 
@@ -244,11 +245,10 @@ type SlidingWindowLogLockedRow struct {
 	Key    string
 }
 
-// SlidingWindowLogLocked lists the keys whose rows another transaction has locked at this
-// moment.
+// SlidingWindowLogLocked lists the keys whose rows another transaction has locked now.
 //
-// Index: the primary key. Locks the rows that are free, and waits for no lock and
-// no disk: its locks end with the statement.
+// Index: the primary key. Locks the rows that are free until the statement ends.
+// Waits for no lock and no disk.
 func (q *Queries) SlidingWindowLogLocked(ctx context.Context, db DBTX, arg SlidingWindowLogLockedParams) ([]SlidingWindowLogLockedRow, error) {
 	rows, err := db.Query(ctx, slidingWindowLogLocked, arg.Policies, arg.Keys)
 	if err != nil {
@@ -327,10 +327,10 @@ type SlidingWindowLogRefundRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowLogRefund gives units back, the newest entries first, at most what the
-// window holds; granted is what went back. The running total goes back by the
-// refund: entries that begin beyond it leave, and the one that it cuts keeps its
-// time and its first part. Without a row nothing is there.
+// SlidingWindowLogRefund returns units, the newest entries first, at most those in the
+// window. granted returns the number returned: 0 if the key has no row. The refund
+// lowers the running total. Entries that begin above it are removed; the entry that
+// it cuts keeps its time and its first part.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg SlidingWindowLogRefundParams) (SlidingWindowLogRefundRow, error) {
@@ -481,18 +481,17 @@ type SlidingWindowLogReserveRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowLogReserve is SlidingWindowLogTake for one ask that, if it is granted, is noted in
-// pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
-// to be remembered under its idempotency key (state 'spent').
+// SlidingWindowLogReserve does what SlidingWindowLogTake does for one request. If it is granted, a row
+// of pglimit_reservation records it. State 'open' is a reservation, to be settled by its
+// id. State 'spent' only remembers the idempotency key.
 //
-// No row comes back where that key has been admitted before: nothing is decided
-// then. If what was admitted is a reservation that has expired, it has to be given back
-// first. Of two at once under one idempotency key, the second waits for the first to
-// commit and fails with unique_violation. All of it is undone; asked again, it finds
-// what the first admitted.
+// If the idempotency key was admitted before, nothing is decided and no row is
+// returned. If an expired reservation has the key, the caller first returns its units.
+// Of two concurrent requests with one idempotency key, the second waits until the first
+// commits, fails with unique_violation and is undone. Repeated, it finds the first.
 //
-// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
-// transaction ends.
+// Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until
+// the transaction ends.
 // Denied: as in SlidingWindowLogTake; no reservation is made.
 func (q *Queries) SlidingWindowLogReserve(ctx context.Context, db DBTX, arg SlidingWindowLogReserveParams) (SlidingWindowLogReserveRow, error) {
 	row := db.QueryRow(ctx, slidingWindowLogReserve,
@@ -546,13 +545,12 @@ type SlidingWindowLogResetParams struct {
 	Key    string
 }
 
-// SlidingWindowLogReset forgets the key: what it holds and its block. Open reservations stay,
-// but nothing of them is counted any more that they could give back. Those that it
-// cannot see, because they were made while it waited for the key's row, are for
-// ReservationsFree.
+// SlidingWindowLogReset deletes the key's row, and with it the units counted and the block.
+// Open reservations stay, but their units are no longer counted. It does not see
+// reservations made while it waited for the key's row: run ReservationsFree for those.
 //
-// Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
-// and then its row, if there is one, until the transaction ends.
+// Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
+// and then its row, if it exists, until the transaction ends.
 func (q *Queries) SlidingWindowLogReset(ctx context.Context, db DBTX, arg SlidingWindowLogResetParams) (int64, error) {
 	result, err := db.Exec(ctx, slidingWindowLogReset, arg.Commit, arg.Policy, arg.Key)
 	if err != nil {
@@ -726,22 +724,23 @@ type SlidingWindowLogSettleRow struct {
 	WindowUs       int64
 }
 
-// SlidingWindowLogSettle ends a reservation: units is what is to stay counted of it (0 to cancel
-// it, or when it expired), state what it becomes. The reservation comes first and then the
-// key's row, so no two of these wait for each other. It changes something only
-// where the reservation is open (for 'expired' only once it has), or has expired and is
-// settled late; changes reports whether it does. units_before is what was counted until now. A reservation
-// that is cancelled or expires gives its idempotency key up.
+// SlidingWindowLogSettle ends a reservation. units stay counted: 0 to cancel or expire it.
+// state is its new state. A cancelled or expired reservation gives up its
+// idempotency key. The statement changes rows only if the reservation
+//   - is open, and for 'expired' its time is over; or
+//   - has expired and is settled late.
 //
-// How the key stands comes from its row after the change, or, where that was left
-// alone, as the statement finds it: updated_at_us is as of when.
+// changes reports whether it does; units_before returns the units counted before.
+// Every Settle locks the reservation before the key's row, so two cannot deadlock.
 //
-// What goes back is taken from the entry that the reservation made, if that has not left
-// the window. What was spent beyond the reservation is an entry as of now, even where
-// there is no room.
+// level and the other columns of the key's state are as of updated_at_us: after the
+// change or, if the key's row did not change, as read.
 //
-// Index: the primary keys. Locks the reservation and the key's row until the transaction
-// ends. No row comes back for a reservation that is not known.
+// Units go back to the reservation's entry, if it is still in the window. Units spent
+// beyond the reservation become an entry of the present, even above the capacity.
+//
+// Index: the primary keys. Locks the reservation and the key's row until the
+// transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg SlidingWindowLogSettleParams) (SlidingWindowLogSettleRow, error) {
 	row := db.QueryRow(ctx, slidingWindowLogSettle,
 		arg.NowUs,
@@ -810,17 +809,16 @@ type SlidingWindowLogSweepRow struct {
 	Kept    int64
 }
 
-// SlidingWindowLogSweep looks at up to max_rows rows that are due at cutoff_us, the
-// longest due first. It deletes those that hold nothing, by their own columns, and
-// have no open reservation; deleted counts them. The others are due again when they are
-// empty, and in an hour at the soonest; kept counts them.
+// SlidingWindowLogSweep checks up to max_rows rows that are due at cutoff_us, the longest
+// due first. It deletes a row if its own columns show it empty and the key has no
+// open reservation. It makes the others due again when they will be empty, but not
+// within the next hour. deleted and kept count the two.
 //
-// A row that another transaction holds is passed over. What a row holds is read as it
-// is locked (due), and that alone tells which rows go: to ask the row that DELETE or
-// UPDATE finds would be to ask the one from before the lock.
+// Sweep skips rows that another transaction has locked. Only the values read under
+// the lock (due) decide: DELETE and UPDATE alone would see the row from before it.
 //
-// Index: expires_at_us, then the primary key; for what is deleted
-// pglimit_reservation_open. Locks the rows that it changes.
+// Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
+// that it changes.
 func (q *Queries) SlidingWindowLogSweep(ctx context.Context, db DBTX, arg SlidingWindowLogSweepParams) (SlidingWindowLogSweepRow, error) {
 	row := db.QueryRow(ctx, slidingWindowLogSweep, arg.CutoffUs, arg.MaxRows)
 	var i SlidingWindowLogSweepRow
@@ -933,29 +931,29 @@ type SlidingWindowLogTakeRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowLogTake decides count asks of cost units each and grants as many as fit.
-// The row keeps its entries in two arrays: when each decision was, and the
-// running total before it; one entry per statement, whatever its count. An entry
-// that is exactly one period old has left the window; the next new entry drops it
-// from the arrays.
+// SlidingWindowLogTake decides count requests of cost units each and grants as many as fit.
+// The row keeps its entries in two arrays: the time of each decision, and the running
+// total before it. A statement adds one entry, whatever its count. An entry that is
+// exactly one period old has left the window. The next new entry drops it from the
+// arrays.
 //
-// With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
+// With E = GREATEST(t.updated_at_us, clock), which never moves back:
 //
 //	gone    = width_bucket(E - period, entries), a binary search
-//	base    = the running total before the first that is not
-//	used    = total, the running total after the last entry, - base
-//	granted = LEAST(count, floor((capacity - used) / cost)), never below 0
+//	base    = the running total before the first entry in the window
+//	used    = total - base, where total is the running total after the last entry
+//	granted = LEAST(count, floor((capacity - used) / cost)), at least 0
 //
-// Beyond 16 times the capacity the running totals start again from zero, so that
-// they keep their last digits. keep_us is the longest period that was asked with since
-// the row was made: so long an entry may count.
+// Above 16 times the capacity the running totals restart from zero, to keep their
+// last digits. keep_us is the longest period of any request since the row was made;
+// an entry may count for that long.
 //
-// frees_at_us is the entry that has to leave before unit more units fit (or the
-// rest of the ask, if that is less); it says nothing if they fit.
+// frees_at_us returns the time of the entry that must leave before unit more units
+// fit, or the rest of the request if that is less. It has no meaning if they fit.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
-// Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked. The
-// entries stay as they were.
+// Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
+// the key is blocked. The entries do not change.
 func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg SlidingWindowLogTakeParams) (SlidingWindowLogTakeRow, error) {
 	row := db.QueryRow(ctx, slidingWindowLogTake,
 		arg.NowUs,
@@ -1082,15 +1080,15 @@ type SlidingWindowLogTakeManyRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowLogTakeMany is SlidingWindowLogTake for many keys at once, each at most once: the
-// clock is read once for all, and the rows are locked in the order of policy and
-// key. The count of a row is that of equal asks, granted one after the other: if
-// some are granted and some not, block_for_us starts a block as well. Rows come
-// back in no order that can be relied on.
+// SlidingWindowLogTakeMany does what SlidingWindowLogTake does for many keys, each listed at most
+// once. It reads the clock once and locks the rows in the order of policy and key.
+// A row's count is a number of equal requests, granted one after the other. If only
+// some are granted, block_for_us starts a block too. The order of the rows returned
+// is undefined.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
-// Denied: as in SlidingWindowLogTake. A row that stays locked for longer than
-// lock_timeout fails the statement: SlidingWindowLogLocked lists such rows.
+// Denied: as in SlidingWindowLogTake. If a row stays locked for longer than lock_timeout,
+// the statement fails; SlidingWindowLogLocked lists such rows.
 func (q *Queries) SlidingWindowLogTakeMany(ctx context.Context, db DBTX, arg SlidingWindowLogTakeManyParams) ([]SlidingWindowLogTakeManyRow, error) {
 	rows, err := db.Query(ctx, slidingWindowLogTakeMany,
 		arg.Policies,
@@ -1147,11 +1145,11 @@ type SlidingWindowLogUnblockParams struct {
 	Commit  string
 }
 
-// SlidingWindowLogUnblock lifts the key's block and nothing else: any, or the one that
-// ends at until_us if that is not 0. No row, no effect.
+// SlidingWindowLogUnblock lifts the key's block. If until_us is not 0, it lifts only a
+// block that ends at until_us. It has no effect if the key has no row.
 //
-// Index: the primary key. Locks the key's row, if there is one, until the
-// transaction ends.
+// Index: the primary key. Locks the key's row, if it exists, until the transaction
+// ends.
 func (q *Queries) SlidingWindowLogUnblock(ctx context.Context, db DBTX, arg SlidingWindowLogUnblockParams) error {
 	_, err := db.Exec(ctx, slidingWindowLogUnblock,
 		arg.Policy,
@@ -1262,10 +1260,10 @@ type SlidingWindowLogUndoRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowLogUndo gives back units that one decision granted, as far as they are still
-// there: what has leaked since, or has left the window, is not. granted is what
-// went back. Without a row nothing is there.
-// Only the entry that was made at counted_at_us gives anything back.
+// SlidingWindowLogUndo returns units that one decision granted, except units that have
+// leaked or left the window since. granted returns the number returned: 0 if the
+// key has no row.
+// It changes only the entry made at counted_at_us.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogUndo(ctx context.Context, db DBTX, arg SlidingWindowLogUndoParams) (SlidingWindowLogUndoRow, error) {
@@ -1337,8 +1335,8 @@ type SlidingWindowLogUsageRow struct {
 	Reserved       float64
 }
 
-// SlidingWindowLogUsage is SlidingWindowLogGet, and adds up the key's open reservations at that same
-// moment: how many there are, and what is counted for them.
+// SlidingWindowLogUsage returns the columns of SlidingWindowLogGet and, from the same snapshot, the
+// key's open reservations: reservations is their number, reserved their units.
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) SlidingWindowLogUsage(ctx context.Context, db DBTX, arg SlidingWindowLogUsageParams) (SlidingWindowLogUsageRow, error) {

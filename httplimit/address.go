@@ -15,42 +15,41 @@ import (
 //
 //	httplimit.Each(httplimit.Address{Hops: 1}.Key, perClient)
 //
-// The zero value believes no header: the client is whoever is connected. Behind
-// proxies, say which to believe, by Hops or by Proxies; then their header is read
-// from the right, where they append to it, and what the client itself has sent never
-// counts. An entry that is no address, or that is missing, gives the nearest
-// address known before it, in the end the connection's.
+// The zero value trusts no header: the client is the connection's remote address. Behind
+// proxies, set Hops or Proxies. Then Address reads the header from the right, where
+// proxies append, and entries that the client sent never count. If an entry is missing
+// or not an address, the key is the last address read before it, or else the
+// connection's.
 //
-// A key is an address, such as "192.0.2.7", or a network, such as
-// "2001:db8:1:2::/64". IPv4 addresses mapped into IPv6 are IPv4, and zones are left
-// out.
+// A key is an address, such as "192.0.2.7", or a network, such as "2001:db8:1:2::/64".
+// IPv4 addresses mapped into IPv6 are IPv4. Zones are removed.
 type Address struct {
-	// Hops is how many proxies every request passes through: the client is the
-	// Hops-th entry from the right. 1 is what the proxy nearest to this server
-	// saw. For servers that are reached through those proxies alone: who reaches
-	// them otherwise can pass for anyone. 0, the default, counts none.
+	// Hops is the number of proxies that every request passes through: the client
+	// is the Hops-th entry from the right. With 1 it is the address that the nearest
+	// proxy saw. Use it only if the server is reachable through these proxies alone:
+	// otherwise clients can forge their address. Range: 0 to 64. Default: 0, no proxy.
 	Hops int
-	// Proxies are the networks of trusted proxies, instead of Hops: a header is
-	// read only if the connection comes from one of them, and the client is the
-	// first from the right that is none of them; if all are, the leftmost of 64.
+	// Proxies are the networks of trusted proxies, instead of Hops. The header is
+	// read only if the connection comes from one of them. The client is the first
+	// entry from the right that is in none of them. If all entries are, the client
+	// is the leftmost of the last 64. Default: none.
 	Proxies []netip.Prefix
-	// Header is the one that the proxies append to: "" is X-Forwarded-For;
-	// Forwarded is read as RFC 7239 has it; any other, such as X-Real-Ip, as
-	// X-Forwarded-For is. Proxies hand on what clients send in one that they do not
-	// write themselves. No other header is looked at. It is for use with Hops or
-	// Proxies.
+	// Header is the header field that the proxies append to. Forwarded is parsed by
+	// RFC 7239; any other, such as X-Real-Ip, like X-Forwarded-For. No other field is
+	// read. Name one that the proxies write themselves: otherwise they may forward
+	// what clients send. It needs Hops or Proxies. Default: X-Forwarded-For.
 	Header string
-	// IPv4Bits and IPv6Bits are how many bits of an address tell clients apart. 0
-	// is 32, the whole address, and 64, for a household or a rented server has so
-	// many IPv6 addresses as to never use one twice. At most 32 and 128.
+	// IPv4Bits and IPv6Bits are the lengths of the network prefixes that are counted
+	// as one client. A household or a rented server has a whole IPv6 /64 and can use
+	// each address once. Ranges: 1 to 32, 1 to 128. Defaults: 32 and 64.
 	IPv4Bits, IPv6Bits int
 }
 
-// maxEntries bounds what is read of a header.
+// maxEntries is the maximum number of header entries read.
 const maxEntries = 64
 
-// Validate returns nil if Key can find addresses by a, else a
-// limiter.ErrInvalid that names the field. Key validates by itself.
+// Validate returns nil if a is valid, or a limiter.ErrInvalid that names the field, its
+// value and the range. Key calls Validate.
 func (a Address) Validate() error {
 	bad := func(field, value, reason string) error {
 		return fmt.Errorf("%w: Address.%s %s: %s", limiter.ErrInvalid, field, value, reason)
@@ -59,9 +58,9 @@ func (a Address) Validate() error {
 	case a.Hops < 0 || a.Hops > maxEntries:
 		return bad("Hops", strconv.Itoa(a.Hops), "must be from 0 to "+strconv.Itoa(maxEntries))
 	case a.Hops > 0 && len(a.Proxies) > 0:
-		return bad("Hops", strconv.Itoa(a.Hops), "is for use without Proxies: choose one of them")
+		return bad("Hops", strconv.Itoa(a.Hops), "cannot be combined with Proxies: set one of them")
 	case a.Header != "" && a.Hops == 0 && len(a.Proxies) == 0:
-		return bad("Header", strconv.Quote(a.Header), "is for use with Hops or Proxies, which say whom to believe")
+		return bad("Header", strconv.Quote(a.Header), "needs Hops or Proxies, which select the trusted proxies")
 	case a.IPv4Bits < 0 || a.IPv4Bits > 32:
 		return bad("IPv4Bits", strconv.Itoa(a.IPv4Bits), "must be from 1 to 32, or 0 for 32")
 	case a.IPv6Bits < 0 || a.IPv6Bits > 128:
@@ -75,8 +74,8 @@ func (a Address) Validate() error {
 	return nil
 }
 
-// Key is the client's address. A request whose connection has none, as over a Unix
-// socket, and that no header says more of, is ErrNoKey.
+// Key returns the client's address or network. It returns ErrNoKey if neither the
+// connection, such as a Unix socket, nor the header has an address.
 func (a Address) Key(r *http.Request) (string, error) {
 	if err := a.Validate(); err != nil {
 		return "", err
@@ -124,11 +123,10 @@ func (a Address) trusts(addr netip.Addr) bool {
 	return slices.ContainsFunc(a.Proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// maxNode is more than the longest address takes, with brackets, zone, port and
-// quotes.
+// maxNode is longer than any address with brackets, zone, port and quotes.
 const maxNode = 128
 
-// parseNode reads an address with or without port, brackets and quotes.
+// parseNode parses an address with or without port, brackets and quotes.
 func parseNode(s string) (netip.Addr, bool) {
 	if len(s) > maxNode {
 		return netip.Addr{}, false
@@ -151,13 +149,13 @@ func parseNode(s string) (netip.Addr, bool) {
 	return addr.Unmap().WithZone(""), true
 }
 
-// forwarded reads the entries of a header that proxies append to, from the right,
-// so that what they have appended is read the same whatever stands left of it.
+// forwarded reads the entries of a header from the right, where proxies append, so that
+// the client's part on the left cannot change how the proxies' entries are read.
 type forwarded struct {
 	lines []string // not begun yet
 	line  string
 	open  bool // line has another entry
-	pairs bool // entries are those of RFC 7239
+	pairs bool // entries follow RFC 7239
 }
 
 func newForwarded(h http.Header, name string) forwarded {
@@ -168,8 +166,8 @@ func newForwarded(h http.Header, name string) forwarded {
 	return forwarded{lines: h[name], pairs: name == "Forwarded"}
 }
 
-// next is the next entry's address as it is written, and whether there was an
-// entry. Empty ones count: nothing that a client can send moves the others.
+// next returns the next entry's address as written, and whether there was an entry.
+// Empty entries count, so that a client cannot shift the others.
 func (f *forwarded) next() (entry string, ok bool) {
 	if !f.open {
 		if len(f.lines) == 0 {
@@ -191,8 +189,8 @@ func (f *forwarded) next() (entry string, ok bool) {
 	return entry, true
 }
 
-// forPair is the value of the one "for" of an entry such as for=192.0.2.60;proto=http.
-// It is empty where there is none, or more than one.
+// forPair returns the value of "for" in an entry such as for=192.0.2.60;proto=http, or ""
+// if there is none or more than one.
 func forPair(entry string) (node string) {
 	for separator := len(entry); separator >= 0; {
 		rest := entry[:separator]
@@ -208,16 +206,16 @@ func forPair(entry string) (node string) {
 	return node
 }
 
-// lastUnquoted is the index of the last separator that is not in a quoted string,
-// or -1. It reads from the right: quotes that do not match at the left, where the
-// client writes, change nothing of what is right of them.
+// lastUnquoted returns the index of the last separator outside quoted strings, or -1. It
+// reads from the right, so that an unmatched quote from the client, on the left, does not
+// change the rest.
 func lastUnquoted(s string, separator byte) int {
 	for i := len(s) - 1; i >= 0; i-- {
 		switch s[i] {
 		case separator:
 			return i
-		case '"': // it ends a quoted string: on to where that begins
-			for i--; i >= 0 && (s[i] != '"' || i > 0 && s[i-1] == '\\'); i-- { // only escaped ones are within
+		case '"': // the end of a quoted string: skip to its begin
+			for i--; i >= 0 && (s[i] != '"' || i > 0 && s[i-1] == '\\'); i-- { // the string contains only escaped quotes
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// from is a request from remote with header lines such as "Name: value".
+// from returns a request from remote with header lines such as "Name: value".
 func from(remote string, lines ...string) *http.Request {
 	r := &http.Request{RemoteAddr: remote, Header: http.Header{}}
 	for _, line := range lines {
@@ -60,7 +60,7 @@ func TestAddress(t *testing.T) {
 		{"zone", Address{IPv6Bits: 128}, from("[fe80::1%eth0]:4711"), "fe80::1"},
 		{"unix socket", Address{}, from("@"), ""},
 		{"unix socket, a header", Address{}, from("@", "X-Forwarded-For: 192.0.2.7"), ""},
-		{"nothing is believed", Address{}, from("203.0.113.9:1", "X-Forwarded-For: 192.0.2.7", "Forwarded: for=192.0.2.7"), "203.0.113.9"},
+		{"no header is trusted", Address{}, from("203.0.113.9:1", "X-Forwarded-For: 192.0.2.7", "Forwarded: for=192.0.2.7"), "203.0.113.9"},
 
 		{"one hop", hops(1), xff("192.0.2.7"), "192.0.2.7"},
 		{"one hop, forged", hops(1), xff("198.51.100.1, 192.0.2.7"), "192.0.2.7"},
@@ -69,7 +69,7 @@ func TestAddress(t *testing.T) {
 		{"fewer entries than hops", hops(3), xff("192.0.2.7, 10.0.0.2"), "192.0.2.7"},
 		{"no entry", hops(2), from(proxy), "10.0.0.1"},
 		{"the other header", hops(1), from(proxy, "Forwarded: for=192.0.2.7"), "10.0.0.1"},
-		{"the client cannot say who it is", hops(2), xff("198.51.100.1, unknown, 10.0.0.2"), "10.0.0.2"},
+		{"an entry that is not an address", hops(2), xff("198.51.100.1, unknown, 10.0.0.2"), "10.0.0.2"},
 		{"an entry without address between", hops(2), xff("192.0.2.7, unix:"), "192.0.2.7"},
 		{"empty entries count", hops(2), xff("198.51.100.1, 192.0.2.7,, 10.0.0.2"), "10.0.0.2"},
 		{"an empty line counts", hops(1), xff("198.51.100.1", ""), "10.0.0.1"},
@@ -92,13 +92,13 @@ func TestAddress(t *testing.T) {
 
 		{"trusted", trusted, xff("198.51.100.1, 192.0.2.7, 10.9.9.9, 2001:db8:ffff::1"), "192.0.2.7"},
 		{"the connection is not trusted", trusted, from("203.0.113.9:1", "X-Forwarded-For: 192.0.2.7"), "203.0.113.9"},
-		{"unix sockets are in no network", trusted, from("@", "X-Forwarded-For: 192.0.2.7"), ""},
+		{"a unix socket is not trusted", trusted, from("@", "X-Forwarded-For: 192.0.2.7"), ""},
 		{"a mapped proxy", trusted, from("[::ffff:10.0.0.1]:1", "X-Forwarded-For: 192.0.2.7, ::ffff:10.0.0.2"), "192.0.2.7"},
 		{"all trusted", trusted, xff("10.0.0.4, 10.0.0.3"), "10.0.0.4"},
 		{"no header", trusted, from(proxy), "10.0.0.1"},
-		{"garbage ends the walk", trusted, xff("192.0.2.7, unknown, 10.0.0.3"), "10.0.0.3"},
-		{"an empty entry ends the walk", trusted, xff("192.0.2.7,, 10.0.0.3"), "10.0.0.3"},
-		{"a bounded walk", trusted, xff(strings.Repeat("192.0.2.7,", 1000) + strings.Repeat("10.0.0.4,", 64) + "10.0.0.3"), "10.0.0.4"},
+		{"an invalid entry ends the search", trusted, xff("192.0.2.7, unknown, 10.0.0.3"), "10.0.0.3"},
+		{"an empty entry ends the search", trusted, xff("192.0.2.7,, 10.0.0.3"), "10.0.0.3"},
+		{"at most 64 entries", trusted, xff(strings.Repeat("192.0.2.7,", 1000) + strings.Repeat("10.0.0.4,", 64) + "10.0.0.3"), "10.0.0.4"},
 
 		{"RFC 7239", rfc, fwd(`for=192.0.2.7;proto=http;by=203.0.113.43`), "192.0.2.7"},
 		{"RFC 7239, IPv6", rfc, fwd(`for=198.51.100.1, For="[2001:db8:cafe::17]:4711"`), "2001:db8:cafe::/64"},
@@ -112,13 +112,13 @@ func TestAddress(t *testing.T) {
 		{"RFC 7239, all in quotes", rfc, fwd(`"for=192.0.2.7"`), "10.0.0.1"},
 		{"RFC 7239, as X-Forwarded-For", rfc, fwd(`192.0.2.7`), "10.0.0.1"},
 		{"RFC 7239, trusted", rfcTrusted, fwd(`for=198.51.100.1, for=192.0.2.7, for=10.0.0.3;by="[2001:db8:ffff::1]"`), "192.0.2.7"},
-		// What clients send so that quotes take in what the proxy has appended.
+		// Clients send open quotes to swallow the proxy's entry.
 		{"an open quote", rfc, fwd(`for="198.51.100.1, for=192.0.2.7`), "192.0.2.7"},
 		{"an open quote before quotes", rfc, fwd(`for="198.51.100.1, for="192.0.2.7:80";by="10.0.0.1"`), "192.0.2.7"},
 		{"an open quote, trusted", rfcTrusted, fwd(`for="198.51.100.1, for="192.0.2.7", for=10.0.0.3`), "192.0.2.7"},
 		{"a backslash", rfc, fwd(`for="198.51.100.1\, for="192.0.2.7"`), "192.0.2.7"},
 		{"an escaped quote", rfc, fwd(`for="\", for="192.0.2.7"`), "192.0.2.7"},
-		{"a line of its own", rfc, fwd(`for="198.51.100.1`, `for="192.0.2.7"`), "192.0.2.7"},
+		{"a separate line", rfc, fwd(`for="198.51.100.1`, `for="192.0.2.7"`), "192.0.2.7"},
 	} {
 		got, err := c.a.Key(c.r)
 		if c.want == "" {
@@ -135,8 +135,8 @@ func TestAddressValidate(t *testing.T) {
 	for want, a := range map[string]Address{
 		`Address.Hops -1: must be from 0 to 64`:                                                    {Hops: -1},
 		`Address.Hops 65: must be from 0 to 64`:                                                    {Hops: 65},
-		`Address.Hops 1: is for use without Proxies: choose one of them`:                           {Hops: 1, Proxies: prefixes("10.0.0.0/8")},
-		`Address.Header "Forwarded": is for use with Hops or Proxies, which say whom to believe`:   {Header: "Forwarded"},
+		`Address.Hops 1: cannot be combined with Proxies: set one of them`:                         {Hops: 1, Proxies: prefixes("10.0.0.0/8")},
+		`Address.Header "Forwarded": needs Hops or Proxies, which select the trusted proxies`:      {Header: "Forwarded"},
 		`Address.IPv4Bits 33: must be from 1 to 32, or 0 for 32`:                                   {IPv4Bits: 33},
 		`Address.IPv6Bits -1: must be from 1 to 128, or 0 for 64`:                                  {IPv6Bits: -1},
 		`Address.Proxies[1] invalid Prefix: must be a network such as 10.0.0.0/8 or fd00::/8`:      {Proxies: append(prefixes("10.0.0.0/8"), netip.Prefix{})},
@@ -147,7 +147,7 @@ func TestAddressValidate(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 		if key, again := a.Key(from("192.0.2.7:1")); again == nil || again.Error() != err.Error() || key != "" {
-			t.Errorf("Key gave %q, %v", key, again)
+			t.Errorf("Key: got %q, %v, want the error of Validate", key, again)
 		}
 	}
 	for _, a := range []Address{{}, {Hops: 64, IPv4Bits: 32, IPv6Bits: 128}, {Proxies: prefixes("0.0.0.0/0", "::/0"), Header: "Forwarded"}} {
@@ -157,8 +157,8 @@ func TestAddressValidate(t *testing.T) {
 	}
 }
 
-// fuzz holds an Address to this: whatever a client sends, and in however many
-// lines, the client is the one that the proxy has appended.
+// fuzz checks that the client is the address that the proxy appended, whatever the client
+// sends and in however many lines.
 func fuzz(f *testing.F, header string, appended ...string) {
 	for _, sent := range []string{"", ",", "198.51.100.1", "for=198.51.100.1", `for="198.51.100.1`, `for="\`, `for="x\", for="`, `"`, `\"`, `;`, `for=";`, ",,,", "\x00", `";for="`} {
 		f.Add(sent, "", true)
@@ -170,7 +170,7 @@ func fuzz(f *testing.F, header string, appended ...string) {
 			switch {
 			case line:
 				r.Header[header] = []string{first, last, by}
-			case last == "": // the proxy makes no difference between an empty header and none
+			case last == "": // to the proxy an empty header and none are the same
 				r.Header[header] = []string{first, by}
 			default:
 				r.Header[header] = []string{first, last + ", " + by}
@@ -180,7 +180,7 @@ func fuzz(f *testing.F, header string, appended ...string) {
 					t.Errorf("%q: %q, %v", r.Header, key, err)
 				}
 			}
-			// As the only proxy's entries, or behind more of them: no panic, and a key.
+			// With more hops, or with every address trusted: no panic, and a key.
 			for _, a := range []Address{{Hops: 5, Header: header}, {Proxies: prefixes("0.0.0.0/0", "::/0"), Header: header}} {
 				if key, err := a.Key(r); key == "" || err != nil {
 					t.Errorf("%q: %q, %v", r.Header, key, err)

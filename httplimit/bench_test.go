@@ -10,15 +10,15 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// discard is a ResponseWriter of no cost of its own.
+// discard is a ResponseWriter that costs nothing.
 type discard struct{ h http.Header }
 
 func (d *discard) Header() http.Header         { return d.h }
 func (d *discard) WriteHeader(int)             {}
 func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// BenchmarkNew sets the middleware beside the decisions alone that it makes, on a
-// limiter in memory: the difference is what it adds to any.
+// BenchmarkNew compares the middleware with its decisions alone, on a limiter in memory:
+// the difference is the middleware's cost.
 func BenchmarkNew(b *testing.B) {
 	ctx := context.Background()
 	granting := limiter.Policy{Name: "granting", Algorithm: limiter.TokenBucket, Limit: 1e15, Period: time.Second}
@@ -45,11 +45,11 @@ func BenchmarkNew(b *testing.B) {
 			name string
 			f    func(*limiter.Limiter)
 		}{
-			{"one ask/decision", func(l *limiter.Limiter) { _, _ = l.Do(ctx, one) }},
-			{"one ask/middleware", serve(New(l, each)(next))},
-			{"one ask/XRateLimit", serve(New(l, each, WithXRateLimit())(next))},
-			{"two asks/decision", func(l *limiter.Limiter) { _, _ = l.AllowAll(ctx, one, two) }},
-			{"two asks/middleware", serve(New(l, Each(key, c.p, other))(next))},
+			{"one request/decision", func(l *limiter.Limiter) { _, _ = l.Do(ctx, one) }},
+			{"one request/middleware", serve(New(l, each)(next))},
+			{"one request/XRateLimit", serve(New(l, each, WithXRateLimit())(next))},
+			{"two requests/decision", func(l *limiter.Limiter) { _, _ = l.AllowAll(ctx, one, two) }},
+			{"two requests/middleware", serve(New(l, Each(key, c.p, other))(next))},
 			{"refund/decision", func(l *limiter.Limiter) {
 				if r, _ := l.Do(ctx, one); r.Allowed {
 					_, _ = l.Refund(ctx, one.Policy, one.Key, one.Cost)
@@ -67,8 +67,7 @@ func BenchmarkNew(b *testing.B) {
 	}
 }
 
-// BenchmarkAddress is what finding the client costs, of which BenchmarkNew has the
-// first.
+// BenchmarkAddress measures finding the client. BenchmarkNew includes the first case.
 func BenchmarkAddress(b *testing.B) {
 	for name, c := range map[string]struct {
 		a Address

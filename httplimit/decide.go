@@ -7,7 +7,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// decide asks for all or nothing, and sleeps until the turn of asks that queue.
+// decide decides the requests all or nothing, and waits for the turn of those that queue.
 func decide(ctx context.Context, l *limiter.Limiter, requests []limiter.Request) (limiter.Results, error) {
 	if len(requests) > 1 {
 		if slices.ContainsFunc(requests, queues) {
@@ -15,8 +15,7 @@ func decide(ctx context.Context, l *limiter.Limiter, requests []limiter.Request)
 		}
 		return l.AllowAll(ctx, requests...)
 	}
-	// A single one shares a statement with others, or is answered by a denial that is
-	// remembered.
+	// A single request can share a statement with others or use a cached denial.
 	var r limiter.Result
 	var err error
 	if queues(requests[0]) {

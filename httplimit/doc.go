@@ -6,11 +6,11 @@
 //	limit := httplimit.New(l, httplimit.Each(httplimit.Address{}.Key, perClient))
 //	err = http.ListenAndServe(":8080", limit(mux))
 //
-// A function tells what each request asks for, so that plans, costs and layers need
-// nothing else:
+// A function maps each HTTP request to the limiter requests that it must pass. So plans,
+// costs and several limits at once need no further API:
 //
 //	requests := func(r *http.Request) ([]limiter.Request, error) {
-//		u := userOf(r) // whom authentication has found
+//		u := userOf(r) // set by authentication
 //		cost := 1.0
 //		if r.URL.Path == "/export" {
 //			cost = 20
@@ -18,13 +18,13 @@
 //		return []limiter.Request{plans[u.Plan].Request(u.Name, cost), everybody.Request("all", 1)}, nil
 //	}
 //
-// All of a request's asks are granted or none is. Clients are told where they stand
-// by the fields of SetHeader; a denied one is answered by Deny.
+// All limiter requests of an HTTP request are granted, or none. SetHeader reports the
+// limits to the client in response fields. Deny answers a denied request.
 //
-// # Whom to count
+// # Choosing a key
 //
-// Address finds the client behind proxies that it is told to trust, Header and User
-// take other names, and Join puts several together. Any function that is a Key will
-// do. What clients send is bounded, and cannot pass for what it is not: see Address
-// and Header.
+// Address finds the client's address, behind trusted proxies too. Header and User read
+// the key from elsewhere in the request; Join combines keys. Any function of type Key
+// works. Keys from clients have a bounded length and cannot be forged: see Address and
+// Header.
 package httplimit

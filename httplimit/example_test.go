@@ -15,8 +15,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// noon is a clock that stands still, so that the outputs below are the same
-// every time.
+// noon is a clock that stands still, to make the outputs below reproducible.
 func noon() time.Time { return time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC) }
 
 // memory is a limiter for these examples; use limiter.New(pool, nil).
@@ -26,7 +25,7 @@ var perClient = limiter.Policy{Name: "client", Algorithm: limiter.TokenBucket, L
 
 var hello = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "hello") })
 
-// show prints what a client sees of an answer.
+// show prints the parts of a response that a client sees.
 func show(h http.Handler, r *http.Request) {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
@@ -58,8 +57,8 @@ func Example() {
 	// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"Try again in 10 s.","violated-policies":["client"]}
 }
 
-// Plans, costs and layers: each user's plan has a rate of its own, exports cost
-// more, and all users together have a limit as well.
+// Plans, costs and layers: each user's plan has its rate, exports cost more, and all
+// users together have another limit.
 func ExampleNew() {
 	plans := map[string]limiter.Policy{
 		"free": {Name: "user", Algorithm: limiter.TokenBucket, Limit: 60, Period: time.Minute},
@@ -67,7 +66,7 @@ func ExampleNew() {
 	}
 	everybody := limiter.Policy{Name: "all", Algorithm: limiter.SlidingWindowCounter, Limit: 100_000, Period: time.Hour}
 	limit := httplimit.New(memory(), func(r *http.Request) ([]limiter.Request, error) {
-		user, plan := r.Header.Get("User"), r.Header.Get("Plan") // put there by what authenticates
+		user, plan := r.Header.Get("User"), r.Header.Get("Plan") // set by authentication
 		if user == "" {
 			return nil, httplimit.ErrNoKey
 		}
@@ -109,12 +108,12 @@ func ExampleEach() {
 
 func ExampleAddress_Key() {
 	r := request()
-	r.RemoteAddr = "10.0.0.1:4711"                              // a proxy of ours, which has appended
-	r.Header.Set("X-Forwarded-For", "198.51.100.66, 192.0.2.7") // the last of these; the first is the client's invention
+	r.RemoteAddr = "10.0.0.1:4711"                              // our proxy, which appended the last entry
+	r.Header.Set("X-Forwarded-For", "198.51.100.66, 192.0.2.7") // the client forged the first
 	for _, a := range []httplimit.Address{
-		{},                      // nobody is believed
-		{Hops: 1},               // the nearest proxy is
-		{Hops: 1, IPv4Bits: 24}, // and a network counts as one
+		{},                      // no proxy is trusted
+		{Hops: 1},               // the nearest proxy is trusted
+		{Hops: 1, IPv4Bits: 24}, // and a network counts as one client
 		{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 	} {
 		fmt.Println(a.Key(r))
@@ -131,7 +130,7 @@ func ExampleAddress_Key() {
 
 func ExampleAddress_Validate() {
 	fmt.Println(httplimit.Address{Header: "Forwarded"}.Validate())
-	// Output: pglimit: invalid: Address.Header "Forwarded": is for use with Hops or Proxies, which say whom to believe
+	// Output: pglimit: invalid: Address.Header "Forwarded": needs Hops or Proxies, which select the trusted proxies
 }
 
 func ExampleHeader() {
@@ -164,7 +163,7 @@ func ExampleWithNoKey() {
 	show(httplimit.New(memory(), requests, httplimit.WithNoKey(httplimit.Pass))(hello), request())
 	// Output:
 	// 403
-	// {"type":"about:blank","title":"Forbidden","status":403,"detail":"The request does not tell whom to count it for."}
+	// {"type":"about:blank","title":"Forbidden","status":403,"detail":"The request has no key for the rate limit."}
 	// 200
 	// hello
 }
@@ -184,7 +183,7 @@ func ExampleWithXRateLimit() {
 
 func ExampleWithOnDeny() {
 	requests := func(r *http.Request) ([]limiter.Request, error) {
-		return []limiter.Request{perClient.Request("alice", 2)}, nil // more than ever fits
+		return []limiter.Request{perClient.Request("alice", 2)}, nil // more than the burst
 	}
 	h := httplimit.New(memory(), requests, httplimit.WithOnDeny(func(w http.ResponseWriter, r *http.Request, requests []limiter.Request, all limiter.Results) {
 		if r.Header.Get("Accept") == "application/problem+json" {
@@ -221,7 +220,7 @@ func ExampleWithOnError() {
 	// no such plan
 }
 
-// Failed logins alone count: two of them, and then not even the right password.
+// Only failed logins count. After two of them even the right password is denied.
 func ExampleWithRefundIf() {
 	l := memory()
 	logins := limiter.Policy{Name: "login", Algorithm: limiter.SlidingWindowCounter, Limit: 2, Period: time.Hour}
@@ -248,7 +247,7 @@ func ExampleWithRefundIf() {
 	// right 429
 }
 
-// In a handler of one's own, without New.
+// In a custom handler, without New.
 func ExampleSetHeader() {
 	l := memory()
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -258,7 +257,7 @@ func ExampleSetHeader() {
 		case err != nil:
 			w.WriteHeader(http.StatusServiceUnavailable)
 		case !all.Allowed:
-			httplimit.Deny(w, requests, all) // sets the fields, too
+			httplimit.Deny(w, requests, all) // also sets the fields
 		default:
 			httplimit.SetHeader(w.Header(), requests, all)
 			fmt.Fprintln(w, "hello")
@@ -286,7 +285,7 @@ func ExampleDeny() {
 	// Output: {429 Try again in 2 s. [client]} 2 <nil>
 }
 
-// Calls to another's API leave at their turns, as all processes share the queue.
+// Calls to an external API wait for their turn in a queue that all processes share.
 func ExampleTransport() {
 	server := httptest.NewServer(hello)
 	defer server.Close()
@@ -294,7 +293,7 @@ func ExampleTransport() {
 	client := &http.Client{Transport: httplimit.Transport(memory(), func(r *http.Request) ([]limiter.Request, error) {
 		return []limiter.Request{mails.Request(r.URL.Hostname(), 1)}, nil
 	}, nil)}
-	for range 3 { // the clock stands still, so that the queue is full in the end
+	for range 3 { // the clock stands still, so the third finds the queue full
 		res, err := client.Get(server.URL)
 		var denied *limiter.DeniedError
 		if errors.As(err, &denied) {

@@ -24,36 +24,38 @@ const (
 	xResetField     = "X-Ratelimit-Reset"
 )
 
-// maxInteger is the largest Integer of structured fields: 15 digits.
+// maxInteger is the largest Integer in structured fields: 15 digits.
 const maxInteger = 999_999_999_999_999
 
-// SetHeader tells a client in h how the asks were answered by all, the answer of
-// AllowAll or of a single decision as Results:
+// SetHeader sets response fields in h that report a decision to the client. all are the
+// results of requests, from AllowAll or, put into Results, from a single decision:
 //
 //	RateLimit-Policy: "login";q=5;w=60;pglimit-burst=10
 //	RateLimit: "login";r=0;t=12
 //	Retry-After: 12
 //
-// RateLimit-Policy and RateLimit are those of draft-ietf-httpapi-ratelimit-headers-11,
-// with an item for each policy name; of asks under the same name it is the one that
-// denied for longest, else the one with less room. q is the policy's Limit and r what
-// remains, rounded down to whole units; w is the Period, where it is whole seconds; of
-// a bucket or queue both are multiples where that makes them whole, as q=5;w=2 for 2.5
-// a second. pglimit-burst is the Burst where it is not q. t is in seconds, rounded up:
-// RetryAfter of an ask that denied, ResetAfter of any other, though not later than
-// Retry-After; it is left out where that is limiter.Never. Where another layer of
-// limits has set these fields, a line is added to each if all is allowed; a denial
-// stands alone.
+// RateLimit-Policy and RateLimit follow draft-ietf-httpapi-ratelimit-headers-11, with one
+// item for each policy name. Of several requests under one name, the item describes the
+// one that denied for the longest time, or else the one with the least remaining.
 //
-// Retry-After is set when all is denied: the longest RetryAfter of the asks that
-// denied, in seconds rounded up, and left out when that is limiter.Never.
+//   - q is the policy's Limit, rounded down to whole units.
+//   - w is the Period, if it is whole seconds. A bucket's or queue's q and w are
+//     multiplied if that makes them whole: q=5;w=2 for 2.5 a second.
+//   - pglimit-burst is the Burst, if it differs from q.
+//   - r is the remaining units, rounded down.
+//   - t is in seconds, rounded up: RetryAfter of a denied request; ResetAfter of any
+//     other, but at most Retry-After. It is left out if it would be limiter.Never.
 //
-// Asks that were allowed without a decision (limiter.SourceDegraded) are left out.
-// http.Header writes the names as Ratelimit-Policy and Ratelimit; names of fields
-// do not depend on case.
+// Retry-After is set if all is denied: the longest RetryAfter of the denied requests, in
+// seconds, rounded up. It is left out if that is limiter.Never.
+//
+// If another layer has already set the fields, an allowed decision adds a line to each
+// and a denial replaces them. Requests allowed without a decision
+// (limiter.SourceDegraded) are left out. http.Header writes the names as
+// Ratelimit-Policy and Ratelimit; field names are not case-sensitive.
 func SetHeader(h http.Header, requests []limiter.Request, all limiter.Results) {
 	retry := retryAfter(all)
-	if retry > 0 { // what other layers have told would be later than Retry-After
+	if retry > 0 { // the t of other layers could be later than Retry-After
 		h.Del(policyField)
 		h.Del(limitField)
 	}
@@ -67,7 +69,7 @@ func SetHeader(h http.Header, requests []limiter.Request, all limiter.Results) {
 			continue
 		}
 		text := rendered(advertise(&request.Policy))
-		if text.policy == "" { // no name that a header can hold
+		if text.policy == "" { // a header cannot contain the name
 			continue
 		}
 		if len(policies) > 0 {
@@ -86,8 +88,8 @@ func SetHeader(h http.Header, requests []limiter.Request, all limiter.Results) {
 	}
 }
 
-// setXRateLimit sets what many clients knew before the draft: for one ask, which
-// is the one that denied or has the smallest share of its burst left.
+// setXRateLimit sets the fields of WithXRateLimit, for the request that denied or else has
+// the smallest share of its burst left.
 func setXRateLimit(h http.Header, all limiter.Results) {
 	chosen := all.DeniedBy
 	if all.Allowed {
@@ -110,12 +112,12 @@ func setXRateLimit(h http.Header, all limiter.Results) {
 	}
 }
 
-// retryAfter is the longest of the asks that denied: 0 if all is allowed.
+// retryAfter returns the longest RetryAfter of the denied requests: 0 if all is allowed.
 func retryAfter(all limiter.Results) time.Duration {
 	if all.Allowed {
 		return 0
 	}
-	longest := time.Duration(1) // to come back at once is no answer to a denial
+	longest := time.Duration(1) // a denial never suggests an immediate retry
 	for i := range all.PerRequest {
 		if r := &all.PerRequest[i]; !r.Allowed {
 			longest = max(longest, r.RetryAfter)
@@ -124,8 +126,7 @@ func retryAfter(all limiter.Results) time.Duration {
 	return longest
 }
 
-// until is when a client is told to look at that limit again, in an answer whose
-// retryAfter is retry.
+// until returns the t of r, in a response whose retryAfter is retry.
 func until(r *limiter.Result, retry time.Duration) time.Duration {
 	switch {
 	case !r.Allowed:
@@ -136,7 +137,8 @@ func until(r *limiter.Result, retry time.Duration) time.Duration {
 	return r.ResetAfter
 }
 
-// overshadowed reports whether another ask speaks for the name of the i-th.
+// overshadowed reports whether the item of the i-th policy's name describes another
+// request.
 func overshadowed(requests []limiter.Request, all limiter.Results, i int) bool {
 	a := &all.PerRequest[i]
 	for j := range min(len(requests), len(all.PerRequest)) {
@@ -156,18 +158,18 @@ func overshadowed(requests []limiter.Request, all limiter.Results, i int) bool {
 }
 
 func add(h http.Header, field, value string) {
-	if !slices.Contains(h[field], value) { // the same again is no other layer
+	if !slices.Contains(h[field], value) { // an equal line is not from another layer
 		h[field] = append(h[field], value)
 	}
 }
 
-// remaining is how many whole units would be granted, the limiter's slack included:
-// without it 3 units that have leaked to 2.9999999999 would be told as 2.
+// remaining returns the whole units that would be granted. It adds the limiter's
+// tolerance: otherwise 3 units rounded to 2.9999999999 would be reported as 2.
 func remaining(r *limiter.Result) int64 {
 	return units(r.Remaining + min(1e-6, 1e-9*r.Burst))
 }
 
-// units rounds down to what an Integer of structured fields can hold.
+// units rounds v down to an Integer of structured fields.
 func units(v float64) int64 {
 	if v > 0 {
 		return int64(min(v, maxInteger))
@@ -183,10 +185,10 @@ func ceilSeconds(d time.Duration) int64 {
 	return max(0, seconds)
 }
 
-// advertised is all of a policy that RateLimit-Policy tells.
+// advertised is the part of a policy that RateLimit-Policy reports.
 type advertised struct {
 	name                 string
-	quota, window, burst int64 // window and burst are -1 where they are not told
+	quota, window, burst int64 // window and burst are -1 if left out
 }
 
 func advertise(p *limiter.Policy) advertised {
@@ -202,8 +204,9 @@ func advertise(p *limiter.Policy) advertised {
 	return a
 }
 
-// wholly is the policy's rate as whole units in whole seconds, if a small multiple
-// of both is. A window of several periods would be another limit.
+// wholly returns the policy's rate as whole units in whole seconds, if multiplying both
+// by at most 100 makes them whole. Windows are not multiplied: several periods would be a
+// different limit.
 func wholly(p *limiter.Policy) (limit float64, period time.Duration) {
 	switch p.Algorithm {
 	case limiter.FixedWindow, limiter.SlidingWindowCounter, limiter.SlidingWindowLog:
@@ -218,11 +221,11 @@ func wholly(p *limiter.Policy) (limit float64, period time.Duration) {
 	return p.Limit, p.Period
 }
 
-// text is how structured fields write a policy's item, and its name alone. Both
-// are empty for a name that they cannot hold, which no valid policy has.
+// text is a policy's item and its name in the syntax of structured fields. Both are empty
+// if the name cannot be written, which is never so for a valid policy.
 type text struct{ policy, name string }
 
-// texts are rendered once for each policy, of which plans can make many.
+// texts caches the text of each policy. It is bounded because plans can make many.
 var texts, _ = lru.New[advertised, text](1024)
 
 func rendered(a advertised) text {

@@ -64,7 +64,7 @@ func TestSetHeader(t *testing.T) {
 		{"one name", []limiter.Policy{login, login, login, login}, []limiter.Result{yes(1, 0), no(3, time.Second, time.Hour), yes(0, 0), no(3, time.Second, time.Hour)}, 1, fields{
 			policyField: {`"login";q=5;w=60;pglimit-burst=10`}, limitField: {`"login";r=3;t=1`}, retryField: {"1"},
 			xLimitField: {"10"}, xRemainingField: {"3"}, xResetField: {"1780315201"}}},
-		{"equal asks", []limiter.Policy{login, login}, []limiter.Result{no(0, 30*time.Second, time.Minute), no(0, time.Minute, time.Minute)}, 1, fields{
+		{"equal requests", []limiter.Policy{login, login}, []limiter.Result{no(0, 30*time.Second, time.Minute), no(0, time.Minute, time.Minute)}, 1, fields{
 			policyField: {`"login";q=5;w=60;pglimit-burst=10`}, limitField: {`"login";r=0;t=60`}, retryField: {"60"},
 			xLimitField: {"10"}, xRemainingField: {"0"}, xResetField: {"1780315260"}}},
 		{"less room", []limiter.Policy{login, login, day}, []limiter.Result{yes(4, 0), yes(3, time.Second), yes(5, 0)}, -1, fields{
@@ -85,7 +85,7 @@ func TestSetHeader(t *testing.T) {
 		all := limiter.Results{Allowed: c.deniedBy < 0, PerRequest: c.perRequest, DeniedBy: c.deniedBy}
 		h := http.Header{}
 		SetHeader(h, requests, all)
-		SetHeader(h, requests, all) // again, as an OnDeny that calls Deny does
+		SetHeader(h, requests, all) // again, as when WithOnDeny's function calls Deny
 		setXRateLimit(h, all)
 		if !maps.EqualFunc(h, http.Header(c.want), slices.Equal) {
 			t.Errorf("%s: got\n%q, want\n%q", c.name, h, c.want)
@@ -106,7 +106,7 @@ func TestSetHeader(t *testing.T) {
 	}
 }
 
-// TestSetHeaderWholeNumbers: a rate is told as it is if a small multiple of it is whole.
+// TestSetHeaderWholeNumbers checks that a rate is exact if a small multiple of it is whole.
 func TestSetHeaderWholeNumbers(t *testing.T) {
 	for _, c := range []struct {
 		limit  float64
@@ -121,13 +121,13 @@ func TestSetHeaderWholeNumbers(t *testing.T) {
 		{0.07, time.Second, 7, `q=7;w=100`},
 		{2.5, time.Minute, 5, `q=5;w=120`},
 		{2.5, time.Minute, 0, `q=5;w=120;pglimit-burst=2`},
-		{0.007, time.Second, 7, `q=0;w=1;pglimit-burst=7`}, // a thousand seconds are no small multiple
+		{0.007, time.Second, 7, `q=0;w=1;pglimit-burst=7`}, // 1000 times would be too large a multiple
 		{3, time.Millisecond, 0, `q=3`},
 		{0.5, 80 * 365 * 24 * time.Hour, 1, `q=0;w=2522880000;pglimit-burst=1`},
 	} {
 		for _, a := range limiter.Algorithms() {
 			p := limiter.Policy{Name: "p", Algorithm: a, Limit: c.limit, Period: c.period, Burst: c.burst}
-			if p.Validate() != nil { // a window, which has no burst
+			if p.Validate() != nil { // windows have no burst
 				continue
 			}
 			want := c.want
@@ -144,9 +144,9 @@ func TestSetHeaderWholeNumbers(t *testing.T) {
 	}
 }
 
-// TestSetHeaderIsWhatTheLibraryWrites: over random answers the fields parse, are
-// to the byte what httpsfv makes of the same items, and Retry-After is never
-// before a t nor before what the limiter said.
+// TestSetHeaderIsWhatTheLibraryWrites checks with random results that the fields parse,
+// that httpsfv writes the same bytes for the same items, and that Retry-After is neither
+// before any t nor before the limiter's RetryAfter.
 func TestSetHeaderIsWhatTheLibraryWrites(t *testing.T) {
 	times := rapid.OneOf(rapid.Just(time.Duration(0)), rapid.Just(limiter.Never), rapid.Just(time.Second),
 		rapid.Map(rapid.Int64Range(0, 1e8), func(us int64) time.Duration { return time.Duration(us) * time.Microsecond }),
@@ -157,7 +157,7 @@ func TestSetHeaderIsWhatTheLibraryWrites(t *testing.T) {
 		var requests []limiter.Request
 		policies, limits := httpsfv.List{}, httpsfv.List{}
 		var retry time.Duration
-		for i := range rapid.IntRange(1, 4).Draw(t, "asks") {
+		for i := range rapid.IntRange(1, 4).Draw(t, "requests") {
 			p := limiter.Policy{Name: "p" + strconv.Itoa(i), Algorithm: limiter.FixedWindow, Limit: amounts.Draw(t, "limit"), Period: times.Draw(t, "period"), Burst: amounts.Draw(t, "burst")}
 			r := limiter.Result{Allowed: all.Allowed || rapid.Bool().Draw(t, "fits"), Burst: max(p.Burst, 1), Remaining: amounts.Draw(t, "remaining"), ResetAfter: times.Draw(t, "reset"), At: at}
 			if !r.Allowed {
@@ -166,7 +166,7 @@ func TestSetHeaderIsWhatTheLibraryWrites(t *testing.T) {
 			}
 			requests, all.PerRequest = append(requests, p.Request("k", 1)), append(all.PerRequest, r)
 		}
-		if !all.Allowed && retry == 0 { // somebody has denied
+		if !all.Allowed && retry == 0 { // at least one denies
 			all.PerRequest[0].Allowed, all.PerRequest[0].RetryAfter, retry = false, time.Millisecond, time.Millisecond
 		}
 		for i, r := range all.PerRequest {
@@ -228,8 +228,8 @@ func TestSetHeaderIsWhatTheLibraryWrites(t *testing.T) {
 	})
 }
 
-// TestSetHeaderRemainingIsGranted: r is what would be granted, to the unit, however often
-// levels were rounded.
+// TestSetHeaderRemainingIsGranted checks that r is exactly the number of units that would
+// be granted, even after many rounded levels.
 func TestSetHeaderRemainingIsGranted(t *testing.T) {
 	for _, algorithm := range limiter.Algorithms() {
 		now := at
@@ -247,19 +247,19 @@ func TestSetHeaderRemainingIsGranted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			told, _ := list[0].(httpsfv.Item).Params.Get("r")
-			n := float64(told.(int64))
+			reported, _ := list[0].(httpsfv.Item).Params.Get("r")
+			n := float64(reported.(int64))
 			fits, err := l.Check(t.Context(), p, "k", n)
 			more, err2 := l.Check(t.Context(), p, "k", n+1)
 			if err != nil || err2 != nil || !fits.Allowed || more.Allowed {
-				t.Fatalf("%s: told %v of %v: %v %v, %v %v", algorithm, n, r.Remaining, fits.Allowed, err, more.Allowed, err2)
+				t.Fatalf("%s: reported %v of %v remaining; %v fit: %v, %v; one more fits: %v, %v", algorithm, n, r.Remaining, n, fits.Allowed, err, more.Allowed, err2)
 			}
 		}
 	}
 }
 
-// TestSetHeaderRenderedOnce: a policy's part of the fields costs nothing from its second
-// request on, and no number of plans makes that grow without end.
+// TestSetHeaderRenderedOnce checks that a policy's text allocates nothing after its first
+// request, and that the cache is bounded.
 func TestSetHeaderRenderedOnce(t *testing.T) {
 	a, b := advertised{name: "a", quota: 1}, advertised{name: "b", quota: 1}
 	if n := testing.AllocsPerRun(10, func() { rendered(a); rendered(b) }); n > 0 {
@@ -269,6 +269,6 @@ func TestSetHeaderRenderedOnce(t *testing.T) {
 		rendered(advertised{name: "plan", quota: int64(i)})
 	}
 	if n := texts.Len(); n > 1024 {
-		t.Errorf("%d are kept", n)
+		t.Errorf("the cache has %d texts, want at most 1024", n)
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 var three = limiter.Policy{Name: "three", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
 
-// TestAddressManyOfOneNetwork: whoever has a /64 is one client.
+// TestAddressManyOfOneNetwork checks that all addresses of a /64 are one client.
 func TestAddressManyOfOneNetwork(t *testing.T) {
 	keys := map[string]bool{}
 	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, request limiter.Request, _ limiter.Result, _ error) { keys[request.Key] = true }})
@@ -36,11 +36,11 @@ func TestAddressManyOfOneNetwork(t *testing.T) {
 	r := request()
 	r.RemoteAddr = "[2001:db8:1:3::1]:1"
 	if w := get(h, r); w.Code != 200 {
-		t.Errorf("the neighbour got %d", w.Code)
+		t.Errorf("an address of the next /64: got %d, want 200", w.Code)
 	}
 }
 
-// TestAddressForgedHeaders: on the wire, what a client forges makes it nobody else.
+// TestAddressForgedHeaders checks over TCP that forged headers do not change the key.
 func TestAddressForgedHeaders(t *testing.T) {
 	key := make(chan string, 1)
 	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, request limiter.Request, _ limiter.Result, _ error) { key <- request.Key }})
@@ -62,7 +62,7 @@ func TestAddressForgedHeaders(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The proxy adds lines of its own.
+			// The proxy adds separate lines.
 			fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%sX-Forwarded-For: 192.0.2.7\r\nForwarded: for=192.0.2.7;host=\"a,b\"\r\n\r\n", forged)
 			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil {
@@ -72,7 +72,7 @@ func TestAddressForgedHeaders(t *testing.T) {
 				t.Fatalf("%+v, %.80q: %s", a, forged, res.Status)
 			}
 			if got := <-key; got != want {
-				t.Errorf("%+v, %.80q: counted for %q", a, forged, got)
+				t.Errorf("%+v, %.80q: counted for %q, want %q", a, forged, got, want)
 			}
 			conn.Close()
 		}
@@ -80,7 +80,7 @@ func TestAddressForgedHeaders(t *testing.T) {
 	}
 }
 
-// TestKeyHugeHeaders: keys stay small whatever is sent, and differ.
+// TestKeyHugeHeaders checks that keys of huge headers are short and differ.
 func TestKeyHugeHeaders(t *testing.T) {
 	key := make(chan string, 1)
 	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, request limiter.Request, _ limiter.Result, _ error) { key <- request.Key }})
@@ -113,8 +113,8 @@ func TestKeyHugeHeaders(t *testing.T) {
 	}
 }
 
-// TestNewHTTP2: the fields arrive, streams of one connection are limited together, and
-// a stream that is reset gives its place in the queue back.
+// TestNewHTTP2 checks that the fields arrive, that streams of one connection are limited
+// together, and that a reset stream gives back its place in the queue.
 func TestNewHTTP2(t *testing.T) {
 	ended := make(chan struct{})
 	var leave context.CancelFunc
@@ -174,7 +174,7 @@ func TestNewHTTP2(t *testing.T) {
 		t.Fatal(err)
 	}
 	if res, err := send(ctx, "/queue", "leave"); err == nil {
-		t.Errorf("left, and got %s", res.Status)
+		t.Errorf("cancelled request: got %s, want an error", res.Status)
 	}
 	if <-ended; level(t, l, slow, "k") > 1 {
 		t.Errorf("the place stays taken: level %v", level(t, l, slow, "k"))

@@ -11,12 +11,13 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Key tells whom a request is counted for: 1 to 1,024 bytes of UTF-8 without NUL,
-// or ErrNoKey where a request has nobody. It is called once for each request, from
-// many goroutines, and changes nothing of the request.
+// A Key returns the key that a request is counted for: 1 to 1,024 bytes of UTF-8 without
+// NUL. If the request has none, it returns ErrNoKey. It is called once for each request,
+// must be safe for concurrent use, and must not change the request.
 type Key func(*http.Request) (string, error)
 
-// ErrNoKey: the request has no key. NoKey says what becomes of it.
+// ErrNoKey is returned by a Key if the request has no key. WithNoKey sets how New handles
+// it.
 var ErrNoKey = errors.New("httplimit: the request has no key to be counted for")
 
 const (
@@ -25,14 +26,16 @@ const (
 	hashed   = "sha256:"
 )
 
-// Header is the Key that is the value of a header field, such as X-Api-Key: the
-// first, where there are several. A missing or empty one is ErrNoKey. A value above
-// 256 bytes, or that is not UTF-8 or holds a NUL byte, is replaced by
-// "sha256:" and its SHA-256 in base64; so is one that begins with "sha256:", so
-// that nobody can send the hash of another's value instead of it. Host is not among
-// the header fields of net/http. It panics if name is empty.
+// Header returns a Key that reads a header field, such as X-Api-Key. If the field has
+// several values, the first counts. If it is missing or empty, the Key returns ErrNoKey.
+// The key is "sha256:" and the SHA-256 of the value in base64 if the value
 //
-// Keys are stored as they are: for secrets set limiter.Config.KeySecret.
+//   - has more than 256 bytes;
+//   - is not UTF-8, or contains a NUL byte;
+//   - begins with "sha256:", so that a client cannot send the hash of another value.
+//
+// Keys are stored as they are: for secrets set limiter.Config.KeySecret. Host is not
+// among the header fields of net/http. Header panics if name is empty.
 func Header(name string) Key {
 	require(name != "", "Header: the name is empty")
 	name = http.CanonicalHeaderKey(name)
@@ -44,19 +47,18 @@ func Header(name string) Key {
 	}
 }
 
-// User is the Key that is the name of the authenticated user, which name takes from
-// the request, or from its context where authentication has left it. An empty name
-// is ErrNoKey; what Header says of long ones and such holds here too. It panics if
-// name is nil.
+// User returns a Key that is the name of the authenticated user. name reads it from the
+// request or its context. If name returns "", the Key returns ErrNoKey. Names are hashed
+// under the same conditions as values by Header. User panics if name is nil.
 func User(name func(*http.Request) string) Key {
 	require(name != nil, "User: name is nil")
 	return func(r *http.Request) (string, error) { return value(name(r)) }
 }
 
-// Join is the Key of several together, such as the tenant and the client's
-// address: limiter.Key of theirs, hashed as by Header where that is above 1,024
-// bytes. If one of them has no key there is none. It panics without keys and if one
-// is nil.
+// Join returns a Key that combines several keys with limiter.JoinKey, such as the tenant
+// and the client's address. Above 1,024 bytes the result is hashed as by Header. If one of
+// the keys returns an error, such as ErrNoKey, so does Join's. Join panics without keys,
+// or if one is nil.
 func Join(keys ...Key) Key {
 	require(len(keys) > 0, "Join: no keys")
 	for _, key := range keys {
@@ -74,9 +76,9 @@ func Join(keys ...Key) Key {
 	}
 }
 
-// Each asks for one unit of each policy for the request's key: what New takes
-// where all requests cost the same. It panics without policies, which would let
-// everything pass, and if key is nil.
+// Each returns a function for New that requests one unit of each policy for the HTTP
+// request's key. It is for limits where all requests cost the same. It panics if key is
+// nil, or without policies, because then every request would pass.
 func Each(key Key, policies ...limiter.Policy) func(*http.Request) ([]limiter.Request, error) {
 	require(key != nil, "Each: key is nil")
 	require(len(policies) > 0, "Each: no policies")
@@ -100,7 +102,7 @@ func value(v string) (string, error) {
 	return bounded(v, maxValue), nil
 }
 
-// bounded is s, or its hash where it cannot be a key or could pass for a hash.
+// bounded returns s, or its hash if s cannot be a key or looks like a hash.
 func bounded(s string, most int) string {
 	if len(s) <= most && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 && !strings.HasPrefix(s, hashed) {
 		return s
@@ -109,7 +111,7 @@ func bounded(s string, most int) string {
 	return hashed + base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// require panics about what no program can mean, as http.Handle does.
+// require panics with a programming error if ok is false, as http.Handle does.
 func require(ok bool, what string) {
 	if !ok {
 		panic("httplimit: " + what)

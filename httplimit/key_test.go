@@ -31,10 +31,10 @@ func TestHeader(t *testing.T) {
 		}
 		seen[got] = c.value
 	}
-	// The hash of a value, sent as a value, is another key.
+	// The hash of a value, sent as a value, is a different key.
 	long, _ := key(from("", "X-Api-Key: "+strings.Repeat("k", 257)))
 	if forged, _ := key(from("", "X-Api-Key: "+long)); forged == long {
-		t.Errorf("%q passes for what it is the hash of", forged)
+		t.Errorf("a sent hash has the key of the hashed value: %q", forged)
 	}
 	if got, err := key(from("", "X-Api-Key: first", "X-Api-Key: second")); got != "first" || err != nil {
 		t.Errorf("two: got %q, %v", got, err)
@@ -76,7 +76,7 @@ func TestUserAndJoin(t *testing.T) {
 			t.Errorf("got %q, %v", got, err)
 		}
 	}
-	// A hash is not what two parts make either.
+	// Two parts cannot make a hash either.
 	parts := Join(func(*http.Request) (string, error) { return "sha256", nil }, func(*http.Request) (string, error) { return "x", nil })
 	if got, _ := parts(r); got == "sha256:x" {
 		t.Errorf("got %q", got)
@@ -94,26 +94,25 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// TestPanics: what a program cannot mean is told when it starts, not with its
-// first request.
+// TestPanics checks that programming errors panic at the start, not at the first request.
 func TestPanics(t *testing.T) {
 	key := Address{}.Key
 	requests := Each(key, limiter.Policy{Name: "p"})
 	l := limiter.NewMemory(nil)
 	for want, f := range map[string]func(){
-		"httplimit: New: the limiter is nil":       func() { New(nil, requests) },
-		"httplimit: New: requests is nil":          func() { New(l, nil) },
-		"httplimit: New: the next handler is nil":  func() { New(l, requests)(nil) },
-		"httplimit: Transport: the limiter is nil": func() { Transport(nil, requests, nil) },
-		"httplimit: Transport: requests is nil":    func() { Transport(l, nil, nil) },
-		"httplimit: Each: key is nil":              func() { Each(nil, limiter.Policy{}) },
-		"httplimit: Each: no policies":             func() { Each(key) },
-		"httplimit: Join: no keys":                 func() { Join() },
-		"httplimit: Join: a key is nil":            func() { Join(key, nil) },
-		"httplimit: User: name is nil":             func() { User(nil) },
-		"httplimit: Header: the name is empty":     func() { Header("") },
-		"httplimit: RefundIf: the function is nil": func() { WithRefundIf(nil) },
-		"httplimit: NoKey: must be Refuse or Pass": func() { WithNoKey(2) },
+		"httplimit: New: the limiter is nil":           func() { New(nil, requests) },
+		"httplimit: New: requests is nil":              func() { New(l, nil) },
+		"httplimit: New: the next handler is nil":      func() { New(l, requests)(nil) },
+		"httplimit: Transport: the limiter is nil":     func() { Transport(nil, requests, nil) },
+		"httplimit: Transport: requests is nil":        func() { Transport(l, nil, nil) },
+		"httplimit: Each: key is nil":                  func() { Each(nil, limiter.Policy{}) },
+		"httplimit: Each: no policies":                 func() { Each(key) },
+		"httplimit: Join: no keys":                     func() { Join() },
+		"httplimit: Join: a key is nil":                func() { Join(key, nil) },
+		"httplimit: User: name is nil":                 func() { User(nil) },
+		"httplimit: Header: the name is empty":         func() { Header("") },
+		"httplimit: WithRefundIf: the function is nil": func() { WithRefundIf(nil) },
+		"httplimit: WithNoKey: must be Refuse or Pass": func() { WithNoKey(2) },
 	} {
 		func() {
 			defer func() {

@@ -10,35 +10,34 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// New returns middleware that asks l before each request and lets it pass if all
-// asks are granted; else the next handler is not called. asks tells what a request
-// asks for, so that plans, costs and layers are all in one function: an ask is a
-// policy, a key and a cost, and several are decided all or nothing. Each makes one
-// of a Key and policies. Without asks a request passes. asks is called once for each
-// request, from many goroutines.
+// New returns middleware that limits HTTP requests by l. It calls the next handler only
+// if l grants all that requests returns for the HTTP request.
 //
 //	limit := httplimit.New(l, httplimit.Each(httplimit.Address{}.Key, perClient))
 //	http.ListenAndServe(":8080", limit(mux))
 //
-// A LeakyBucketQueue lets a request wait for its turn, within the request's
-// context: one whose turn comes after the context's deadline is denied at once, and
-// what one that is cancelled was granted goes back, as of limiter.Limiter.DoWait and
-// WaitAll.
+// requests returns the policies, keys and costs to decide, all or nothing. Each makes
+// such a function from a Key and policies. If it returns none, the HTTP request passes.
+// It is called once for each HTTP request and must be safe for concurrent use.
 //
-// A request that passes, and one that is denied, has the fields of SetHeader in its
-// answer. One that does not pass is answered, with application/problem+json:
+// With a LeakyBucketQueue the HTTP request waits for its turn, within its context. If
+// the turn comes after the context's deadline, the request is denied immediately. If the
+// context is cancelled, the units go back, as with limiter.Limiter.DoWait and WaitAll.
 //
-//	429  denied: by Deny, or by OnDeny
-//	403  there is no key (ErrNoKey), unless NoKey says Pass
-//	500  asks returned another error, or what it asks is not valid
-//	503  there is no decision and a policy fails closed, or the request's deadline is over
+// Responses have the fields of SetHeader if the request passed or was denied. A request
+// that does not pass gets a response of application/problem+json:
 //
-// The errors of the last two are logged. OnError answers the last three instead. A
-// request whose context was cancelled is not answered: the handler panics with
-// http.ErrAbortHandler, as net/http has it. Where other middleware recovers from
-// that, the answer is an empty 503.
+//	429  denied: by Deny, or by WithOnDeny
+//	403  no key (ErrNoKey), unless WithNoKey(Pass) is set
+//	500  requests returned another error or an invalid request
+//	503  no decision and a policy fails closed, or the context's deadline is over
 //
-// New panics if l or asks is nil. What it returns is safe for concurrent use.
+// 500 and 503 are logged. WithOnError replaces the responses 403, 500 and 503. If the
+// request's context was cancelled, the handler panics with http.ErrAbortHandler, and
+// net/http aborts the response. If other middleware recovers from that panic, the
+// response is an empty 503.
+//
+// New panics if l or requests is nil. The middleware is safe for concurrent use.
 func New(l *limiter.Limiter, requests func(*http.Request) ([]limiter.Request, error), opts ...Option) func(http.Handler) http.Handler {
 	require(l != nil, "New: the limiter is nil")
 	require(requests != nil, "New: requests is nil")
@@ -63,74 +62,82 @@ type middleware struct {
 	givenLogger *slog.Logger
 }
 
-// Option changes what New makes.
+// Option configures New.
 type Option func(*middleware)
 
-// Keyless is what becomes of a request without a key.
+// Keyless selects how New handles a request without a key.
 type Keyless uint8
 
 const (
-	// Refuse answers it with 403 (Forbidden); it is the default.
+	// Refuse answers 403 (Forbidden). It is the default.
 	Refuse Keyless = iota
-	// Pass lets it pass, and counts nothing.
+	// Pass lets the request pass and counts nothing.
 	Pass
 )
 
-// NoKey says what becomes of a request for which asks returns ErrNoKey: Refuse or
-// Pass. It panics for any other value.
+// WithNoKey sets how New handles an HTTP request for which requests returns ErrNoKey:
+// Refuse or Pass. Default: Refuse. It panics for any other value.
 func WithNoKey(k Keyless) Option {
-	require(k <= Pass, "NoKey: must be Refuse or Pass")
+	require(k <= Pass, "WithNoKey: must be Refuse or Pass")
 	return func(m *middleware) { m.keyless = k }
 }
 
-// XRateLimit sets the three fields too that many clients knew before the draft:
+// WithXRateLimit also sets three older fields that many clients read:
 //
 //	X-RateLimit-Limit: 10         // the Burst
-//	X-RateLimit-Remaining: 0
+//	X-RateLimit-Remaining: 0      // units, rounded down
 //	X-RateLimit-Reset: 1780315212 // Unix seconds, rounded up
 //
-// They tell of one ask: the one that denied, else the one with the smallest share
-// of its burst left; of layers, of the innermost that sets them. Units are rounded
-// down. Reset is when t of SetHeader is over, and left out where that is.
+// They describe one policy: the one that denied, or else the one with the smallest
+// share of its burst left. If several layers set them, the innermost counts. Reset is
+// the time at which the t of SetHeader ends; it is left out if t is.
 func WithXRateLimit() Option { return func(m *middleware) { m.xRateLimit = true } }
 
-// OnDeny answers denied requests instead of Deny; the fields are set already. all is
-// the answer to asks; all.Each[all.Binding] denied the longest. nil is Deny.
+// WithOnDeny sets the function that answers denied requests; the fields of SetHeader are
+// already set. all.PerRequest[i] is the result of requests[i]; all.DeniedBy is the index
+// of the one that denied for the longest time. Default: Deny, also if answer is nil.
 func WithOnDeny(answer func(w http.ResponseWriter, r *http.Request, requests []limiter.Request, all limiter.Results)) Option {
 	return func(m *middleware) { m.onDeny = answer }
 }
 
-// OnError answers where there is no decision, instead of New's 403, 503 and 500, and
-// gets the error, which is then logged nowhere else: tell ErrNoKey and those of the
-// package limiter apart with errors.Is. nil is New's answers.
+// WithOnError sets the function that answers if there is no decision, instead of New's
+// 403, 500 and 503. New does not log err then. Distinguish ErrNoKey and the errors of
+// package limiter with errors.Is. Default: the responses of New, also if answer is nil.
 func WithOnError(answer func(w http.ResponseWriter, r *http.Request, err error)) Option {
 	return func(m *middleware) { m.onError = answer }
 }
 
-// RefundIf gives back what a request was granted if the status of its answer is
-// one that counts for nothing. To count failed logins alone, where the handler
-// answers those with 401:
+// WithRefundIf returns a request's units if the response status matches is. To count
+// only failed logins, which the handler answers with 401:
 //
-//	httplimit.RefundIf(func(status int) bool { return status != http.StatusUnauthorized })
+//	httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized })
 //
-// Requests count until they are answered, so that many at once do not get past the
-// limit. A handler that writes nothing answers 200, one that panics before it has
-// written 500, and 1xx are not the answer, but for 101 (Switching Protocols). The
-// refund comes when the handler has returned, also if the client is gone, and takes
-// limiter.Config.Timeout at most for each ask; an error is logged. The fields of the
-// answer are as of before.
+// Requests count until the handler has returned, so concurrent requests cannot exceed
+// the limit. The status is
 //
-// It is limiter.Undo that gives back, so nothing passes twice: what has leaked while
-// the handler ran is not given back, nor is anything of a window that has ended. What
-// waits in a LeakyBucketQueue is not given back, nor what was answered by an earlier
-// answer to the same limiter.Request.IdempotencyKey.
+//   - 200 if the handler writes nothing;
+//   - 500 if the handler panics before it writes;
+//   - never 1xx, except 101 (Switching Protocols).
+//
+// The refund runs after the handler has returned, even if the client is gone. It takes at
+// most limiter.Config.Timeout for each policy; errors are logged. The response's fields
+// do not include the refund.
+//
+// limiter.Limiter.Undo returns the units. These are not returned:
+//
+//   - units that leaked, or whose window ended, while the handler ran;
+//   - units in a LeakyBucketQueue;
+//   - units of an earlier request with the same limiter.Request.IdempotencyKey.
+//
+// It panics if is is nil.
 func WithRefundIf(is func(status int) bool) Option {
-	require(is != nil, "RefundIf: the function is nil")
+	require(is != nil, "WithRefundIf: the function is nil")
 	return func(m *middleware) { m.refundIf = is }
 }
 
-// Logger gets the errors that New answers with 503, as warnings, and with 500, and
-// refunds that fail. nil, the default, is slog.Default().
+// WithLogger sets the logger of errors that New answers with 503 (level warn) or 500
+// (level error), and of failed refunds (level warn). Default: slog.Default(), also if l
+// is nil.
 func WithLogger(l *slog.Logger) Option { return func(m *middleware) { m.givenLogger = l } }
 
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -172,7 +179,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 }
 
-// serveRefunding serves a request whose asks were granted.
+// serveRefunding serves a granted request and refunds it if its status matches.
 func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next http.Handler, requests []limiter.Request, all limiter.Results) {
 	answered := 0
 	answers := func(code int) {
@@ -180,7 +187,7 @@ func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next
 			answered = code
 		}
 	}
-	defer func() { // without recover: a panic goes on as it is
+	defer func() { // does not recover, so that a panic continues unchanged
 		answers(http.StatusInternalServerError)
 		if m.refundIf(answered) {
 			m.refund(context.WithoutCancel(r.Context()), requests, all)
@@ -190,7 +197,7 @@ func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next
 	answers(http.StatusOK)
 }
 
-// refund gives back what the asks were granted.
+// refund returns the units that the requests were granted.
 func (m *middleware) refund(ctx context.Context, requests []limiter.Request, all limiter.Results) {
 	for i, r := range all.PerRequest {
 		p := requests[i].Policy
@@ -203,11 +210,11 @@ func (m *middleware) refund(ctx context.Context, requests []limiter.Request, all
 	}
 }
 
-// fail answers where there is no decision.
+// fail answers a request without a decision.
 func (m *middleware) fail(w http.ResponseWriter, r *http.Request, status int, err error) {
 	switch {
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
-		w.WriteHeader(http.StatusServiceUnavailable) // net/http drops it; who recovers, as gin does, would else answer 200
+		w.WriteHeader(http.StatusServiceUnavailable) // net/http drops it; middleware that recovers, such as gin, would answer 200 otherwise
 		panic(http.ErrAbortHandler)
 	case m.onError != nil:
 		m.onError(w, r, err)
@@ -216,9 +223,9 @@ func (m *middleware) fail(w http.ResponseWriter, r *http.Request, status int, er
 	detail := ""
 	switch status {
 	case http.StatusForbidden:
-		detail = "The request does not tell whom to count it for."
+		detail = "The request has no key for the rate limit."
 	case http.StatusServiceUnavailable:
-		detail = "It cannot be told now whether the request is within its limits."
+		detail = "The rate limit cannot be checked now."
 		m.logger().WarnContext(r.Context(), "httplimit: no decision", "error", err)
 	default:
 		m.logger().ErrorContext(r.Context(), "httplimit: no decision", "error", err)

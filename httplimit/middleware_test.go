@@ -24,7 +24,7 @@ import (
 
 type requestsFunc = func(*http.Request) ([]limiter.Request, error)
 
-// fixed asks the same for every request.
+// fixed returns the same requests for every HTTP request.
 func fixed(requests ...limiter.Request) requestsFunc {
 	return func(*http.Request) ([]limiter.Request, error) { return requests, nil }
 }
@@ -61,7 +61,7 @@ func level(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) float
 	return r.Level
 }
 
-// TestNew steps through a limit: what a client sees and when.
+// TestNew checks the response fields step by step.
 func TestNew(t *testing.T) {
 	now := at
 	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
@@ -104,8 +104,9 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestNewSeveralAsks: all or nothing, and all are told of.
-func TestNewSeveralAsks(t *testing.T) {
+// TestNewSeveralRequests checks that requests are granted all or nothing, and that the
+// fields report all of them.
+func TestNewSeveralRequests(t *testing.T) {
 	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }})
 	user := limiter.Policy{Name: "user", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute}
 	all := limiter.Policy{Name: "all", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
@@ -126,11 +127,11 @@ func TestNewSeveralAsks(t *testing.T) {
 		t.Errorf("%s: %v", w.Body, err)
 	}
 	if got := level(t, l, user, "a"); got != 6 {
-		t.Errorf("the denied request took some: level %v", got)
+		t.Errorf("the denied request consumed units: level %v, want 6", got)
 	}
-	// No asks, no limit.
+	// No requests, no limit.
 	if w := get(New(l, fixed())(&answering{status: 200}), request()); w.Code != 200 || len(w.Header()) > 0 {
-		t.Errorf("no asks: %d %q", w.Code, w.Header())
+		t.Errorf("no requests: got %d %q", w.Code, w.Header())
 	}
 }
 
@@ -150,7 +151,7 @@ func TestOnDeny(t *testing.T) {
 	}
 }
 
-// gone is a limiter over a database that is not there.
+// gone returns a limiter over a database that does not exist.
 func gone(t *testing.T, observe func(context.Context, limiter.Request, limiter.Result, error)) *limiter.Limiter {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
@@ -185,9 +186,9 @@ func TestNewNoDecision(t *testing.T) {
 		logged   string
 	}{
 		{"no key", memory, failing(fmt.Errorf("here: %w", ErrNoKey)), nil, 403, ""},
-		{"asks fails", memory, failing(errors.New("no such plan")), nil, 500, "ERROR no such plan"},
-		{"asks is cancelled, the request is not", memory, failing(context.Canceled), nil, 500, "ERROR context canceled"},
-		{"asks fails as a limiter does", memory, failing(limiter.ErrUnavailable), nil, 500, "ERROR pglimit: database unavailable"},
+		{"requests fails", memory, failing(errors.New("no such plan")), nil, 500, "ERROR no such plan"},
+		{"requests is cancelled, the HTTP request is not", memory, failing(context.Canceled), nil, 500, "ERROR context canceled"},
+		{"requests fails with a limiter's error", memory, failing(limiter.ErrUnavailable), nil, 500, "ERROR pglimit: database unavailable"},
 		{"no cost", memory, fixed(p.Request("k", 0)), nil, 500, "ERROR pglimit: invalid: cost 0: must be positive; Check at cost 0 reads without consuming"},
 		{"invalid, failing open", down, fixed(open.Request("", 1)), nil, 500, `ERROR pglimit: invalid: key "": is empty; use a constant such as "all" for a limit that all callers share`},
 		{"not supported", memory, fixed(again, p.Request("l", 1)), nil, 500, "ERROR pglimit: unsupported: requests[0] has an IdempotencyKey; only Do and Reserve take one"},
@@ -215,7 +216,7 @@ func TestNewNoDecision(t *testing.T) {
 			t.Errorf("%s: got %d and %d calls, want %d", c.name, w.Code, next.calls.Load(), c.status)
 		}
 		if w.Header()[policyField] != nil || w.Header()[limitField] != nil || w.Header()[retryField] != nil || w.Header()[xLimitField] != nil {
-			t.Errorf("%s: nothing was decided, and told is %q", c.name, w.Header())
+			t.Errorf("%s: got fields without a decision: %q", c.name, w.Header())
 		}
 		want := ""
 		if c.logged != "" {
@@ -272,12 +273,12 @@ func aborted(f func()) (yes bool) {
 
 var slow = limiter.Policy{Name: "slow", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: time.Hour, Burst: 4}
 
-// TestNewCancelledInQueue: what was granted goes back, and who recovers from the abort
-// has no success to answer.
+// TestNewCancelledInQueue checks that granted units go back, and that middleware which
+// recovers from the abort does not answer 200.
 func TestNewCancelledInQueue(t *testing.T) {
 	var cancel context.CancelFunc
 	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, _ limiter.Request, r limiter.Result, _ error) {
-		if r.Delay > 0 { // it is in the queue, and about to wait
+		if r.Delay > 0 { // in the queue, before the wait
 			cancel()
 		}
 	}})
@@ -296,7 +297,7 @@ func TestNewCancelledInQueue(t *testing.T) {
 		next := &answering{status: 200}
 		h := New(l, c.requests, WithOnError(func(_ http.ResponseWriter, _ *http.Request, err error) { t.Error(err) }))(next)
 		if w := get(h, request()); w.Code != 200 {
-			t.Fatalf("the first waits for nobody: %d", w.Code)
+			t.Fatalf("the first request need not wait: got %d, want 200", w.Code)
 		}
 		w := httptest.NewRecorder()
 		if !aborted(func() { h.ServeHTTP(w, request().WithContext(ctx)) }) || w.Code != 503 || w.Body.Len() > 0 {
@@ -307,14 +308,14 @@ func TestNewCancelledInQueue(t *testing.T) {
 		}
 		for _, of := range []limiter.Policy{slow, c.of} {
 			if got := level(t, l, of, c.key); got < 0.9 || got > 1.01 {
-				t.Errorf("%s: the level of %s is %v, want that of the first", c.key, of.Name, got)
+				t.Errorf("%s: the level of %s is %v, want 1, for the first request only", c.key, of.Name, got)
 			}
 		}
 	}
 }
 
-// TestNewQueue: requests wait for their turn, and one that could not come in time is
-// denied at once.
+// TestNewQueue checks that requests wait for their turn, and that a request whose turn is
+// after its deadline is denied immediately.
 func TestNewQueue(t *testing.T) {
 	quick := limiter.Policy{Name: "quick", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 4}
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
@@ -350,12 +351,12 @@ func TestNewQueue(t *testing.T) {
 		t.Errorf("too late: got %d %q", w.Code, w.Header())
 	}
 	if got := level(t, l, slow, "k"); got > 1 {
-		t.Errorf("what could not come in time took a place: level %v", got)
+		t.Errorf("the denied request took a place: level %v, want at most 1", got)
 	}
 }
 
-// TestNewAbortedAnswer: a client that is still there when its request's context is
-// cancelled, as at a shutdown, does not take an empty answer for success.
+// TestNewAbortedAnswer checks that a client gets an error, not an empty response, if its
+// request's context is cancelled while it is connected, as at a shutdown.
 func TestNewAbortedAnswer(t *testing.T) {
 	h := New(limiter.NewMemory(nil), fixed(slow.Request("k", 1)))(&answering{status: 200})
 	for _, http2 := range []bool{false, true} {
@@ -368,13 +369,13 @@ func TestNewAbortedAnswer(t *testing.T) {
 		server.StartTLS()
 		defer server.Close()
 		if res, err := server.Client().Get(server.URL); err == nil {
-			t.Errorf("got %s %s", res.Proto, res.Status)
+			t.Errorf("got %s %s, want an error", res.Proto, res.Status)
 			res.Body.Close()
 		}
 	}
 }
 
-// TestNewConcurrent: never more than the limit, over HTTP.
+// TestNewConcurrent checks over HTTP that concurrent requests do not exceed the limit.
 func TestNewConcurrent(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 30, Period: 1000 * time.Hour}
 	q := limiter.Policy{Name: "q", Algorithm: limiter.SlidingWindowLog, Limit: 90, Period: 1000 * time.Hour}

@@ -9,13 +9,13 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// What the draft says of the problem type of a denial.
+// The problem type and title of a denial, from the draft that SetHeader names.
 const (
 	quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 	quotaTitle    = "Request cannot be satisfied as assigned quota has been exceeded"
 )
 
-// problem is the body of an answer that is not the handler's: RFC 9457.
+// problem is the body of a response that New writes: RFC 9457.
 type problem struct {
 	Type     string   `json:"type"`
 	Title    string   `json:"title"`
@@ -24,20 +24,20 @@ type problem struct {
 	Violated []string `json:"violated-policies,omitempty"`
 }
 
-// Deny answers a request that all, the answer to its asks, denies, as New does where
-// OnDeny says nothing else: SetHeader, status 429 (Too Many Requests) and a body of
-// application/problem+json, which names the policies that denied:
+// Deny answers a denied request. It calls SetHeader and writes status 429 (Too Many
+// Requests) with a body of application/problem+json, which names the policies that
+// denied:
 //
 //	{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
 //	 "title":"Request cannot be satisfied as assigned quota has been exceeded",
 //	 "status":429,"detail":"Try again in 12 s.","violated-policies":["login"]}
 //
-// It is for an all that is not Allowed.
+// all are the results of requests; all.Allowed must be false.
 func Deny(w http.ResponseWriter, requests []limiter.Request, all limiter.Results) {
 	SetHeader(w.Header(), requests, all)
 	p := problem{Type: quotaExceeded, Title: quotaTitle, Status: http.StatusTooManyRequests}
 	if retry := retryAfter(all); retry == limiter.Never {
-		p.Detail = "The request costs more than is ever allowed: do not repeat it."
+		p.Detail = "The request costs more than the limit ever allows: do not repeat it."
 	} else {
 		p.Detail = "Try again in " + strconv.FormatInt(ceilSeconds(retry), 10) + " s."
 	}
@@ -49,7 +49,7 @@ func Deny(w http.ResponseWriter, requests []limiter.Request, all limiter.Results
 	p.write(w)
 }
 
-// fail answers with a status that says all.
+// fail answers with a status and, if not empty, a detail.
 func fail(w http.ResponseWriter, status int, detail string) {
 	p := problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}
 	p.write(w)

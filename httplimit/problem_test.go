@@ -20,7 +20,7 @@ func TestDeny(t *testing.T) {
 		want string
 	}{
 		{denied(12 * time.Second), `"detail":"Try again in 12 s.",`},
-		{denied(limiter.Never), `"detail":"The request costs more than is ever allowed: do not repeat it.",`},
+		{denied(limiter.Never), `"detail":"The request costs more than the limit ever allows: do not repeat it.",`},
 	} {
 		w := httptest.NewRecorder()
 		Deny(w, requests, limiter.Results{PerRequest: []limiter.Result{denied(time.Second), fits, test.c, denied(time.Second)}, DeniedBy: 2})

@@ -19,15 +19,15 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// kept is a ResponseWriter as a server's, whose connection nobody may take over.
+// kept is a ResponseWriter like a server's, whose connection cannot be hijacked.
 type kept struct{ *httptest.ResponseRecorder }
 
 func (kept) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, errors.New("kept") }
 func (k kept) FlushError() error                          { k.Flush(); return nil }
 func (k kept) ReadFrom(r io.Reader) (int64, error)        { return io.Copy(k.ResponseRecorder, r) }
 
-// TestRefundIf: the status that the client gets decides, whatever the way in which
-// the handler makes it.
+// TestRefundIf checks that the status that the client gets decides, however the handler
+// sets it.
 func TestRefundIf(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
 	other := limiter.Policy{Name: "other", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour}
@@ -67,8 +67,8 @@ func TestRefundIf(t *testing.T) {
 	} {
 		for _, refunds := range []bool{true, false} {
 			var got []int
-			asked := []limiter.Request{p.Request(c.name, 2), other.Request(c.name, 1.5), slow.Request(c.name, 1)}
-			h := New(l, fixed(asked...), WithRefundIf(func(status int) bool {
+			requests := []limiter.Request{p.Request(c.name, 2), other.Request(c.name, 1.5), slow.Request(c.name, 1)}
+			h := New(l, fixed(requests...), WithRefundIf(func(status int) bool {
 				got = append(got, status)
 				return refunds
 			}), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))(c.handle)
@@ -88,8 +88,8 @@ func TestRefundIf(t *testing.T) {
 				want = []float64{0, 0}
 			}
 			for i := range want {
-				if got := level(t, l, asked[i].Policy, c.name); math.Abs(got-want[i]) > 0.01 {
-					t.Errorf("%s: level of %s %v, want %v", c.name, asked[i].Policy.Name, got, want[i])
+				if got := level(t, l, requests[i].Policy, c.name); math.Abs(got-want[i]) > 0.01 {
+					t.Errorf("%s: level of %s %v, want %v", c.name, requests[i].Policy.Name, got, want[i])
 				}
 			}
 			if got := level(t, l, slow, c.name); got < 0.9 {
@@ -105,8 +105,8 @@ func TestRefundIf(t *testing.T) {
 	}
 }
 
-// TestRefundIfGranted: nothing for a denial, an answer given before, or one
-// without a decision; and what is granted also when the client has gone.
+// TestRefundIfGranted checks that a denial, a replayed result and a result without a
+// decision refund nothing, and that granted units go back even if the client has gone.
 func TestRefundIfGranted(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour, OnError: limiter.FailOpen}
 	l := limiter.NewMemory(nil)
@@ -121,34 +121,34 @@ func TestRefundIfGranted(t *testing.T) {
 
 	again := p.Request("again", 1)
 	again.IdempotencyKey = "order 1"
-	for _, opts := range [][]Option{nil, {always}} { // counted; then answered as before
+	for _, opts := range [][]Option{nil, {always}} { // counted, then replayed
 		get(New(l, fixed(again), opts...)(&answering{status: 200}), request())
 		if got := level(t, l, p, "again"); got != 1 {
-			t.Errorf("answered before: level %v", got)
+			t.Errorf("replayed: level %v, want 1", got)
 		}
 	}
 
 	leaving, leave := context.WithCancel(ctx)
 	get(New(l, fixed(p.Request("gone", 1)), always)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { leave() })), request().WithContext(leaving))
 	if got := level(t, l, p, "gone"); got != 0 {
-		t.Errorf("the client has gone: level %v", got)
+		t.Errorf("the client has gone: level %v, want 0", got)
 	}
 
 	var log bytes.Buffer
 	logger := WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
-	asked := 0
-	down := gone(t, func(context.Context, limiter.Request, limiter.Result, error) { asked++ })
-	if w := get(New(down, fixed(p.Request("k", 1)), always, logger)(&answering{status: 200}), request()); w.Code != 200 || asked != 1 || log.Len() > 0 {
-		t.Errorf("without a decision: got %d, asked %d times, logged %s", w.Code, asked, &log)
+	observed := 0
+	down := gone(t, func(context.Context, limiter.Request, limiter.Result, error) { observed++ })
+	if w := get(New(down, fixed(p.Request("k", 1)), always, logger)(&answering{status: 200}), request()); w.Code != 200 || observed != 1 || log.Len() > 0 {
+		t.Errorf("without a decision: got %d, %d requests to the limiter, logged %s; want 200, 1 and nothing", w.Code, observed, &log)
 	}
 	get(New(l, fixed(p.Request("closed", 1)), always, logger)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { _ = l.Close() })), request())
 	if want := `msg="httplimit: a refund failed" policy=p error="pglimit: limiter is closed"`; !strings.Contains(log.String(), want) {
-		t.Errorf("a refund that fails: logged %s", &log)
+		t.Errorf("a failed refund: logged %s, want %s", &log, want)
 	}
 }
 
-// TestRefundIfOfThatTime: what has leaked while the handler ran is not given back, nor
-// anything to the window after the one in which the request was counted.
+// TestRefundIfOfThatTime checks that units that leaked while the handler ran are not
+// returned, and that nothing goes back to a later window than the request's.
 func TestRefundIfOfThatTime(t *testing.T) {
 	window := limiter.Policy{Name: "window", Algorithm: limiter.FixedWindow, Limit: 10, Period: 100 * time.Millisecond}
 	bucket := limiter.Policy{Name: "bucket", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Second}
@@ -168,12 +168,12 @@ func TestRefundIfOfThatTime(t *testing.T) {
 	}})
 	get(New(l, fixed(window.Request("k", 5), bucket.Request("k", 10)), WithRefundIf(func(int) bool { return true }))(http.HandlerFunc(handle)), request())
 	if len(refunded) != 2 || refunded[window] != 0 || refunded[bucket] > 10-10*ran.Seconds() {
-		t.Errorf("gave back %v; of the bucket there were %v left, of the window none", refunded, 10-10*ran.Seconds())
+		t.Errorf("returned %v, want at most %v to the bucket and 0 to the window", refunded, 10-10*ran.Seconds())
 	}
 }
 
-// TestRefundIfKeepsTheWriter: what handlers do with a server's ResponseWriter they
-// can still do.
+// TestRefundIfKeepsTheWriter checks that handlers keep the optional interfaces of a
+// server's ResponseWriter.
 func TestRefundIfKeepsTheWriter(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
 	statuses := make(chan int, 1)
@@ -234,7 +234,7 @@ func TestRefundIfKeepsTheWriter(t *testing.T) {
 		leave()
 		res.Body.Close()
 		if counted := <-statuses; res.StatusCode != want.status || body != want.body || counted != want.counted {
-			t.Errorf("%s: got %d %q, counted as %d", path, res.StatusCode, body, counted)
+			t.Errorf("%s: got %d %q, counted as %d; want %d %q, %d", path, res.StatusCode, body, counted, want.status, want.body, want.counted)
 		}
 	}
 }

@@ -7,19 +7,19 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Transport returns an http.RoundTripper that asks l before each request that it
-// sends by base, so that calls to others keep to their limits: those of all
-// processes together, where l is over a database. nil is http.DefaultTransport.
-// asks is as for New.
+// Transport returns an http.RoundTripper that limits outgoing HTTP requests by l. If l
+// uses a database, the limit covers all processes together. Transport sends a request by
+// base only if l grants all that requests returns for it, as in New. If base is nil, it
+// uses http.DefaultTransport.
 //
-// A LeakyBucketQueue spaces requests out: each waits for its turn, within its
-// context, http.Client.Timeout included. If its turn comes too late, or any other
-// limit denies it, the request is not sent, and the error is a
-// *limiter.DeniedError for errors.As, whose RetryAfter tells when to come again. An
-// error of asks, ErrNoKey included, or of l is returned, and the request not sent.
+// With a LeakyBucketQueue each HTTP request waits for its turn, within its context and
+// http.Client.Timeout. If the turn comes too late, or another limit denies the request,
+// RoundTrip does not send it and returns a *limiter.DeniedError, for errors.As: its
+// Result.RetryAfter is the time until a retry can succeed. RoundTrip also returns the
+// errors of requests, such as ErrNoKey, and of l, without sending.
 //
 // Each redirect that an http.Client follows is a request. Transport panics if l or
-// asks is nil. What it returns is safe for concurrent use.
+// requests is nil. The RoundTripper is safe for concurrent use.
 func Transport(l *limiter.Limiter, requests func(*http.Request) ([]limiter.Request, error), base http.RoundTripper) http.RoundTripper {
 	require(l != nil, "Transport: the limiter is nil")
 	require(requests != nil, "Transport: requests is nil")
@@ -57,7 +57,8 @@ func (t *transport) admit(r *http.Request) error {
 	return err
 }
 
-// CloseIdleConnections is for http.Client.CloseIdleConnections.
+// CloseIdleConnections closes base's idle connections, for
+// http.Client.CloseIdleConnections.
 func (t *transport) CloseIdleConnections() {
 	if base, ok := t.base.(interface{ CloseIdleConnections() }); ok {
 		base.CloseIdleConnections()

@@ -13,7 +13,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// closing is a body that knows whether it was closed.
+// closing is a body that records whether it was closed.
 type closing struct {
 	io.Reader
 	closed bool
@@ -54,9 +54,9 @@ func TestTransport(t *testing.T) {
 		{"denied", fixed(p.Request("k", 1)), nil, false, nil, "httplimit: api: pglimit: denied (limit): retry after "},
 		{"several denied", fixed(slow.Request("k", 1), p.Request("k", 1)), nil, false, nil, "httplimit: api: pglimit: denied (limit): retry after "},
 		{"above the burst", fixed(p.Request("k", 3)), nil, false, nil, "httplimit: api: pglimit: denied: the cost is above the burst"},
-		{"no asks", fixed(), nil, true, nil, ""},
+		{"no requests", fixed(), nil, true, nil, ""},
 		{"no key", failing(ErrNoKey), nil, false, ErrNoKey, ""},
-		{"asks fails", failing(never), nil, false, never, ""},
+		{"requests fails", failing(never), nil, false, never, ""},
 		{"invalid", fixed(p.Request("k", 0)), nil, false, limiter.ErrInvalid, ""},
 		{"cancelled", fixed(p.Request("l", 1)), cancelled, false, context.Canceled, ""},
 		{"first in a queue", fixed(slow.Request("k", 1)), soon, true, nil, ""},
@@ -84,7 +84,7 @@ func TestTransport(t *testing.T) {
 		}
 	}
 	if got := level(t, l, slow, "k"); got > 1 {
-		t.Errorf("what was not sent has a place: level %v", got)
+		t.Errorf("a request that was not sent has a place: level %v, want at most 1", got)
 	}
 	r, err := http.NewRequest("GET", "http://example.com", nil)
 	if err != nil {
@@ -103,7 +103,7 @@ func TestTransport(t *testing.T) {
 	b := &base{}
 	(&http.Client{Transport: Transport(l, fixed(), b)}).CloseIdleConnections()
 	if b.idle != 1 {
-		t.Error("CloseIdleConnections stays here")
+		t.Error("CloseIdleConnections does not reach the base transport")
 	}
 	(&http.Client{Transport: Transport(l, fixed(), struct{ http.RoundTripper }{b})}).CloseIdleConnections()
 }
@@ -112,8 +112,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestTransportWaits: requests leave at their turns, and one whose client gives up
-// gives its place back.
+// TestTransportWaits checks that requests are sent at their turns, and that a cancelled
+// request gives back its place.
 func TestTransportWaits(t *testing.T) {
 	quick := limiter.Policy{Name: "quick", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 4}
 	var turn time.Time

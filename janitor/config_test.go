@@ -21,7 +21,7 @@ func TestConfigDefaults(t *testing.T) {
 	}
 	j, err := New(idlePool(t), &Config{Interval: time.Second})
 	if err != nil || j.cfg.Lease != 30*time.Second {
-		t.Errorf("a lease of three short intervals: got %v, error %v; want 30s", j.cfg.Lease, err)
+		t.Errorf("default lease with short intervals: got %v, error %v; want 30s", j.cfg.Lease, err)
 	}
 }
 
@@ -63,13 +63,13 @@ func TestConfigOutOfBounds(t *testing.T) {
 			continue
 		}
 		if j != nil {
-			t.Errorf("%s = %s: a janitor beside the error", c.field, c.text)
+			t.Errorf("%s = %s: got a janitor with the error, want nil", c.field, c.text)
 		}
 		if got, want := err.Error(), "pglimit: janitor Config."+c.field+" is "+c.text+":"; !strings.HasPrefix(got, want) {
 			t.Errorf("got %q, want it to start with %q", got, want)
 		}
 	}
 	if _, err := New(nil, nil); err == nil || !strings.Contains(err.Error(), "pool is nil") {
-		t.Errorf("without a pool: %v", err)
+		t.Errorf("nil pool: got %v, want an error", err)
 	}
 }

@@ -1,29 +1,30 @@
-// Package janitor deletes the rows of limits that hold nothing any more, and gives
-// back what expired holds had set aside.
-//
-// A row that holds nothing decides as no row does, so deleting it changes no
-// decision; it only gives back room. Each row has a time at which it is looked at. If
-// it holds nothing then, by its own columns, and has no open hold, it is deleted; else
-// it is looked at again when it is to be empty, and an hour later at the soonest. So a
-// row is gone an hour and a sweep, at most, after it was empty, and a row in use costs
-// one update an hour. Rows are looked at in batches, each one statement, which passes
-// over rows that a transaction holds.
-//
-// Two bounds, for what a deleted row no longer knows. A row is empty by the policy that
-// last decided on it: a policy of the same name that is slower might still have counted
-// some of it, and so what both admit together is bounded by the larger burst and the
-// faster rate of the two. And the clock of a key never moves back while it has a row;
-// after that it starts with a decision's own reading, which is older than the sweep's
-// by as long as that decision waited for the row, at most, or as the server's clock was
-// set back since.
-//
-// Any number of processes may run a janitor: a lease in the database lets one
-// of them sweep. When it ends, or vanishes and its lease runs out, another
-// takes over.
+// Package janitor deletes empty rows and returns the units of expired reservations.
 //
 //	j, err := janitor.New(pool, nil)
 //	...
 //	go j.Run(ctx)
+//
+// An empty row decides like a missing one, so deleting it only frees space. Each row
+// has a time at which it is due. A due row is deleted if its own columns show it empty
+// and its key has no open reservation. Otherwise it is due again when it will be empty,
+// but not within the next hour. So a row is deleted at most an hour and one sweep after
+// it became empty, and a row in use costs one update an hour. One statement checks a
+// batch of rows and skips rows that a transaction has locked.
+//
+// Any number of processes may run a janitor: a lease in the database lets one of them
+// sweep. When that one ends, or crashes and its lease runs out, another takes over.
+//
+// # Limits
+//
+// A deleted row loses two facts:
+//
+//   - The policy that last decided. A slower policy of the same name might still have
+//     counted some units of the row. Together the two policies admit at most the
+//     larger burst at the faster rate.
+//   - The time of the last decision, before which the key's clock cannot move back. The
+//     next row starts at its own decision's clock reading. That reading precedes the
+//     sweep's by at most the decision's wait for the row lock, or by as much as the
+//     server's clock was set back.
 package janitor
 
 import (
@@ -41,13 +42,13 @@ import (
 	"github.com/pglimit/pglimit/janitor/internal/sweep"
 )
 
-// A Janitor deletes rows that hold nothing. Its methods may be called from several
-// goroutines at once; it sweeps one sweep at a time.
+// A Janitor deletes empty rows and returns the units of expired reservations. Its
+// methods are safe for concurrent use; sweeps of one janitor run one at a time.
 type Janitor struct {
 	pool *pgxpool.Pool
 	cfg  Config // complete
 
-	turn  chan struct{} // holds one token: its holder may sweep and use lease
+	turn  chan struct{} // contains one token: the goroutine that takes it may sweep and use lease
 	lease *lease.Lease
 
 	mu      sync.Mutex
@@ -55,10 +56,10 @@ type Janitor struct {
 	total   Removed // since New
 }
 
-// New returns a janitor for the tables that pool's connections find in their
-// search_path. A nil cfg stands for the defaults. It sends nothing and starts
-// no goroutine; cfg is copied. The error names the field of cfg that is out of
-// bounds, and its value.
+// New returns a janitor for the tables in the search_path of pool's connections. If cfg
+// is nil, it uses the defaults; otherwise it copies cfg. New sends no statement and
+// starts no goroutine. It returns an error if pool is nil, or if a field of cfg is out
+// of bounds: then the error names the field and its value.
 func New(pool *pgxpool.Pool, cfg *Config) (*Janitor, error) {
 	if pool == nil {
 		return nil, errors.New("pglimit: janitor: pool is nil: pass the pool of the limits' database")
@@ -75,16 +76,16 @@ func New(pool *pgxpool.Pool, cfg *Config) (*Janitor, error) {
 	return j, nil
 }
 
-// Run sweeps at once and then every interval, until ctx ends; then it returns
-// nil. It keeps the lease from sweep to sweep and gives it up at the end, for
-// which it takes five seconds at most, even though ctx has ended.
+// Run sweeps immediately and then after each interval, until ctx ends; then it returns
+// nil. It keeps the lease between sweeps and gives it up when ctx ends, which takes at
+// most five seconds.
 //
-// A sweep that fails is logged, and the next interval tries again: neither a
-// restart of the database nor missing tables end Run. The one error is that of
-// a janitor whose Run is running already.
+// Run logs a failed sweep and tries again after the next interval. It goes on if the
+// database restarts or tables are missing. It returns an error only if Run of this
+// janitor is already running.
 func (j *Janitor) Run(ctx context.Context) error {
 	if !j.setRunning(true) {
-		return errors.New("pglimit: janitor: Run is running already: call it once, or make another janitor")
+		return errors.New("pglimit: janitor: Run is already running: call it once, or create another janitor")
 	}
 	defer j.end(ctx)
 	for ctx.Err() == nil {
@@ -92,11 +93,11 @@ func (j *Janitor) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil: // its error is ctx's
 		case err != nil:
-			j.cfg.Logger.ErrorContext(ctx, "pglimit: the janitor's sweep failed; the next interval tries again",
+			j.cfg.Logger.ErrorContext(ctx, "pglimit: the janitor's sweep failed; it is tried again after the next interval",
 				"error", err, "removed", removed.Total())
 		default:
 			j.cfg.Logger.DebugContext(ctx, "pglimit: the janitor swept",
-				"removed", removed.Total(), "by_table", removed.ByTable, "kept", removed.Kept, "holds_expired", removed.ReservationsExpired, "held_elsewhere", removed.HeldElsewhere)
+				"removed", removed.Total(), "by_table", removed.ByTable, "kept", removed.Kept, "reservations_expired", removed.ReservationsExpired, "held_elsewhere", removed.HeldElsewhere)
 		}
 		wait := time.NewTimer(jitter(j.cfg.Interval))
 		select {
@@ -108,26 +109,28 @@ func (j *Janitor) Run(ctx context.Context) error {
 	return nil
 }
 
-// end gives the lease up, though ctx has ended.
+// end gives up the lease after ctx has ended.
 func (j *Janitor) end(ctx context.Context) {
-	<-j.turn // until a sweep by another caller has ended
+	<-j.turn // wait for another caller's sweep
 	defer func() { j.turn <- struct{}{} }()
 	j.setRunning(false)
 	if err := j.lease.Release(ctx); err != nil {
-		j.cfg.Logger.WarnContext(ctx, "pglimit: the janitor could not give its lease up; others wait until it runs out",
+		j.cfg.Logger.WarnContext(ctx, "pglimit: the janitor could not give up its lease; others wait until it ends",
 			"error", err, "lease", j.cfg.Lease)
 	}
 }
 
-// Sweep looks once at all rows that were due when it began, and deletes those that
-// hold nothing. It takes the lease for that, and, unless [Janitor.Run] is running,
-// gives it up again; if another process holds the lease, it does nothing and
-// says so in [Removed.HeldElsewhere]. A row that a transaction holds stays for
-// the next sweep.
+// Sweep checks once all rows that were due when it began. It deletes the empty ones and
+// returns the units of expired reservations. Rows that a transaction has locked stay
+// for the next sweep.
 //
-// It returns what it removed, also beside an error. A table that cannot be
-// swept does not keep the others from it, unless the connection is gone or ctx
-// has ended. If the tables do not exist, the error says how to make them.
+// Sweep takes the lease and, unless [Janitor.Run] is running, gives it up at the end.
+// If another process has the lease, Sweep does nothing and sets
+// [Removed.HeldElsewhere].
+//
+// Removed is valid even if the error is not nil. If one table fails, Sweep continues
+// with the others, unless the connection is lost or ctx has ended. If the tables do not
+// exist, the error says how to create them.
 func (j *Janitor) Sweep(ctx context.Context) (Removed, error) {
 	removed, err := j.takeTurn(ctx)
 	if j.cfg.OnSweep != nil {
@@ -136,7 +139,7 @@ func (j *Janitor) Sweep(ctx context.Context) (Removed, error) {
 	return removed, err
 }
 
-// takeTurn waits until no other sweep of this janitor runs, and sweeps.
+// takeTurn waits for this janitor's running sweep, if any, and sweeps.
 func (j *Janitor) takeTurn(ctx context.Context) (Removed, error) {
 	select {
 	case <-j.turn:
@@ -170,10 +173,8 @@ func (j *Janitor) takeTurn(ctx context.Context) (Removed, error) {
 	return removed, err
 }
 
-// Removed returns how many rows this janitor has deleted since it was made, by
-// table, and how many expired holds it has given back, those of a running sweep
-// included; HeldElsewhere is false. It may be called at any time, and the map is
-// the caller's.
+// Removed returns the totals of all sweeps since New, including a running one.
+// HeldElsewhere is false. The caller may change the map.
 func (j *Janitor) Removed() Removed {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -182,7 +183,7 @@ func (j *Janitor) Removed() Removed {
 	return total
 }
 
-// setRunning reports whether that was a change.
+// setRunning sets running and reports whether it changed.
 func (j *Janitor) setRunning(running bool) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -197,7 +198,7 @@ func (j *Janitor) isRunning() bool {
 	return j.running
 }
 
-// jitter returns d give or take a tenth, so that processes that started at once spread.
+// jitter returns d varied by up to a tenth, to spread processes that started together.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }

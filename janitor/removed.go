@@ -1,22 +1,22 @@
 package janitor
 
-// Removed is what one sweep did, or, from [Janitor.Removed], all sweeps.
+// Removed is the result of one sweep or, from [Janitor.Removed], of all sweeps.
 type Removed struct {
-	// ByTable counts the rows deleted, by the table's name. A table of which
-	// none were deleted is absent; the map may be nil.
+	// ByTable is the number of rows deleted from each table, by the table's name.
+	// Tables without deleted rows are absent; the map may be nil.
 	ByTable map[string]int64
-	// Kept counts the rows that were due and are in use: they are looked at again an
-	// hour later at the soonest.
+	// Kept is the number of due rows that are in use. They are due again after an
+	// hour at the earliest.
 	Kept int64
-	// HoldsExpired counts the holds that had expired and were given back. Their
-	// rows stay until they need not be remembered any longer.
+	// ReservationsExpired is the number of expired reservations whose units were
+	// returned. Their rows are deleted when their retention is over.
 	ReservationsExpired int64
-	// HeldElsewhere is true if another process has the lease: this one swept
-	// nothing, or stopped half-way because it had lost the lease.
+	// HeldElsewhere reports whether another process has the lease. Then this sweep
+	// did nothing, or lost the lease and stopped early.
 	HeldElsewhere bool
 }
 
-// Total is the number of rows deleted in all tables.
+// Total returns the number of rows deleted from all tables.
 func (r Removed) Total() int64 {
 	var n int64
 	for _, rows := range r.ByTable {

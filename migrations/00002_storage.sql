@@ -1,12 +1,12 @@
--- Settings that only PostgreSQL itself knows, apart from the tables so that a
--- database that merely speaks its protocol can leave this file out.
+-- Storage settings that only PostgreSQL has. They are separate from the tables so
+-- that a database that merely speaks its protocol can skip this file.
 --
--- fillfactor leaves room in each page, so that a decision rewrites its row in
--- place (a HOT update: no index is touched). The autovacuum settings make it
--- come by often and do little: rows here change all the time.
+-- fillfactor leaves room in each page, so that a decision updates its row within the
+-- page (a HOT update, which changes no index). The autovacuum settings make vacuums
+-- frequent and short, because rows change all the time.
 --
--- The arrays of a log are kept as they are once they leave the row: packing and
--- unpacking them costs a decision several times what it saves in writing.
+-- A log's arrays are stored uncompressed outside the row: compression costs a
+-- decision several times what it saves in writes.
 
 -- +goose Up
 ALTER TABLE pglimit_leaky_bucket           SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);

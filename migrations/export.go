@@ -13,40 +13,42 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// timestamp is how goose writes a version that is a time, in UTC.
+// timestamp is goose's format of a version that is a time, in UTC.
 const timestamp = "20060102150405"
 
-// Export copies the migrations into dir, the folder of an application's own
-// goose migrations, so that they run with the application's and in the
-// application's version table. They are called NNNNN_pglimit_<name>.sql and
-// come after the highest number in dir, in its style: one more than it, with
-// as many digits, or, if it is a time of 14 digits, the present time in UTC,
-// or a second after the highest if that is later. An empty folder starts at
-// 00001.
+// Export copies the migrations into dir, the folder of an application's goose
+// migrations, so that they run with the application's and in its version table. Run it
+// again after each update of pglimit: it skips a migration if dir has a file
+// *_pglimit_<name>.sql with any number.
 //
-// A migration of which a file *_pglimit_<name>.sql lies in dir already is left
-// out, whatever its number: run Export again after each update of pglimit.
+// Files are called NNNNN_pglimit_<name>.sql and continue the numbers in dir. The first
+// number is
 //
-// It returns the paths of the files that it wrote, in order; no file is ever
-// overwritten. If one cannot be written, those before it are returned and stay.
+//   - 00001 if dir has no migrations;
+//   - one more than the highest, with as many digits; or
+//   - if the highest is a time of 14 digits, the present in UTC, or one second after the
+//     highest if that is later.
+//
+// Export returns the paths of the files that it wrote, in order. It never overwrites a
+// file. On an error, it returns the files written before, and they stay.
 func Export(dir string) ([]string, error) { return Tables.Export(dir) }
 
-// Export is the package's [Export] for this set.
+// Export does what the package's [Export] does, for this set.
 func (s *Set) Export(dir string) ([]string, error) { return s.export(dir, time.Now()) }
 
 func (s *Set) export(dir string, now time.Time) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("pglimit: export into %s: %w: name the existing folder of your goose migrations", dir, err)
+		return nil, fmt.Errorf("pglimit: export into %s: %w: pass the existing folder of your goose migrations", dir, err)
 	}
 	var highest string // the number as written
 	var version int64
-	there := map[string]bool{} // names of ours
+	there := map[string]bool{} // names of our migrations in dir
 	for _, e := range entries {
 		number, rest, _ := strings.Cut(e.Name(), "_")
 		v, err := goose.NumericComponent(e.Name())
 		if err != nil || e.IsDir() || strings.HasSuffix(rest, "_test.go") {
-			continue // goose passes it over too
+			continue // goose skips it too
 		}
 		if name, ok := strings.CutPrefix(rest, "pglimit_"); ok {
 			there[strings.TrimSuffix(name, ".sql")] = true
@@ -70,14 +72,15 @@ func (s *Set) export(dir string, now time.Time) ([]string, error) {
 		}
 		to := filepath.Join(dir, next()+"_pglimit_"+f.name+".sql")
 		if err := create(to, sql); err != nil {
-			return written, fmt.Errorf("pglimit: export %s: %w: make room or give the right to write there, then export again", to, err)
+			return written, fmt.Errorf("pglimit: export %s: %w: free disk space or allow writing there, then export again", to, err)
 		}
 		written = append(written, to)
 	}
 	return written, nil
 }
 
-// numbering gives the numbers that follow version, which was written as highest.
+// numbering returns a function that returns the numbers after version, in the style of
+// highest, its text.
 func numbering(highest string, version int64, now time.Time) func() string {
 	if at, err := time.Parse(timestamp, highest); err == nil {
 		at = at.Add(time.Second)
@@ -101,7 +104,7 @@ func numbering(highest string, version int64, now time.Time) func() string {
 	}
 }
 
-// create writes a new file, and leaves nothing behind if it cannot.
+// create writes a new file, and removes it if that fails.
 func create(path string, data []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {

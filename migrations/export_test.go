@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// folder makes a folder of such files.
+// folder makes a folder with the named files.
 func folder(t *testing.T, files ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,7 +30,7 @@ func TestExportNumbering(t *testing.T) {
 		want  []string // numbers of tables, storage and views
 	}{
 		{"empty", nil, []string{"00001", "00002", "00003"}},
-		{"only files that goose passes over", []string{"README.md", "x.sql", "00000_zero.sql", "00009_a_test.go", "00009.sql", "-5_x.sql"},
+		{"only files that goose skips", []string{"README.md", "x.sql", "00000_zero.sql", "00009_a_test.go", "00009.sql", "-5_x.sql"},
 			[]string{"00001", "00002", "00003"}},
 		{"sequence", []string{"00001_users.sql", "00041_orders.sql"}, []string{"00042", "00043", "00044"}},
 		{"sequence with Go files", []string{"00001_users.sql", "00007_fill.go"}, []string{"00008", "00009", "00010"}},
@@ -38,8 +38,8 @@ func TestExportNumbering(t *testing.T) {
 		{"no leading zeros", []string{"9_users.sql"}, []string{"10", "11", "12"}},
 		{"one digit more", []string{"99998_users.sql"}, []string{"99999", "100000", "100001"}},
 		{"times", []string{"20240102030405_users.sql"}, []string{"20250301225959", "20250301230000", "20250301230001"}},
-		{"times of now", []string{"20250301225959_users.sql"}, []string{"20250301230000", "20250301230001", "20250301230002"}},
-		{"times to come", []string{"20991231235959_users.sql"}, []string{"21000101000000", "21000101000001", "21000101000002"}},
+		{"times of the present", []string{"20250301225959_users.sql"}, []string{"20250301230000", "20250301230001", "20250301230002"}},
+		{"times in the future", []string{"20991231235959_users.sql"}, []string{"21000101000000", "21000101000001", "21000101000002"}},
 		{"times after a sequence", []string{"00001_users.sql", "20240102030405_orders.sql"},
 			[]string{"20250301225959", "20250301230000", "20250301230001"}},
 		{"14 digits that are no time", []string{"20249999999999_users.sql"}, []string{"20250000000000", "20250000000001", "20250000000002"}},
@@ -74,7 +74,7 @@ func TestExportNumbering(t *testing.T) {
 
 func TestExportWhatIsNotThere(t *testing.T) {
 	t.Parallel()
-	// goose fix and people give other numbers; what counts is the name.
+	// goose fix and people renumber files, so only the name counts.
 	dir := folder(t, "00003_pglimit_tables.sql", "00005_users.sql", "00006_pglimit_views.sql", "00007_my_pglimit_storage.sql")
 	got, err := Export(dir)
 	if want := []string{filepath.Join(dir, "00008_pglimit_storage.sql")}; err != nil || !slices.Equal(got, want) {
@@ -90,11 +90,11 @@ func TestExportErrors(t *testing.T) {
 	for _, dir := range []string{file, missing, full, ""} {
 		got, err := Export(dir)
 		if err == nil || len(got) > 0 {
-			t.Errorf("export into %q: %q and no error", dir, got)
+			t.Errorf("export into %q: got %q, %v, want only an error", dir, got, err)
 			continue
 		}
 		if text := err.Error(); !strings.HasPrefix(text, "pglimit: ") || !strings.Contains(text, dir) {
-			t.Errorf("export into %q: the error does not name it: %v", dir, err)
+			t.Errorf("export into %q: the error does not name the folder: %v", dir, err)
 		}
 	}
 	if _, err := os.Stat(missing); !os.IsNotExist(err) {

@@ -24,8 +24,8 @@ func TestSetNumbersUnbroken(t *testing.T) {
 	}
 }
 
-// TestSetGlobalGoMigrations: what an application registers with goose is run by
-// the application's goose and not by Up.
+// TestSetGlobalGoMigrations checks that Up does not run Go migrations that an application
+// registers with goose.
 func TestSetGlobalGoMigrations(t *testing.T) {
 	t.Parallel()
 	goose.AddNamedMigrationContext("99999_app.go", func(context.Context, *sql.Tx) error { return nil }, nil)
@@ -89,10 +89,10 @@ func TestPrint(t *testing.T) {
 	order(up.String(), "-- pglimit 00001_tables\n", "CREATE TABLE pglimit_gcra", "-- pglimit 00002_storage\n", "SET (fillfactor", "-- pglimit 00003_views\n", "CREATE VIEW pglimit_gcra_now")
 	order(down.String(), "-- pglimit 00003_views\n", "DROP VIEW pglimit_gcra_now", "-- pglimit 00002_storage\n", "RESET (fillfactor", "-- pglimit 00001_tables\n", "DROP TABLE pglimit_gcra")
 	if strings.Contains(up.String(), "DROP ") || strings.Contains(down.String(), "CREATE ") {
-		t.Error("the directions are mixed")
+		t.Error("up contains DROP, or down contains CREATE")
 	}
 	if err := Print(brokenPipe{}, false); !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("writing failed, and Print returned %v", err)
+		t.Errorf("Print to a closed pipe: got %v, want %v", err, io.ErrClosedPipe)
 	}
 }
 

@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// Print writes all migrations to w as plain SQL, without goose's annotations:
-// in order, or, if down is true, what undoes them, the last first. It is for
-// psql and for tools that keep their own record of what has run:
+// Print writes all migrations to w as plain SQL, without goose's annotations. If down is
+// true, it writes the SQL that undoes them, the last first. It is for psql and for tools
+// that record what has run:
 //
 //	pglimit migrate print | psql -1 -v ON_ERROR_STOP=1 "$DATABASE_URL"
 //
-// There is no BEGIN and no COMMIT in it, so that it can be part of a
-// transaction. Errors are w's.
+// The SQL has no BEGIN or COMMIT, so that it can be part of a transaction. Print returns
+// the errors of w.
 func Print(w io.Writer, down bool) error { return Tables.Print(w, down) }
 
-// Print is the package's [Print] for this set.
+// Print does what the package's [Print] does, for this set.
 func (s *Set) Print(w io.Writer, down bool) error {
 	all := s.list()
 	if down {
@@ -40,8 +40,8 @@ func (s *Set) Print(w io.Writer, down bool) error {
 	return nil
 }
 
-// plain takes one direction out of a migration, without goose's annotations.
-// What stands above the first annotation explains the file; it goes with up.
+// plain returns one direction of a migration, without goose's annotations. The comment
+// above the first annotation explains the file and belongs to up.
 func plain(text string, down bool) string {
 	var b strings.Builder
 	ours := !down

@@ -19,24 +19,24 @@ import (
 	"github.com/pressly/goose/v3/lock"
 )
 
-// How long to wait for another process that is migrating: lockTries tries,
-// lockPeriod seconds apart. lockID is a number of pglimit's own, so that an
-// application may call Up while it holds goose's default lock.
+// The lock is tried lockTries times, lockPeriod seconds apart, while another process
+// migrates. lockID differs from goose's default, so that an application may call Up
+// while it has goose's lock.
 const (
 	lockPeriod = 1
 	lockTries  = 300
 	lockID     = int64(0x70676c696d6974) // "pglimit"
 )
 
-// Set is a sequence of migrations with a record of its own. There are two,
-// [Tables] and [Functions]; their methods may be called concurrently.
+// Set is a sequence of migrations with a separate record. There are two, [Tables] and
+// [Functions]. Their methods are safe for concurrent use.
 type Set struct {
 	files embed.FS
-	dir   string            // where they lie in files
-	table string            // keeps the record
-	next  map[string]string // what to do about an error of that SQLSTATE
+	dir   string            // the folder in files
+	table string            // the record of the migrations that have run
+	next  map[string]string // next step for errors, by SQLSTATE
 
-	guarded bool // Up refuses where other roles may create objects
+	guarded bool // Up returns ErrExposed if other roles may create objects
 }
 
 //go:embed functions/*.sql
@@ -51,56 +51,55 @@ var Tables = &Set{
 	},
 }
 
-// Functions are the SQL functions of schema pglimit, for programs in other
-// languages: docs/sql.md. They are optional and need the tables, which they find
-// whatever the search_path of their callers; a database has one set of them.
+// Functions are the SQL functions of schema pglimit, for programs in other languages:
+// docs/sql.md. They are optional. They need the tables and find them with any
+// search_path of the caller. A database has one set of functions.
 //
-// Each of its migrations makes all functions anew, and a release that changes one
-// brings a new one: after an update of pglimit run [UpFunctions] again. Undoing
-// any of them removes all functions. Run it once the tables are there; undo it
-// before them.
+// Create the tables first, and undo the functions before the tables. A release that
+// changes a function adds a migration that creates all functions again: run
+// [UpFunctions] after each update of pglimit. Undoing any migration removes all
+// functions.
 var Functions = &Set{
 	files: functions, dir: "functions", table: "pglimit_functions_goose_db_version", guarded: true,
 	next: map[string]string{
 		"42501": "the role lacks the right to do this: migrate as the owner of the database and of schema pglimit, or GRANT CREATE ON DATABASE to the role",
-		"42P01": "make the tables first: run `pglimit migrate up` or call migrations.Up",
+		"42P01": "create the tables first: run `pglimit migrate up` or call migrations.Up",
 		"42723": "a database has one set of functions: undo them there first, with `pglimit migrate down --functions` or migrations.DownFunctions",
 	},
 }
 
-// UpFunctions makes the SQL functions, or brings them up to this release: it is
-// [Up] for [Functions]. If there is something to do and other roles may create
-// objects in a schema of the search_path, it returns [ErrExposed] and does
-// nothing: the functions run whatever such a role has put there. See [Strangers].
+// UpFunctions creates the SQL functions or updates them to this release: it does what
+// [Up] does, for [Functions]. If a migration is pending and other roles may create
+// objects in a schema of the search_path, it returns [ErrExposed] and changes nothing,
+// because the functions could run such a role's objects. See [Strangers].
 func UpFunctions(ctx context.Context, pool *pgxpool.Pool) error { return Functions.Up(ctx, pool) }
 
-// DownFunctions removes the SQL functions, and schema pglimit if nothing else is
-// in it. No limit's data is touched.
+// DownFunctions removes the SQL functions, and schema pglimit if it is empty then. It
+// keeps all limits' data.
 func DownFunctions(ctx context.Context, pool *pgxpool.Pool) error {
 	_, err := Functions.Down(ctx, pool, 0)
 	return err
 }
 
-// FS holds the set's migrations in goose's format, for goose providers of an
-// application's own.
+// FS returns the set's migrations in goose's format, for an application's goose provider.
 func (s *Set) FS() fs.FS {
 	sub, err := fs.Sub(s.files, s.dir)
 	if err != nil {
-		panic(err) // the names are ours
+		panic(err) // the folder is embedded
 	}
 	return sub
 }
 
-// VersionTable is the table in which the set's record is kept.
+// VersionTable returns the name of the table that records which migrations have run.
 func (s *Set) VersionTable() string { return s.table }
 
-// Up is the package's [Up] for this set.
+// Up does what the package's [Up] does, for this set.
 func (s *Set) Up(ctx context.Context, pool *pgxpool.Pool) error {
 	_, err := s.UpTo(ctx, pool, Latest)
 	return err
 }
 
-// UpSQL is the package's [UpSQL] for this set.
+// UpSQL does what the package's [UpSQL] does, for this set.
 func (s *Set) UpSQL(ctx context.Context, db *sql.DB) error {
 	if err := s.refuse(ctx, db, Latest); err != nil {
 		return err
@@ -115,7 +114,7 @@ func (s *Set) UpSQL(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// UpTo is the package's [UpTo] for this set.
+// UpTo does what the package's [UpTo] does, for this set.
 func (s *Set) UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 	if to != Latest && !slices.Contains(s.versions(), to) {
 		return nil, fmt.Errorf("%w: to is %d: take one of %v", ErrNoSuchVersion, to, s.versions())
@@ -127,7 +126,7 @@ func (s *Set) UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, e
 	return s.run(pool, func(p *goose.Provider) ([]*goose.MigrationResult, error) { return p.UpTo(ctx, to) })
 }
 
-// Down is the package's [Down] for this set.
+// Down does what the package's [Down] does, for this set.
 func (s *Set) Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 	if to != Previous && to != 0 && !slices.Contains(s.versions(), to) {
 		return nil, fmt.Errorf("%w: to is %d: take 0 or one of %v", ErrNoSuchVersion, to, s.versions())
@@ -147,7 +146,7 @@ func (s *Set) Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, e
 	})
 }
 
-// Status is the package's [Status] for this set.
+// Status does what the package's [Status] does, for this set.
 func (s *Set) Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
 	db := stdlib.OpenDBFromPool(pool)
 	applied, err := s.appliedAt(ctx, db)
@@ -162,8 +161,8 @@ func (s *Set) Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, erro
 	return all, nil
 }
 
-// refuse returns ErrExposed if the set is guarded, a migration until version to
-// is pending, and other roles may create objects.
+// refuse returns ErrExposed if the set is guarded, a migration up to version to is
+// pending, and other roles may create objects.
 func (s *Set) refuse(ctx context.Context, db *sql.DB, to int64) error {
 	if !s.guarded {
 		return nil
@@ -188,7 +187,7 @@ func (s *Set) refuse(ctx context.Context, db *sql.DB, to int64) error {
 	return nil
 }
 
-// appliedAt reads the set's record: empty if there is none.
+// appliedAt returns when each migration ran, by version: empty if there is no record.
 func (s *Set) appliedAt(ctx context.Context, db *sql.DB) (map[int64]time.Time, error) {
 	var exists bool
 	err := db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = current_schema() AND tablename = $1)`,
@@ -213,7 +212,7 @@ func (s *Set) appliedAt(ctx context.Context, db *sql.DB) (map[int64]time.Time, e
 	return applied, rows.Err()
 }
 
-// run does one thing with a goose provider over pool.
+// run calls do with a goose provider over pool, and returns the migrations run or undone.
 func (s *Set) run(pool *pgxpool.Pool, do func(*goose.Provider) ([]*goose.MigrationResult, error)) ([]Step, error) {
 	db := stdlib.OpenDBFromPool(pool)
 	p, err := s.provider(db)
@@ -244,13 +243,13 @@ func (s *Set) provider(db *sql.DB) (*goose.Provider, error) {
 	return goose.NewProvider(goose.DialectPostgres, db, s.FS(),
 		goose.WithTableName(s.table),
 		goose.WithSessionLocker(locker),
-		goose.WithDisableGlobalRegistry(true), // an application's Go migrations are not ours
+		goose.WithDisableGlobalRegistry(true), // excludes an application's Go migrations
 		goose.WithLogger(goose.NopLogger()))
 }
 
-// explain says what to do about an error, where that is known.
+// explain adds the next step to an error, if it is known.
 func (s *Set) explain(err error) error {
-	var answer interface{ SQLState() string } // of whatever driver
+	var answer interface{ SQLState() string } // an error of any driver
 	switch {
 	case errors.Is(err, goose.ErrVersionNotFound):
 		return fmt.Errorf("pglimit: %s names a migration that this release of pglimit does not know (last known: %d): use the release that ran it: %w",
@@ -260,8 +259,8 @@ func (s *Set) explain(err error) error {
 	}
 	next := map[string]string{
 		"3F000": "no schema of the search_path exists: run CREATE SCHEMA first, or change search_path in the connection string",
-		"42P07": "it was made by something else than " + s.table + " knows of, such as exported migrations in a goose folder or printed SQL: go on with that, not with this",
-		"2BP01": "something of yours depends on it: drop that first",
+		"42P07": "it was created in a way that " + s.table + " does not record, such as exported migrations in a goose folder or printed SQL: migrate in that way again",
+		"2BP01": "another object depends on it: drop that first",
 		"25006": "this is a replica or a read-only session: connect to the primary",
 	}[answer.SQLState()]
 	if own := s.next[answer.SQLState()]; own != "" {
@@ -279,12 +278,12 @@ func unread(err error) error { return fmt.Errorf("pglimit: read the migrations: 
 type file struct {
 	version int64
 	name    string // after the number, without .sql
-	path    string // in the set's files
+	path    string // path in the set's files
 }
 
-// list is the set's migrations in the order of their versions.
+// list returns the set's migrations in the order of their versions.
 func (s *Set) list() []file {
-	names, _ := fs.Glob(s.files, path.Join(s.dir, "*.sql")) // fails on a malformed pattern only
+	names, _ := fs.Glob(s.files, path.Join(s.dir, "*.sql")) // fails only for a malformed pattern
 	var all []file
 	for _, n := range names {
 		if version, err := goose.NumericComponent(n); err == nil {
@@ -303,7 +302,7 @@ func (s *Set) versions() []int64 {
 	return all
 }
 
-// nameOf makes "tables" of "00001_tables.sql".
+// nameOf returns "tables" for "00001_tables.sql".
 func nameOf(file string) string {
 	_, name, _ := strings.Cut(path.Base(file), "_")
 	return strings.TrimSuffix(name, ".sql")

@@ -11,29 +11,29 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// ErrExposed is returned by [UpFunctions] where other roles may create objects
-// in a schema that the functions would use. Nothing was done. The message lists
-// each such schema and the next step.
-var ErrExposed = errors.New("pglimit: the SQL functions are not made where other roles may create objects")
+// ErrExposed is returned by [UpFunctions] if other roles may create objects in a schema
+// that the functions would use. Nothing was changed. The message lists each such schema
+// and the next step.
+var ErrExposed = errors.New("pglimit: the SQL functions are not created because other roles may create objects")
 
-// Exposure is a schema of the search_path in which other roles may create
-// objects. An object with the name of a table, operator or function that a
-// statement uses could be taken for it, and run with the caller's rights.
+// Exposure is a schema of the search_path in which other roles may create objects. An
+// object named like a table, operator or function of a statement could replace it and
+// run with the caller's rights.
 type Exposure struct {
 	// Schema is the schema's name, quoted if SQL needs it.
 	Schema string
-	// Owner is the schema's owner, if that is another role; else it is empty.
+	// Owner is the schema's owner if that is another role, or else empty.
 	Owner string
-	// Creators are the other roles with the right to create objects, by name,
-	// and PUBLIC for all roles.
+	// Creators are the names of the other roles with the right to create objects;
+	// PUBLIC stands for all roles.
 	Creators []string
 }
 
-// String describes the exposure and the next step, in one line.
+// String returns a line that describes the exposure and the next step.
 func (e Exposure) String() string {
-	own := "or keep pglimit in a schema of its own: run CREATE SCHEMA limits and end the connection string in ?search_path=limits"
-	if e.Schema == "pglimit" { // where the functions are, whatever the search_path
-		own = "or run ALTER SCHEMA pglimit OWNER TO CURRENT_USER and check what is in it"
+	own := "or use a separate schema: run CREATE SCHEMA limits and end the connection string in ?search_path=limits"
+	if e.Schema == "pglimit" { // the functions' schema, with any search_path
+		own = "or run ALTER SCHEMA pglimit OWNER TO CURRENT_USER and check its objects"
 	}
 	if e.Owner != "" {
 		return fmt.Sprintf("schema %[1]s belongs to role %[2]s: migrate as %[2]s, %[3]s", e.Schema, e.Owner, own)
@@ -42,22 +42,22 @@ func (e Exposure) String() string {
 	return fmt.Sprintf("%[1]s may create objects in schema %[2]s: run REVOKE CREATE ON SCHEMA %[2]s FROM %[1]s, %[3]s", roles, e.Schema, own)
 }
 
-// Strangers lists the schemas of the search_path in which other roles may create
-// objects, in the search_path's order; empty if there is none. Schema pglimit
-// is one of them if it exists. It only reads.
+// Strangers returns the schemas of the search_path, and schema pglimit, in which other
+// roles may create objects, in the search_path's order: none if there is no such schema.
+// It only reads.
 //
-// These are not other roles: superusers, the connection's role, its members, and
-// the groups that it is a member of. In databases from PostgreSQL 14 or before,
-// PUBLIC may create objects in schema public.
+// Superusers, the connection's role, its members and the groups that it is a member of
+// do not count as other roles. In databases created by PostgreSQL 14 or earlier, PUBLIC
+// may create objects in schema public.
 func Strangers(ctx context.Context, pool *pgxpool.Pool) ([]Exposure, error) {
 	db := stdlib.OpenDBFromPool(pool)
 	all, err := strangers(ctx, db)
 	return all, errors.Join(err, db.Close())
 }
 
-// exposures has a row for each other role that owns a schema or may create in it.
-// Other roles may have defined operators and functions by now, so all types match
-// those of pg_catalog exactly.
+// exposures returns a row for each other role that owns a schema or may create objects in
+// it. Other roles may already have defined operators and functions, so all types match
+// pg_catalog's exactly.
 const exposures = `
 WITH RECURSIVE groups (role) AS (
     SELECT r.oid FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user
@@ -96,7 +96,7 @@ ORDER BY u.place, a.grantee`
 func strangers(ctx context.Context, db *sql.DB) (all []Exposure, err error) {
 	rows, err := db.QueryContext(ctx, exposures)
 	if err != nil {
-		return nil, fmt.Errorf("pglimit: read who may create in the schemas of the search_path: %w", err)
+		return nil, fmt.Errorf("pglimit: read the rights on the schemas of the search_path: %w", err)
 	}
 	defer rows.Close()
 	for rows.Next() {

@@ -3,24 +3,25 @@
 ;
 
 -- name: LeakyBucketTake :one
--- LeakyBucketTake decides count asks of cost units each and grants as many as fit.
--- The bucket leaks; an ask that would overflow it is denied (policing).
+-- LeakyBucketTake decides count requests of cost units each and grants as many as fit.
+-- The bucket leaks; a request that would overflow it is denied (policing).
 --
--- With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
---   used    = the level less what leaked until E, never below 0
---   granted = LEAST(count, floor((capacity - used) / cost)), never below 0
+-- With E = GREATEST(t.updated_at_us, clock), which never moves back:
+--   used    = the level less what leaked until E, at least 0
+--   granted = LEAST(count, floor((capacity - used) / cost)), at least 0
 --   level   = used + cost * granted
--- A level above the capacity, of a policy that had a larger one, leaks like any other.
+-- A level above the capacity, left by a larger policy, leaks at the same rate.
 --
--- The leak goes by whole ticks, and so does leaked_at_us: the part of a tick that
--- has passed is not lost. An empty bucket starts its tick at the hit.
+-- The bucket leaks in whole ticks, and leaked_at_us moves by whole ticks, so that no
+-- fraction of a tick is lost. In an empty bucket the first request starts the tick.
 --
--- expires_at_us is indexed, and set for a new row only, to when the janitor is to look
--- at it first: all updates stay HOT. The row to be inserted carries block_for_us,
--- negated, as its block.
+-- expires_at_us, the time of the janitor's first look, is indexed. Only a new row sets
+-- it, so that all updates stay HOT. The row to be inserted carries block_for_us,
+-- negated, in blocked_until_us.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
--- Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked.
+-- Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
+-- the key is blocked.
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
@@ -55,15 +56,15 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us;
 
 -- name: LeakyBucketTakeMany :many
--- LeakyBucketTakeMany is LeakyBucketTake for many keys at once, each at most once: the
--- clock is read once for all, and the rows are locked in the order of policy and
--- key. The count of a row is that of equal asks, granted one after the other: if
--- some are granted and some not, block_for_us starts a block as well. Rows come
--- back in no order that can be relied on.
+-- LeakyBucketTakeMany does what LeakyBucketTake does for many keys, each listed at most
+-- once. It reads the clock once and locks the rows in the order of policy and key.
+-- A row's count is a number of equal requests, granted one after the other. If only
+-- some are granted, block_for_us starts a block too. The order of the rows returned
+-- is undefined.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
--- Denied: as in LeakyBucketTake. A row that stays locked for longer than
--- lock_timeout fails the statement: LeakyBucketLocked lists such rows.
+-- Denied: as in LeakyBucketTake. If a row stays locked for longer than lock_timeout,
+-- the statement fails; LeakyBucketLocked lists such rows.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -104,18 +105,17 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us;
 
 -- name: LeakyBucketReserve :one
--- LeakyBucketReserve is LeakyBucketTake for one ask that, if it is granted, is noted in
--- pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
--- to be remembered under its idempotency key (state 'spent').
+-- LeakyBucketReserve does what LeakyBucketTake does for one request. If it is granted, a row
+-- of pglimit_reservation records it. State 'open' is a reservation, to be settled by its
+-- id. State 'spent' only remembers the idempotency key.
 --
--- No row comes back where that key has been admitted before: nothing is decided
--- then. If what was admitted is a reservation that has expired, it has to be given back
--- first. Of two at once under one idempotency key, the second waits for the first to
--- commit and fails with unique_violation. All of it is undone; asked again, it finds
--- what the first admitted.
+-- If the idempotency key was admitted before, nothing is decided and no row is
+-- returned. If an expired reservation has the key, the caller first returns its units.
+-- Of two concurrent requests with one idempotency key, the second waits until the first
+-- commits, fails with unique_violation and is undone. Repeated, it finds the first.
 --
--- Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
--- transaction ends.
+-- Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until
+-- the transaction ends.
 -- Denied: as in LeakyBucketTake; no reservation is made.
 WITH taken AS (
 INSERT INTO pglimit_leaky_bucket AS t
@@ -167,22 +167,23 @@ WHERE t.granted > 0::float8
 SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t;
 
 -- name: LeakyBucketSettle :one
--- LeakyBucketSettle ends a reservation: units is what is to stay counted of it (0 to cancel
--- it, or when it expired), state what it becomes. The reservation comes first and then the
--- key's row, so no two of these wait for each other. It changes something only
--- where the reservation is open (for 'expired' only once it has), or has expired and is
--- settled late; changes reports whether it does. units_before is what was counted until now. A reservation
--- that is cancelled or expires gives its idempotency key up.
+-- LeakyBucketSettle ends a reservation. units stay counted: 0 to cancel or expire it.
+-- state is its new state. A cancelled or expired reservation gives up its
+-- idempotency key. The statement changes rows only if the reservation
+--   - is open, and for 'expired' its time is over; or
+--   - has expired and is settled late.
+-- changes reports whether it does; units_before returns the units counted before.
+-- Every Settle locks the reservation before the key's row, so two cannot deadlock.
 --
--- How the key stands comes from its row after the change, or, where that was left
--- alone, as the statement finds it: updated_at_us is as of when.
+-- level and the other columns of the key's state are as of updated_at_us: after the
+-- change or, if the key's row did not change, as read.
 --
--- What has leaked of a reservation since it was made is not there to be given back: with
--- n units counted, at most n less the rate times its age. What was spent beyond the
--- reservation is added, even where there is no room.
+-- Units that have leaked since the reservation was made are not returned: of n units,
+-- at most n - rate * age. Units spent beyond the reservation are added, even above
+-- the capacity.
 --
--- Index: the primary keys. Locks the reservation and the key's row until the transaction
--- ends. No row comes back for a reservation that is not known.
+-- Index: the primary keys. Locks the reservation and the key's row until the
+-- transaction ends. Returns no row if the reservation does not exist.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -244,9 +245,9 @@ SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
 FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_bucket AS r ON r.policy = h.policy AND r.key = h.key;
 
 -- name: LeakyBucketCharge :one
--- LeakyBucketCharge records units that were spent whatever the limit says. What is
--- there is drained and clamped at zero first, then charged up to the capacity at
--- most; granted is what went in. Blocks neither stop it nor start.
+-- LeakyBucketCharge counts units that are already spent, even if the limit would deny
+-- them. It adds them to what is in use now, up to the capacity. granted returns the
+-- units added. Charge ignores blocks and starts none.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_leaky_bucket AS t
@@ -274,8 +275,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us;
 
 -- name: LeakyBucketRefund :one
--- LeakyBucketRefund gives units back, at most what is there; granted is what went
--- back. Without a row nothing is there.
+-- LeakyBucketRefund returns units, at most those in use. granted returns the number
+-- returned: 0 if the key has no row.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 WITH c AS MATERIALIZED (
@@ -300,10 +301,10 @@ SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 A
 FROM c LEFT JOIN back AS t ON true;
 
 -- name: LeakyBucketUndo :one
--- LeakyBucketUndo gives back units that one decision granted, as far as they are still
--- there: what has leaked since, or has left the window, is not. granted is what
--- went back. Without a row nothing is there.
--- Of n units at most n less the rate times the time since counted_at_us goes back.
+-- LeakyBucketUndo returns units that one decision granted, except units that have
+-- leaked or left the window since. granted returns the number returned: 0 if the
+-- key has no row.
+-- Of n units it returns at most n - rate * (time since counted_at_us).
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 WITH c AS MATERIALIZED (
@@ -334,8 +335,8 @@ SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 A
 FROM c LEFT JOIN back AS t ON true;
 
 -- name: LeakyBucketGet :one
--- LeakyBucketGet reads the key's row and the clock: one row comes back even when
--- the key has none, with a level of 0 and the clock's reading as its times.
+-- LeakyBucketGet reads the key's row and the clock. It returns one row in any case: if
+-- the key has none, level is 0 and the times are the clock's.
 --
 -- Index: the primary key. Locks nothing.
 SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
@@ -344,24 +345,23 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock
 LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
 -- name: LeakyBucketLocked :many
--- LeakyBucketLocked lists the keys whose rows another transaction has locked at this
--- moment.
+-- LeakyBucketLocked lists the keys whose rows another transaction has locked now.
 --
--- Index: the primary key. Locks the rows that are free, and waits for no lock and
--- no disk: its locks end with the statement.
-WITH asked AS MATERIALIZED (
+-- Index: the primary key. Locks the rows that are free until the statement ends.
+-- Waits for no lock and no disk.
+WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
-    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket AS t ON t.policy = a.policy AND t.key = a.key
+    SELECT t.policy, t.key FROM requested AS a JOIN pglimit_leaky_bucket AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
 )
-SELECT t.policy, t.key FROM asked AS a JOIN pglimit_leaky_bucket AS t ON t.policy = a.policy AND t.key = a.key
+SELECT t.policy, t.key FROM requested AS a JOIN pglimit_leaky_bucket AS t ON t.policy = a.policy AND t.key = a.key
 WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key);
 
 -- name: LeakyBucketBlock :exec
--- LeakyBucketBlock denies the key until the clock plus for_us, or until the end
--- of an earlier block if that is later. What the key holds stays as it is.
+-- LeakyBucketBlock denies the key until the clock plus for_us, or until an earlier block
+-- ends if that is later. The key's units stay counted.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_leaky_bucket AS t
@@ -375,11 +375,11 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
 -- name: LeakyBucketUnblock :exec
--- LeakyBucketUnblock lifts the key's block and nothing else: any, or the one that
--- ends at until_us if that is not 0. No row, no effect.
+-- LeakyBucketUnblock lifts the key's block. If until_us is not 0, it lifts only a
+-- block that ends at until_us. It has no effect if the key has no row.
 --
--- Index: the primary key. Locks the key's row, if there is one, until the
--- transaction ends.
+-- Index: the primary key. Locks the key's row, if it exists, until the transaction
+-- ends.
 UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits) AS c
@@ -387,13 +387,12 @@ WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.bl
   AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
 -- name: LeakyBucketReset :execrows
--- LeakyBucketReset forgets the key: what it holds and its block. Open reservations stay,
--- but nothing of them is counted any more that they could give back. Those that it
--- cannot see, because they were made while it waited for the key's row, are for
--- ReservationsFree.
+-- LeakyBucketReset deletes the key's row, and with it the units counted and the block.
+-- Open reservations stay, but their units are no longer counted. It does not see
+-- reservations made while it waited for the key's row: run ReservationsFree for those.
 --
--- Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
--- and then its row, if there is one, until the transaction ends.
+-- Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
+-- and then its row, if it exists, until the transaction ends.
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
     WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = 'leaky_bucket' AND h.state = 'open'
@@ -405,17 +404,16 @@ USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text
 WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
 -- name: LeakyBucketSweep :one
--- LeakyBucketSweep looks at up to max_rows rows that are due at cutoff_us, the
--- longest due first. It deletes those that hold nothing, by their own columns, and
--- have no open reservation; deleted counts them. The others are due again when they are
--- empty, and in an hour at the soonest; kept counts them.
+-- LeakyBucketSweep checks up to max_rows rows that are due at cutoff_us, the longest
+-- due first. It deletes a row if its own columns show it empty and the key has no
+-- open reservation. It makes the others due again when they will be empty, but not
+-- within the next hour. deleted and kept count the two.
 --
--- A row that another transaction holds is passed over. What a row holds is read as it
--- is locked (due), and that alone tells which rows go: to ask the row that DELETE or
--- UPDATE finds would be to ask the one from before the lock.
+-- Sweep skips rows that another transaction has locked. Only the values read under
+-- the lock (due) decide: DELETE and UPDATE alone would see the row from before it.
 --
--- Index: expires_at_us, then the primary key; for what is deleted
--- pglimit_reservation_open. Locks the rows that it changes.
+-- Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
+-- that it changes.
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
                 ELSE t.leaked_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak) + CASE WHEN t.level > ceil(t.level / t.leak) * t.leak THEN 1 ELSE 0 END::float8)
@@ -439,8 +437,8 @@ WITH due AS MATERIALIZED (
 SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept;
 
 -- name: LeakyBucketUsage :one
--- LeakyBucketUsage is LeakyBucketGet, and adds up the key's open reservations at that same
--- moment: how many there are, and what is counted for them.
+-- LeakyBucketUsage returns the columns of LeakyBucketGet and, from the same snapshot, the
+-- key's open reservations: reservations is their number, reserved their units.
 --
 -- Index: the primary key, pglimit_reservation_open. Locks nothing.
 SELECT s.*, o.reservations, o.reserved

@@ -1,7 +1,7 @@
 -- name: LeaseTake :one
--- LeaseTake takes the lease of that name, or renews it for the same holder,
--- until the clock plus ttl_us. It returns the new end; no rows are returned
--- while another holder has the lease.
+-- LeaseTake takes the lease of that name, or renews it for the same holder, until
+-- the clock plus ttl_us. It returns the new end, or no row while another holder has
+-- the lease.
 --
 -- Index: the primary key. Locks the lease's row for the statement.
 INSERT INTO pglimit_lease AS t (name, holder, expires_at_us)
@@ -13,13 +13,13 @@ WHERE t.holder = EXCLUDED.holder OR t.expires_at_us <= EXCLUDED.expires_at_us - 
 RETURNING t.expires_at_us;
 
 -- name: LeaseRelease :exec
--- LeaseRelease gives the lease up, if holder still has it, so that the next
--- holder need not wait for its end.
+-- LeaseRelease gives up the lease, if holder still has it, so that the next holder
+-- need not wait for its end.
 --
 -- Index: the primary key. Locks the lease's row.
 DELETE FROM pglimit_lease
 WHERE name = sqlc.arg(name)::text AND holder = sqlc.arg(holder)::text;
 
 -- name: Clock :one
--- Clock reads the clock that decisions go by. It locks nothing.
+-- Clock reads the clock that decisions use. Locks nothing.
 SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us;

@@ -1,7 +1,7 @@
 -- name: ReservationByIdempotency :one
--- ReservationByIdempotency reads what was admitted under an idempotency key. forgotten
--- reports whether it need not be remembered any longer, and overdue whether it is an
--- open reservation that has expired: giving it back frees the key.
+-- ReservationByIdempotency reads the row admitted under an idempotency key. forgotten
+-- reports whether its retention is over. overdue reports whether it is an open
+-- reservation that has expired; returning its units frees the idempotency key.
 --
 -- Index: pglimit_reservation_idempotency. Locks nothing.
 SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'open' AND h.expires_at_us <= c.us)::bool AS overdue,
@@ -12,8 +12,8 @@ WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.id
   AND h.algorithm = sqlc.arg(algorithm)::text;
 
 -- name: ReservationForget :execrows
--- ReservationForget deletes what was admitted under an idempotency key so long ago that
--- it is forgotten, should the janitor not have come by yet: the key is free again.
+-- ReservationForget deletes the row admitted under an idempotency key if its retention
+-- is over and the janitor has not deleted it yet. Then the idempotency key is free.
 --
 -- Index: pglimit_reservation_idempotency. Locks the row that it deletes.
 DELETE FROM pglimit_reservation AS h
@@ -22,9 +22,9 @@ WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.id
   AND h.algorithm = sqlc.arg(algorithm)::text AND h.forget_at_us <= c.us AND h.state <> 'open';
 
 -- name: ReservationsDue :many
--- ReservationsDue lists a key's open reservations that have expired, up to max_rows of them.
--- Those that another transaction is about to end are passed over: it may wait for
--- the key's row, which ours may have.
+-- ReservationsDue lists up to max_rows of a key's open reservations that have expired.
+-- It skips reservations that another transaction has locked to end them: that
+-- transaction may wait for the key's row, which this one may have locked.
 --
 -- Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
 SELECT h.id
@@ -36,10 +36,10 @@ LIMIT sqlc.arg(max_rows)::bigint
 FOR UPDATE OF h SKIP LOCKED;
 
 -- name: ReservationsFree :exec
--- ReservationsFree ends a Reset that has deleted the key's row, in the same transaction:
--- nothing is counted any more of reservations that were made while it waited for that row.
--- A transaction that is ending one of them waits for that row, so this statement waits
--- for no reservation: it fails with lock_not_available, and the caller tries all again.
+-- ReservationsFree completes a Reset, in the same transaction. It sets units to 0 in
+-- reservations made while the Reset waited for the key's row. A transaction that ends
+-- one of them may wait for that row, so this statement waits for no reservation. It
+-- fails with lock_not_available instead, and the caller repeats the transaction.
 --
 -- Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
 WITH made AS MATERIALIZED (
@@ -50,8 +50,8 @@ WITH made AS MATERIALIZED (
 UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m WHERE h.id = m.id;
 
 -- name: ReservationsNext :one
--- ReservationsNext returns when the next open reservation of any key expires; the largest bigint
--- if there is none.
+-- ReservationsNext returns the earliest expiry of all open reservations: the largest
+-- bigint if there is none.
 --
 -- Index: pglimit_reservation_expires. Locks nothing.
 SELECT c.us::bigint AS now_us,
@@ -59,8 +59,8 @@ SELECT c.us::bigint AS now_us,
 FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
 -- name: ReservationsExpired :many
--- ReservationsExpired lists up to max_rows open reservations that had expired at cutoff_us, the
--- oldest first.
+-- ReservationsExpired lists up to max_rows open reservations that had expired at
+-- cutoff_us, the oldest first.
 --
 -- Index: pglimit_reservation_expires. Locks nothing.
 SELECT h.id, h.algorithm
@@ -70,9 +70,9 @@ ORDER BY h.expires_at_us
 LIMIT sqlc.arg(max_rows)::bigint;
 
 -- name: ReservationExpire :execrows
--- ReservationExpire deletes up to max_rows reservations that were to be forgotten at cutoff_us,
--- the oldest first. Open reservations stay: they are given back first. A row that another
--- transaction holds is passed over.
+-- ReservationExpire deletes up to max_rows reservations whose retention was over at
+-- cutoff_us, the oldest first. It keeps open reservations: their units are returned
+-- first. It skips rows that another transaction has locked.
 --
 -- Index: pglimit_reservation_forget, then the primary key. Locks the rows that it deletes.
 DELETE FROM pglimit_reservation AS t

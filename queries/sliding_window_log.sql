@@ -3,27 +3,27 @@
 ;
 
 -- name: SlidingWindowLogTake :one
--- SlidingWindowLogTake decides count asks of cost units each and grants as many as fit.
--- The row keeps its entries in two arrays: when each decision was, and the
--- running total before it; one entry per statement, whatever its count. An entry
--- that is exactly one period old has left the window; the next new entry drops it
--- from the arrays.
+-- SlidingWindowLogTake decides count requests of cost units each and grants as many as fit.
+-- The row keeps its entries in two arrays: the time of each decision, and the running
+-- total before it. A statement adds one entry, whatever its count. An entry that is
+-- exactly one period old has left the window. The next new entry drops it from the
+-- arrays.
 --
--- With E = GREATEST(t.updated_at_us, clock), the clock that never moves back:
+-- With E = GREATEST(t.updated_at_us, clock), which never moves back:
 --   gone    = width_bucket(E - period, entries), a binary search
---   base    = the running total before the first that is not
---   used    = total, the running total after the last entry, - base
---   granted = LEAST(count, floor((capacity - used) / cost)), never below 0
--- Beyond 16 times the capacity the running totals start again from zero, so that
--- they keep their last digits. keep_us is the longest period that was asked with since
--- the row was made: so long an entry may count.
+--   base    = the running total before the first entry in the window
+--   used    = total - base, where total is the running total after the last entry
+--   granted = LEAST(count, floor((capacity - used) / cost)), at least 0
+-- Above 16 times the capacity the running totals restart from zero, to keep their
+-- last digits. keep_us is the longest period of any request since the row was made;
+-- an entry may count for that long.
 --
--- frees_at_us is the entry that has to leave before unit more units fit (or the
--- rest of the ask, if that is less); it says nothing if they fit.
+-- frees_at_us returns the time of the entry that must leave before unit more units
+-- fit, or the rest of the request if that is less. It has no meaning if they fit.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
--- Denied: granted is 0, and block_for_us > 0 starts a block; -1 while blocked. The
--- entries stay as they were.
+-- Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
+-- the key is blocked. The entries do not change.
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
@@ -104,15 +104,15 @@ RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.wi
        t.updated_at_us, t.blocked_until_us;
 
 -- name: SlidingWindowLogTakeMany :many
--- SlidingWindowLogTakeMany is SlidingWindowLogTake for many keys at once, each at most once: the
--- clock is read once for all, and the rows are locked in the order of policy and
--- key. The count of a row is that of equal asks, granted one after the other: if
--- some are granted and some not, block_for_us starts a block as well. Rows come
--- back in no order that can be relied on.
+-- SlidingWindowLogTakeMany does what SlidingWindowLogTake does for many keys, each listed at most
+-- once. It reads the clock once and locks the rows in the order of policy and key.
+-- A row's count is a number of equal requests, granted one after the other. If only
+-- some are granted, block_for_us starts a block too. The order of the rows returned
+-- is undefined.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
--- Denied: as in SlidingWindowLogTake. A row that stays locked for longer than
--- lock_timeout fails the statement: SlidingWindowLogLocked lists such rows.
+-- Denied: as in SlidingWindowLogTake. If a row stays locked for longer than lock_timeout,
+-- the statement fails; SlidingWindowLogLocked lists such rows.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -186,18 +186,17 @@ RETURNING t.policy, t.key, t.granted, (t.total - GREATEST(t.base,
        t.updated_at_us, t.blocked_until_us;
 
 -- name: SlidingWindowLogReserve :one
--- SlidingWindowLogReserve is SlidingWindowLogTake for one ask that, if it is granted, is noted in
--- pglimit_reservation as well: as a reservation, to be settled by its id (state 'open'), or only
--- to be remembered under its idempotency key (state 'spent').
+-- SlidingWindowLogReserve does what SlidingWindowLogTake does for one request. If it is granted, a row
+-- of pglimit_reservation records it. State 'open' is a reservation, to be settled by its
+-- id. State 'spent' only remembers the idempotency key.
 --
--- No row comes back where that key has been admitted before: nothing is decided
--- then. If what was admitted is a reservation that has expired, it has to be given back
--- first. Of two at once under one idempotency key, the second waits for the first to
--- commit and fails with unique_violation. All of it is undone; asked again, it finds
--- what the first admitted.
+-- If the idempotency key was admitted before, nothing is decided and no row is
+-- returned. If an expired reservation has the key, the caller first returns its units.
+-- Of two concurrent requests with one idempotency key, the second waits until the first
+-- commits, fails with unique_violation and is undone. Repeated, it finds the first.
 --
--- Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until the
--- transaction ends.
+-- Index: the primary key; pglimit_reservation_idempotency. Locks the key's row until
+-- the transaction ends.
 -- Denied: as in SlidingWindowLogTake; no reservation is made.
 WITH taken AS (
 INSERT INTO pglimit_sliding_window_log AS t
@@ -295,22 +294,22 @@ WHERE t.granted > 0::float8
 SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t;
 
 -- name: SlidingWindowLogSettle :one
--- SlidingWindowLogSettle ends a reservation: units is what is to stay counted of it (0 to cancel
--- it, or when it expired), state what it becomes. The reservation comes first and then the
--- key's row, so no two of these wait for each other. It changes something only
--- where the reservation is open (for 'expired' only once it has), or has expired and is
--- settled late; changes reports whether it does. units_before is what was counted until now. A reservation
--- that is cancelled or expires gives its idempotency key up.
+-- SlidingWindowLogSettle ends a reservation. units stay counted: 0 to cancel or expire it.
+-- state is its new state. A cancelled or expired reservation gives up its
+-- idempotency key. The statement changes rows only if the reservation
+--   - is open, and for 'expired' its time is over; or
+--   - has expired and is settled late.
+-- changes reports whether it does; units_before returns the units counted before.
+-- Every Settle locks the reservation before the key's row, so two cannot deadlock.
 --
--- How the key stands comes from its row after the change, or, where that was left
--- alone, as the statement finds it: updated_at_us is as of when.
+-- level and the other columns of the key's state are as of updated_at_us: after the
+-- change or, if the key's row did not change, as read.
 --
--- What goes back is taken from the entry that the reservation made, if that has not left
--- the window. What was spent beyond the reservation is an entry as of now, even where
--- there is no room.
+-- Units go back to the reservation's entry, if it is still in the window. Units spent
+-- beyond the reservation become an entry of the present, even above the capacity.
 --
--- Index: the primary keys. Locks the reservation and the key's row until the transaction
--- ends. No row comes back for a reservation that is not known.
+-- Index: the primary keys. Locks the reservation and the key's row until the
+-- transaction ends. Returns no row if the reservation does not exist.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -442,9 +441,9 @@ SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
 FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = h.policy AND r.key = h.key;
 
 -- name: SlidingWindowLogCharge :one
--- SlidingWindowLogCharge records units that were spent whatever the limit says. What is
--- there is drained and clamped at zero first, then charged up to the capacity at
--- most; granted is what went in. Blocks neither stop it nor start.
+-- SlidingWindowLogCharge counts units that are already spent, even if the limit would deny
+-- them. It adds them to what is in use now, up to the capacity. granted returns the
+-- units added. Charge ignores blocks and starts none.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_sliding_window_log AS t
@@ -511,10 +510,10 @@ RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.wi
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us;
 
 -- name: SlidingWindowLogRefund :one
--- SlidingWindowLogRefund gives units back, the newest entries first, at most what the
--- window holds; granted is what went back. The running total goes back by the
--- refund: entries that begin beyond it leave, and the one that it cuts keeps its
--- time and its first part. Without a row nothing is there.
+-- SlidingWindowLogRefund returns units, the newest entries first, at most those in the
+-- window. granted returns the number returned: 0 if the key has no row. The refund
+-- lowers the running total. Entries that begin above it are removed; the entry that
+-- it cuts keeps its time and its first part.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 WITH c AS MATERIALIZED (
@@ -557,10 +556,10 @@ SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 A
 FROM c LEFT JOIN back AS t ON true;
 
 -- name: SlidingWindowLogUndo :one
--- SlidingWindowLogUndo gives back units that one decision granted, as far as they are still
--- there: what has leaked since, or has left the window, is not. granted is what
--- went back. Without a row nothing is there.
--- Only the entry that was made at counted_at_us gives anything back.
+-- SlidingWindowLogUndo returns units that one decision granted, except units that have
+-- leaked or left the window since. granted returns the number returned: 0 if the
+-- key has no row.
+-- It changes only the entry made at counted_at_us.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 WITH c AS MATERIALIZED (
@@ -644,9 +643,10 @@ SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 A
 FROM c LEFT JOIN back AS t ON true;
 
 -- name: SlidingWindowLogGet :one
--- SlidingWindowLogGet reads what the key's window holds and the clock: one row comes
--- back even when the key has none, with a level and times of 0. frees_at_us is
--- the entry that has to leave before unit more units fit; it says nothing if they do.
+-- SlidingWindowLogGet reads the key's window and the clock. It returns one row in any case:
+-- if the key has none, level, newest_at_us and frees_at_us are 0. frees_at_us returns
+-- the time of the entry that must leave before unit more units fit. It has no meaning
+-- if they fit.
 --
 -- Index: the primary key. Locks nothing.
 SELECT c.us AS now_us,
@@ -671,24 +671,23 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock
 LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
 -- name: SlidingWindowLogLocked :many
--- SlidingWindowLogLocked lists the keys whose rows another transaction has locked at this
--- moment.
+-- SlidingWindowLogLocked lists the keys whose rows another transaction has locked now.
 --
--- Index: the primary key. Locks the rows that are free, and waits for no lock and
--- no disk: its locks end with the statement.
-WITH asked AS MATERIALIZED (
+-- Index: the primary key. Locks the rows that are free until the statement ends.
+-- Waits for no lock and no disk.
+WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
 ), free AS MATERIALIZED (
-    SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_log AS t ON t.policy = a.policy AND t.key = a.key
+    SELECT t.policy, t.key FROM requested AS a JOIN pglimit_sliding_window_log AS t ON t.policy = a.policy AND t.key = a.key
     FOR UPDATE OF t SKIP LOCKED
 )
-SELECT t.policy, t.key FROM asked AS a JOIN pglimit_sliding_window_log AS t ON t.policy = a.policy AND t.key = a.key
+SELECT t.policy, t.key FROM requested AS a JOIN pglimit_sliding_window_log AS t ON t.policy = a.policy AND t.key = a.key
 WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = t.key);
 
 -- name: SlidingWindowLogBlock :exec
--- SlidingWindowLogBlock denies the key until the clock plus for_us, or until the end
--- of an earlier block if that is later. What the key holds stays as it is.
+-- SlidingWindowLogBlock denies the key until the clock plus for_us, or until an earlier block
+-- ends if that is later. The key's units stay counted.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_sliding_window_log AS t
@@ -702,11 +701,11 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
 -- name: SlidingWindowLogUnblock :exec
--- SlidingWindowLogUnblock lifts the key's block and nothing else: any, or the one that
--- ends at until_us if that is not 0. No row, no effect.
+-- SlidingWindowLogUnblock lifts the key's block. If until_us is not 0, it lifts only a
+-- block that ends at until_us. It has no effect if the key has no row.
 --
--- Index: the primary key. Locks the key's row, if there is one, until the
--- transaction ends.
+-- Index: the primary key. Locks the key's row, if it exists, until the transaction
+-- ends.
 UPDATE pglimit_sliding_window_log AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits) AS c
@@ -714,13 +713,12 @@ WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.bl
   AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
 -- name: SlidingWindowLogReset :execrows
--- SlidingWindowLogReset forgets the key: what it holds and its block. Open reservations stay,
--- but nothing of them is counted any more that they could give back. Those that it
--- cannot see, because they were made while it waited for the key's row, are for
--- ReservationsFree.
+-- SlidingWindowLogReset deletes the key's row, and with it the units counted and the block.
+-- Open reservations stay, but their units are no longer counted. It does not see
+-- reservations made while it waited for the key's row: run ReservationsFree for those.
 --
--- Index: the primary key, of reservations pglimit_reservation_open. Locks the key's open reservations
--- and then its row, if there is one, until the transaction ends.
+-- Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
+-- and then its row, if it exists, until the transaction ends.
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
     WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
@@ -732,17 +730,16 @@ USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text
 WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
 -- name: SlidingWindowLogSweep :one
--- SlidingWindowLogSweep looks at up to max_rows rows that are due at cutoff_us, the
--- longest due first. It deletes those that hold nothing, by their own columns, and
--- have no open reservation; deleted counts them. The others are due again when they are
--- empty, and in an hour at the soonest; kept counts them.
+-- SlidingWindowLogSweep checks up to max_rows rows that are due at cutoff_us, the longest
+-- due first. It deletes a row if its own columns show it empty and the key has no
+-- open reservation. It makes the others due again when they will be empty, but not
+-- within the next hour. deleted and kept count the two.
 --
--- A row that another transaction holds is passed over. What a row holds is read as it
--- is locked (due), and that alone tells which rows go: to ask the row that DELETE or
--- UPDATE finds would be to ask the one from before the lock.
+-- Sweep skips rows that another transaction has locked. Only the values read under
+-- the lock (due) decide: DELETE and UPDATE alone would see the row from before it.
 --
--- Index: expires_at_us, then the primary key; for what is deleted
--- pglimit_reservation_open. Locks the rows that it changes.
+-- Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
+-- that it changes.
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(coalesce(t.entries[pg_catalog.cardinality(t.entries)] + t.keep_us, 0), t.updated_at_us, t.blocked_until_us) AS empty_at_us,
            EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'sliding_window_log') AS reserved
@@ -764,8 +761,8 @@ WITH due AS MATERIALIZED (
 SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM kept)::bigint AS kept;
 
 -- name: SlidingWindowLogUsage :one
--- SlidingWindowLogUsage is SlidingWindowLogGet, and adds up the key's open reservations at that same
--- moment: how many there are, and what is counted for them.
+-- SlidingWindowLogUsage returns the columns of SlidingWindowLogGet and, from the same snapshot, the
+-- key's open reservations: reservations is their number, reserved their units.
 --
 -- Index: the primary key, pglimit_reservation_open. Locks nothing.
 SELECT s.*, o.reservations, o.reserved

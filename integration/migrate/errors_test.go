@@ -34,7 +34,7 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		t.Parallel()
 		pool := bed.Connect(t, bed.EmptyDatabase(t))
 		bed.Exec(t, pool, `CREATE TABLE pglimit_gcra ()`)
-		wants(t, migrations.Up(t.Context(), pool), "pglimit_gcra", "already exists", "made by something else")
+		wants(t, migrations.Up(t.Context(), pool), "pglimit_gcra", "already exists", "migrate in that way again")
 		bed.Exec(t, pool, `DROP TABLE pglimit_gcra`)
 		bed.UpTo(t, pool, migrations.Latest, bed.AllUp) // the failed one left nothing behind
 	})

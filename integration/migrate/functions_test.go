@@ -100,7 +100,7 @@ func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 	bed.Exec(t, public, `CREATE SCHEMA "Odd-One"; CREATE SCHEMA decoy`)
 	odd := bed.Connect(t, bed.WithSearchPath(t, address, `"Odd-One"`))
 	err := migrations.UpFunctions(ctx, odd)
-	if err == nil || !strings.Contains(err.Error(), "make the tables first") {
+	if err == nil || !strings.Contains(err.Error(), "create the tables first") {
 		t.Errorf("without tables: %v", err)
 	}
 	if left := bed.OwnSchema(t, odd); left != "" {

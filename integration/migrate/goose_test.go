@@ -109,7 +109,7 @@ func TestMigrateInAnApplicationsGooseFolder(t *testing.T) {
 		t.Errorf("%s is there, though the application's table keeps the record", migrations.VersionTable)
 	}
 	// Who calls Up as well is told so, and nothing is broken.
-	if err := migrations.Up(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "made by something else") {
+	if err := migrations.Up(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "migrate in that way again") {
 		t.Errorf("Up beside exported migrations: %v", err)
 	}
 	if got := bed.Schema(t, pool); got != want {

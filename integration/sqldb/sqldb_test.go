@@ -195,7 +195,7 @@ func TestMigrateUpSQL(t *testing.T) {
 		if _, err := db.Exec("DELETE FROM " + migrations.VersionTable + " WHERE version_id > 0"); err != nil {
 			t.Fatal(err)
 		}
-		if err := migrations.UpSQL(t.Context(), db); err == nil || !strings.Contains(err.Error(), "made by something else") {
+		if err := migrations.UpSQL(t.Context(), db); err == nil || !strings.Contains(err.Error(), "migrate in that way again") {
 			t.Errorf("the error says not what to do: %v", err)
 		}
 	})

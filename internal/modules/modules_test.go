@@ -1,4 +1,4 @@
-// Package modules tests what the library's users get into their own modules.
+// Package modules tests which modules an application gains with the library.
 package modules
 
 import (
@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	// go test repeats the tests when these change.
+	// imported so that go test repeats the tests when these change
 	_ "github.com/pglimit/pglimit/httplimit"
 	_ "github.com/pglimit/pglimit/janitor"
 	_ "github.com/pglimit/pglimit/limiter"
@@ -20,8 +20,8 @@ import (
 
 const library = "github.com/pglimit/pglimit"
 
-// required is what go.mod may require. An application that adds the library has
-// these modules in its own list, used or not.
+// required lists the modules that go.mod may require. An application that adds the
+// library has them all in its module list, used or not.
 var required = []string{
 	"github.com/dunglas/httpsfv",         // httplimit
 	"github.com/felixge/httpsnoop",       // httplimit
@@ -36,10 +36,10 @@ var required = []string{
 	"go.uber.org/multierr",               // goose
 	"golang.org/x/sync",                  // pgx, goose
 	"golang.org/x/text",                  // pgx
-	"pgregory.net/rapid",                 // property tests beside the code; it requires nothing
+	"pgregory.net/rapid",                 // property tests; it requires no other module
 }
 
-// TestModuleList holds the list of modules that an application gains.
+// TestModuleList checks the list of modules that an application gains.
 func TestModuleList(t *testing.T) {
 	t.Parallel()
 	var got []string
@@ -48,9 +48,9 @@ func TestModuleList(t *testing.T) {
 	}
 	for _, path := range got {
 		if !slices.Contains(required, path) {
-			t.Errorf("go.mod requires %s: every application that adds the library would have it in its list of modules. "+
-				"If only the command or tests need it, move what imports it to cmd/pglimit, integration or internal/throwaway, "+
-				"which are modules of their own. If the library needs it, add it to this test's list and to the docs of decisions.", path)
+			t.Errorf("go.mod requires %s: every application that adds the library would have it in its module list. "+
+				"If only the command or tests need it, move the code that imports it to cmd/pglimit, integration or internal/throwaway, "+
+				"which are separate modules. If the library needs it, add it to this test's list and to docs/adr.", path)
 		}
 	}
 	for _, path := range required {
@@ -60,7 +60,7 @@ func TestModuleList(t *testing.T) {
 	}
 }
 
-// TestCompiledModules holds which modules an application compiles with each of the
+// TestCompiledModules checks which modules an application compiles with each of the
 // library's packages.
 func TestCompiledModules(t *testing.T) {
 	t.Parallel()
@@ -85,8 +85,8 @@ func TestCompiledModules(t *testing.T) {
 	}
 }
 
-// TestCommandCanBeInstalled: go install refuses a module at a version whose go.mod
-// replaces or excludes others.
+// TestCommandCanBeInstalled checks that the command's go.mod has no replace or exclude
+// directives, which go install …@version refuses.
 func TestCommandCanBeInstalled(t *testing.T) {
 	t.Parallel()
 	command := readModFile(t, "../../cmd/pglimit/go.mod")
@@ -95,12 +95,12 @@ func TestCommandCanBeInstalled(t *testing.T) {
 	}
 	for _, r := range command.Require {
 		if inside := strings.HasPrefix(r.Path, library+"/"); inside {
-			t.Errorf("cmd/pglimit/go.mod requires %s, want no other module of this repository than the library: it would need a tag, too", r.Path)
+			t.Errorf("cmd/pglimit/go.mod requires %s, want only the library of this repository's modules: any other would need a tag too", r.Path)
 		}
 	}
 }
 
-// modFile is a part of what go mod edit -json prints.
+// modFile is a part of the output of go mod edit -json.
 type modFile struct {
 	Require          []struct{ Path, Version string }
 	Replace, Exclude []json.RawMessage
@@ -108,7 +108,7 @@ type modFile struct {
 
 func readModFile(t *testing.T, path string) (f modFile) {
 	t.Helper()
-	if _, err := os.Stat(path); err != nil { // so go test repeats the test when it changes
+	if _, err := os.Stat(path); err != nil { // opened so that go test repeats the test when it changes
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(goTool(t, "mod", "edit", "-json", path), &f); err != nil {
@@ -117,7 +117,7 @@ func readModFile(t *testing.T, path string) (f modFile) {
 	return f
 }
 
-// goTool runs the Go tool as in an application, which knows nothing of go.work.
+// goTool runs the Go tool without go.work, as in an application.
 func goTool(t *testing.T, args ...string) []byte {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)

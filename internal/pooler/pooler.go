@@ -1,5 +1,5 @@
-// Package pooler recognizes a connection pooler, such as PgBouncer, between this
-// program and the server, and the errors that it causes.
+// Package pooler detects a connection pooler, such as PgBouncer, between this program and
+// the server, and recognizes the errors that it causes.
 package pooler
 
 import (
@@ -13,29 +13,27 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ErrStatements says that prepared statements got lost between the server's
-// connections, and names the next step.
+// ErrStatements is the error of a prepared statement that is missing on the server's
+// connection. Its message has the next step.
 var ErrStatements = errors.New("a pooler shares the server's connections, and statements prepared on one are missing on others: " +
 	"add default_query_exec_mode=exec (or cache_describe) to the database's URL")
 
-// SQLSTATEs of a statement that is prepared on another connection, and of one
-// that another client prepared.
+// SQLSTATEs that a pooler causes.
 const (
-	noSuchStatement    = "26000"
-	duplicateStatement = "42P05"
-	protocolViolation  = "08P01" // such as another number of arguments
-	dataException      = "22"    // a class, such as arguments of other types
+	noSuchStatement    = "26000" // the statement was prepared on another connection
+	duplicateStatement = "42P05" // another client has prepared it on this connection
+	protocolViolation  = "08P01" // for example, the wrong number of arguments
+	dataException      = "22"    // a class: for example, arguments of the wrong type
 )
 
-// Lost reports whether err is that of a prepared statement which a pooler
-// parted from its connection.
+// Lost reports whether err means that a pooler separated a prepared statement from its
+// connection.
 func Lost(err error) bool {
 	var answer *pgconn.PgError
 	return errors.As(err, &answer) && (answer.Code == noSuchStatement || answer.Code == duplicateStatement)
 }
 
-// Explain adds ErrStatements to an error that is Lost. Others it returns as they
-// are.
+// Explain adds ErrStatements to an error that is Lost, and returns any other unchanged.
 func Explain(err error) error {
 	if Lost(err) {
 		return explained(err)
@@ -43,10 +41,10 @@ func Explain(err error) error {
 	return err
 }
 
-// ExplainIn is Explain for an error seen behind a pooler, on connections whose
-// statements are run in mode. QueryExecModeDescribeExec sends one statement in two
-// round trips, so that another client's may come between: a complaint about the
-// arguments is then the pooler's doing too.
+// ExplainIn does what Explain does for an error behind a pooler, on connections that
+// execute statements in mode. With QueryExecModeDescribeExec it also recognizes errors
+// about arguments: that mode needs two round trips, and another client's statement may
+// come between them.
 func ExplainIn(mode pgx.QueryExecMode, err error) error {
 	var answer *pgconn.PgError
 	if mode == pgx.QueryExecModeDescribeExec && errors.As(err, &answer) &&
@@ -63,9 +61,8 @@ func explained(err error) error {
 	return fmt.Errorf("%w: %w", err, ErrStatements)
 }
 
-// Between reports whether a pooler stands between pool and the server. It
-// compares the process that answers with the one that the connection was told
-// of when it was made.
+// Between reports whether there is a pooler between pool and the server. It compares the
+// id of the process that answers with the id that the connection got at its start.
 func Between(ctx context.Context, pool *pgxpool.Pool) (between bool, err error) {
 	err = pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		var pid int64
@@ -78,8 +75,8 @@ func Between(ctx context.Context, pool *pgxpool.Pool) (between bool, err error) 
 	return between, err
 }
 
-// Mode returns a mode for statements over pool that works through any pooler:
-// it prepares nothing.
+// Mode returns a mode for statements over pool that works through any pooler, because it
+// prepares nothing.
 func Mode(pool *pgxpool.Pool) pgx.QueryExecMode {
 	if mode := pool.Config().ConnConfig.DefaultQueryExecMode; mode == pgx.QueryExecModeSimpleProtocol {
 		return mode

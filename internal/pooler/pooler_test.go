@@ -10,15 +10,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// TestExplain: an error that a pooler causes names the setting to change, once;
-// any other stays as it is.
+// TestExplain checks that an error caused by a pooler names the setting to change, once,
+// and that any other error is unchanged.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	answer := func(code string) error { return fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: code}) }
 	for _, c := range []struct {
 		err  error
 		mode pgx.QueryExecMode
-		// alone: by Explain; behind: by ExplainIn
+		// whether Explain (alone) and ExplainIn (behind) add ErrStatements
 		alone, behind bool
 	}{
 		{answer("26000"), pgx.QueryExecModeCacheStatement, true, true},

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// generated are the files that make generate writes, and what marks them.
+// generated matches the first line of a file that make generate writes.
 var generated = regexp.MustCompile(`^(?:--|//) Code generated .* DO NOT EDIT\.$`)
 
-// TestLines: every line of SQL, and of the Go that sqlc copies it into, can be read
-// without scrolling, and no file begins with an empty line.
+// TestLines checks that lines of SQL, and of the Go that sqlc copies it into, have less
+// than 200 characters, and that no file begins with an empty line.
 func TestLines(t *testing.T) {
 	t.Parallel()
 	files := 0
@@ -46,8 +46,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestGeneratedFilesSaySo: the first line marks what make generate writes, so that
-// linters, reviews and editors pass it over.
+// TestGeneratedFilesSaySo checks that the first line marks generated files, so that
+// linters, reviews and editors skip them.
 func TestGeneratedFilesSaySo(t *testing.T) {
 	t.Parallel()
 	names, err := filepath.Glob("../../db/*.go")
@@ -71,8 +71,8 @@ func TestGeneratedFilesSaySo(t *testing.T) {
 	}
 }
 
-// TestWrapKeepsTheWords: wrap changes nothing but white space, and keeps every line
-// that is short enough.
+// TestWrapKeepsTheWords checks that wrap changes only white space and leaves short lines
+// alone.
 func TestWrapKeepsTheWords(t *testing.T) {
 	t.Parallel()
 	long := "    level = CASE WHEN " + strings.Repeat("GREATEST(t.updated_at_us, c.us) + ", 8) + "1 > 0 THEN a[1 + 2] ELSE " + strings.Repeat("b * ", 40) + "2 END,\n"
@@ -87,6 +87,6 @@ func TestWrapKeepsTheWords(t *testing.T) {
 		}
 	}
 	if wrap(got) != got {
-		t.Errorf("wrapping again makes:\n%s\nof:\n%s", wrap(got), got)
+		t.Errorf("wrap again: got\n%s, want\n%s", wrap(got), got)
 	}
 }

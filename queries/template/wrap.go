@@ -5,15 +5,13 @@ import (
 	"strings"
 )
 
-// width is how long a line of queries/*.sql may be. The SQL functions indent the
-// statements by eight more: those lines stay under 200 as well.
+// width is the longest line of queries/*.sql, in bytes. The SQL functions indent the
+// statements by eight more, so that those lines stay under 200 too.
 const width = 180
 
-// wrap breaks the lines of SQL that are longer than width. Of the places where a
-// line may be broken it takes one that stands in as few brackets and CASEs as
-// possible, so that what belongs together stays together. The rest of the line is
-// indented by four, and by four more for each bracket or CASE that is open there.
-// Comments stay as they are.
+// wrap breaks the lines of SQL that are longer than width, outside as many brackets and
+// CASEs as possible. It indents the rest of the line by four, and by four more for each
+// open bracket or CASE. It does not change comments.
 func wrap(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -38,9 +36,9 @@ func wrap(text string) string {
 	return b.String()
 }
 
-// cut returns where to break a line so that its first part is at most room long, and
-// how many brackets and CASEs are open there; depth are open where it begins. 0 is
-// nowhere.
+// cut returns the index at which to break a line so that its first part has at most room
+// bytes, and the number of brackets and CASEs open there. depth is the number open at
+// the line's start. If no break is possible, at is 0.
 func cut(line string, room, depth int) (at, level int) {
 	best := 0
 	for i := 0; i < min(len(line), room); i++ {
@@ -63,11 +61,11 @@ func cut(line string, room, depth int) (at, level int) {
 	return at, level
 }
 
-// breaks are what a line may be broken before, the loosest last.
+// breaks lists the words before which a line may be broken, the loosest last.
 var breaks = [][]string{{"*", "/"}, {"+", "-", "||"}, {"<", "<=", "=", ">=", ">", "<>"}, {"AND", "OR"}, {"WHEN", "THEN", "ELSE", "FROM"}}
 
-// looseness reports whether the line may be broken at the space at i, and how loosely
-// what stands before it and after it belong together.
+// looseness reports whether the line may be broken at the space at i, and how weak the
+// bond between its two parts is: larger is weaker.
 func looseness(line string, i int) (loose int, ok bool) {
 	if line[i] != ' ' {
 		return 0, false
@@ -84,7 +82,7 @@ func looseness(line string, i int) (loose int, ok bool) {
 	return 0, false
 }
 
-// word reports whether the word w stands at i.
+// word reports whether the word w begins at i.
 func word(line string, i int, w string) bool {
 	if !strings.HasPrefix(line[i:], w) {
 		return false

@@ -1,25 +1,23 @@
--- One table per algorithm, one row per policy and key. All times are
--- microseconds since 1970-01-01 UTC: bigint arithmetic is IMMUTABLE and exact,
--- timestamptz arithmetic is neither. Plain CREATE TABLE throughout, so that
--- databases that only speak PostgreSQL's protocol can take this file as it is.
+-- One table per algorithm, one row per policy and key. All times are microseconds
+-- since 1970-01-01 UTC: bigint arithmetic is IMMUTABLE and exact, timestamptz
+-- arithmetic is neither. Only plain CREATE TABLE is used, so that databases that
+-- merely speak PostgreSQL's protocol can run this file unchanged.
 --
--- No CHECK constraints: PostgreSQL compiles them anew in every statement, which
--- costs a decision 4 to 9 % of its time. Costs and limits are checked before they
--- get here, and LEAST and GREATEST keep the levels in their range.
+-- There are no CHECK constraints: PostgreSQL compiles them again in every statement,
+-- which costs 4 to 9 % of a decision. The library checks costs and limits, and LEAST
+-- and GREATEST keep the levels in range.
 --
--- Columns that every table has (eight-byte columns first, then the texts, so
--- that no row carries padding):
+-- Columns of every table (eight-byte columns first, then texts, to avoid padding):
 --   updated_at_us     the clock of the last decision; it never moves back
---   capacity          what the key might hold, as of the last decision; 0 in a row
---                     that no decision was made on: a block made it
---   blocked_until_us  until when the key is denied whatever it holds; not above 0
---                     if it never was (a new row carries its policy's block_for
---                     there, negated, for the upsert to read)
---   expires_at_us     when the janitor looks at the row next: it is deleted then, if it
---                     holds nothing. No decision changes this, so that all updates
---                     are HOT; the views tell when a row really is empty
---   cost, granted     the last decision: cost of one ask, how many asks passed;
---                     -1 when it was denied because the key was blocked
+--   capacity          the largest level, as of the last decision; 0 in a row that a
+--                     block made and no decision has used
+--   blocked_until_us  end of the key's block; 0 or less if there was none. A new row
+--                     has its policy's block_for here, negated, for the upsert
+--   expires_at_us     when the janitor checks the row next and deletes it if it is
+--                     empty. Decisions do not change it, so that all updates are HOT;
+--                     the views return the time at which a row is really empty
+--   cost, granted     the last decision: the cost of one request, and the number of
+--                     requests granted; -1 if the key was blocked
 --   policy, key       the policy's name; the key, or its HMAC
 
 -- +goose Up
@@ -27,8 +25,8 @@ CREATE TABLE pglimit_leaky_bucket (
     level            float8 NOT NULL,  -- units in the bucket at leaked_at_us
     capacity         float8 NOT NULL,
     leak             float8 NOT NULL,  -- units that leak per tick
-    tick_us          bigint NOT NULL,  -- 1 when the bucket leaks continuously
-    leaked_at_us     bigint NOT NULL,  -- start of the running tick
+    tick_us          bigint NOT NULL,  -- 1 if the bucket leaks continuously
+    leaked_at_us     bigint NOT NULL,  -- start of the current tick
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
     expires_at_us    bigint NOT NULL,
@@ -72,9 +70,9 @@ CREATE TABLE pglimit_token_bucket (
 CREATE INDEX pglimit_token_bucket_expires ON pglimit_token_bucket (expires_at_us);
 
 CREATE TABLE pglimit_gcra (
-    level            float8 NOT NULL,  -- how far the theoretical arrival time is ahead, in units
+    level            float8 NOT NULL,  -- distance of the theoretical arrival time from the clock, in units
     capacity         float8 NOT NULL,
-    leak             float8 NOT NULL,  -- units by which time catches up per microsecond
+    leak             float8 NOT NULL,  -- units by which that distance shrinks per microsecond
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
     expires_at_us    bigint NOT NULL,
@@ -106,7 +104,7 @@ CREATE TABLE pglimit_sliding_window_counter (
     previous         float8 NOT NULL,  -- units counted in the window before it
     capacity         float8 NOT NULL,
     ends_at_us       bigint NOT NULL,  -- end of the current window; it never moves back
-    period_us        bigint NOT NULL,  -- how long the two windows are
+    period_us        bigint NOT NULL,  -- length of each of the two windows
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
     expires_at_us    bigint NOT NULL,
@@ -119,34 +117,34 @@ CREATE TABLE pglimit_sliding_window_counter (
 CREATE INDEX pglimit_sliding_window_counter_expires ON pglimit_sliding_window_counter (expires_at_us);
 
 CREATE TABLE pglimit_sliding_window_log (
-    base             float8 NOT NULL,  -- running total of all that has left the window
-    total            float8 NOT NULL,  -- and of all that was ever granted
+    base             float8 NOT NULL,  -- running total of the units that have left the window
+    total            float8 NOT NULL,  -- running total of all units granted
     capacity         float8 NOT NULL,
     period_us        bigint NOT NULL,
-    keep_us          bigint NOT NULL,  -- the longest period asked with: so long an entry may count
+    keep_us          bigint NOT NULL,  -- the longest period of any request: an entry may count for that long
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
     expires_at_us    bigint NOT NULL,
     cost             float8 NOT NULL,
     granted          float8 NOT NULL,
-    entries          bigint[] NOT NULL,  -- when each decision in the window was, oldest first
-    totals           float8[] NOT NULL,  -- the running total before each of them
+    entries          bigint[] NOT NULL,  -- times of the decisions in the window, oldest first
+    totals           float8[] NOT NULL,  -- the running total before each entry
     policy           text COLLATE "C" NOT NULL,
     key              text COLLATE "C" NOT NULL,
     CONSTRAINT pglimit_sliding_window_log_pkey PRIMARY KEY (policy, key)
 );
 CREATE INDEX pglimit_sliding_window_log_expires ON pglimit_sliding_window_log (expires_at_us);
 
--- Running totals would lose their last digits if they grew for ever, so a log
--- that never empties starts counting from its base again now and then.
+-- pglimit_rebase subtracts base from all running totals. Totals that grew without end
+-- would lose their last digits, so a log that never empties is rebased now and then.
 -- +goose StatementBegin
 CREATE FUNCTION pglimit_rebase(totals float8[], base float8) RETURNS float8[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT coalesce(pg_catalog.array_agg(r.total - $2 ORDER BY r.n), '{}') FROM pg_catalog.unnest($1) WITH ORDINALITY AS r (total, n) $$;
 -- +goose StatementEnd
 
--- Taking units back out of the middle of a log lowers the running totals after
--- them: those up to through to top at most, those behind by units.
+-- pglimit_lower removes units from the middle of a log. It lowers the running totals up
+-- to through to at most top, and the later ones by units.
 -- +goose StatementBegin
 CREATE FUNCTION pglimit_lower(totals float8[], through integer, top float8, units float8) RETURNS float8[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -154,25 +152,25 @@ AS $$ SELECT coalesce(pg_catalog.array_agg(CASE WHEN r.n <= $2 THEN LEAST(r.tota
       FROM pg_catalog.unnest($1) WITH ORDINALITY AS r (total, n) $$;
 -- +goose StatementEnd
 
--- What Reserve set aside until it is settled or cancelled, and what was admitted
--- under an idempotency key. The units are counted in the key's own row, which
--- knows nothing of this one. The policy's numbers are those of the admission.
+-- Reservations, and requests admitted under an idempotency key. The units are counted
+-- in the key's row, which has no reference to this one. The policy's parameters are
+-- as of the admission.
 CREATE TABLE pglimit_reservation (
     reserved        float8 NOT NULL,  -- units admitted
-    units           float8 NOT NULL,  -- what of them is counted by now; of a settled reservation, what was spent
-    level           float8 NOT NULL,  -- of the key right after the admission
+    units           float8 NOT NULL,  -- units still counted; of a settled reservation, the units spent
+    level           float8 NOT NULL,  -- the key's level after the admission
     limit_units     float8 NOT NULL,
     burst           float8 NOT NULL,
     capacity        float8 NOT NULL,
     leak            float8 NOT NULL,  -- 0 for windows
     tick_us         bigint NOT NULL,
     period_us       bigint NOT NULL,  -- 0 for buckets
-    ends_at_us      bigint NOT NULL,  -- end of the window it was counted in; 0 where there is none
-    counted_at_us   bigint NOT NULL,  -- since when it leaks or ages
+    ends_at_us      bigint NOT NULL,  -- end of the window that counted it; 0 if there is none
+    counted_at_us   bigint NOT NULL,  -- from when its units leak or age
     created_at_us   bigint NOT NULL,
-    expires_at_us   bigint NOT NULL,  -- from when, if still open, it is given back
-    forget_at_us    bigint NOT NULL,  -- from when the row may be deleted
-    state           text COLLATE "C" NOT NULL,  -- open, settled, cancelled, expired; spent: never was a reservation
+    expires_at_us   bigint NOT NULL,  -- from when it is expired, if still open
+    forget_at_us    bigint NOT NULL,  -- end of its retention: the row may be deleted
+    state           text COLLATE "C" NOT NULL,  -- open, settled, cancelled or expired; spent: only an idempotency key, no reservation
     algorithm       text COLLATE "C" NOT NULL,
     id              text COLLATE "C" NOT NULL,
     policy          text COLLATE "C" NOT NULL,
@@ -185,7 +183,7 @@ CREATE INDEX pglimit_reservation_open ON pglimit_reservation (policy, key, expir
 CREATE INDEX pglimit_reservation_expires ON pglimit_reservation (expires_at_us) WHERE state = 'open';
 CREATE INDEX pglimit_reservation_forget ON pglimit_reservation (forget_at_us);
 
--- Who may do a task that one process does at a time (the janitor's sweeps).
+-- Leases for tasks that one process runs at a time: the janitor's sweeps.
 CREATE TABLE pglimit_lease (
     expires_at_us bigint NOT NULL,
     name          text COLLATE "C" NOT NULL,
@@ -194,10 +192,9 @@ CREATE TABLE pglimit_lease (
 );
 
 -- +goose Down
--- Dropping all tables needs all locks at once. They are taken in the order in which
--- the library takes them. After a quarter of deadlock_timeout they are given back,
--- so that no other statement fails with a deadlock; others then have three times
--- as long.
+-- Dropping all tables needs the locks of all at the same time. They are taken in the
+-- library's order. After a quarter of deadlock_timeout they are released, so that no
+-- other statement fails with a deadlock; then others get three times as long.
 -- +goose StatementBegin
 DO $pglimit$
 DECLARE
@@ -218,19 +215,19 @@ DECLARE
     left_ms float8;
 BEGIN
     BEGIN
-        -- Waiting for this lock ends an autovacuum. Traffic does not need it.
+        -- Waiting for this lock cancels an autovacuum. It does not conflict with traffic.
         PERFORM set_config('lock_timeout'::text, (deadlock_ms + 1000::float8)::text, true);
         LOCK TABLE pglimit_leaky_bucket, pglimit_leaky_bucket_queue, pglimit_token_bucket, pglimit_gcra,
             pglimit_fixed_window, pglimit_sliding_window_counter, pglimit_sliding_window_log,
             pglimit_reservation, pglimit_lease IN SHARE UPDATE EXCLUSIVE MODE;
     EXCEPTION WHEN lock_not_available THEN
-        NULL; -- a VACUUM by hand, or the like
+        NULL; -- for example, a manual VACUUM
     END;
     FOR try IN 0 .. 44 LOOP
         began := clock_timestamp();
         BEGIN
             FOREACH statement IN ARRAY statements LOOP
-                -- Short waits find a gap in traffic, long ones await its end: 1, 2, 4 .. 256 ms.
+                -- Short waits find a gap in traffic, long ones wait for its end: 1, 2, 4 .. 256 ms.
                 left_ms := LEAST(power(2::float8, (try % 9)::float8), deadlock_ms / 4::float8) - extract(epoch FROM clock_timestamp() - began)::float8 * 1000::float8;
                 PERFORM set_config('lock_timeout'::text, GREATEST(1::float8, trunc(left_ms))::text, true);
                 EXECUTE statement;
@@ -238,11 +235,11 @@ BEGIN
             PERFORM set_config('lock_timeout'::text, before, true);
             RETURN;
         EXCEPTION WHEN lock_not_available THEN
-            NULL; -- all locks are given back
+            NULL; -- all locks are released
         END;
         PERFORM pg_sleep(0.01::float8 + 3::float8 * extract(epoch FROM clock_timestamp() - began)::float8);
     END LOOP;
-    RAISE lock_not_available USING MESSAGE = 'pglimit: a transaction holds locks on the tables for too long: end it, or stop the traffic, and run this again';
+    RAISE lock_not_available USING MESSAGE = 'pglimit: a transaction has had locks on the tables for too long: end it, or stop the traffic, and run this again';
 END $pglimit$;
 -- +goose StatementEnd
 DROP TABLE pglimit_lease;

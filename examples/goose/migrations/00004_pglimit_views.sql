@@ -1,7 +1,7 @@
--- What people look at: each table with its level as of now, the times as
--- timestamps, and no row's bookkeeping. empty_at is from when the key holds nothing,
--- if it is not used before. The janitor deletes its row at most an hour and a sweep later.
--- Nothing in the library reads these.
+-- Views for people: each table with its present level and with times as timestamps,
+-- without internal columns. empty_at is the time at which the key will be empty if it
+-- is not used until then; the janitor deletes the row at most an hour and one sweep
+-- later. The library does not read these views.
 
 -- +goose Up
 CREATE VIEW pglimit_leaky_bucket_now AS
@@ -85,9 +85,9 @@ FROM pglimit_sliding_window_log AS t,
      (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
 -- +goose Down
--- Dropping all views needs all locks at once. After a quarter of deadlock_timeout
--- they are given back, so that no other statement fails with a deadlock; others
--- then have three times as long.
+-- Dropping all views needs the locks of all at the same time. After a quarter of
+-- deadlock_timeout they are released, so that no other statement fails with a
+-- deadlock; then others get three times as long.
 -- +goose StatementBegin
 DO $pglimit$
 DECLARE
@@ -109,7 +109,7 @@ BEGIN
         began := clock_timestamp();
         BEGIN
             FOREACH statement IN ARRAY statements LOOP
-                -- Short waits find a gap in traffic, long ones await its end: 1, 2, 4 .. 256 ms.
+                -- Short waits find a gap in traffic, long ones wait for its end: 1, 2, 4 .. 256 ms.
                 left_ms := LEAST(power(2::float8, (try % 9)::float8), deadlock_ms / 4::float8) - extract(epoch FROM clock_timestamp() - began)::float8 * 1000::float8;
                 PERFORM set_config('lock_timeout'::text, GREATEST(1::float8, trunc(left_ms))::text, true);
                 EXECUTE statement;
@@ -117,10 +117,10 @@ BEGIN
             PERFORM set_config('lock_timeout'::text, before, true);
             RETURN;
         EXCEPTION WHEN lock_not_available THEN
-            NULL; -- all locks are given back
+            NULL; -- all locks are released
         END;
         PERFORM pg_sleep(0.01::float8 + 3::float8 * extract(epoch FROM clock_timestamp() - began)::float8);
     END LOOP;
-    RAISE lock_not_available USING MESSAGE = 'pglimit: a transaction holds locks on the views for too long: end it, or stop the traffic, and run this again';
+    RAISE lock_not_available USING MESSAGE = 'pglimit: a transaction has had locks on the views for too long: end it, or stop the traffic, and run this again';
 END $pglimit$;
 -- +goose StatementEnd

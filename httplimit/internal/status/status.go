@@ -1,4 +1,4 @@
-// Package status watches the status of an HTTP answer.
+// Package status observes the status of an HTTP response.
 package status
 
 import (
@@ -10,9 +10,9 @@ import (
 	"github.com/felixge/httpsnoop"
 )
 
-// Watch returns w with every optional interface that it has. answers is called with each
-// status that is written, and with 200 if an answer begins, or its connection is taken
-// over, without one.
+// Watch returns a ResponseWriter that writes to w and has the same optional interfaces.
+// It calls answers with each status that is written. It calls answers with 200 if the
+// body begins, or the connection is hijacked, without a status.
 func Watch(w http.ResponseWriter, answers func(code int)) http.ResponseWriter {
 	return httpsnoop.Wrap(w, httpsnoop.Hooks{
 		WriteHeader: func(next httpsnoop.WriteHeaderFunc) httpsnoop.WriteHeaderFunc {

@@ -1,5 +1,5 @@
-// Package lease is about the lease that lets one janitor sweep at a time, and about the
-// statements that a janitor sends while it has the lease.
+// Package lease keeps the lease that lets one janitor sweep at a time, and sends the
+// janitor's statements within its duration.
 package lease
 
 import (
@@ -20,14 +20,13 @@ import (
 const (
 	name = "janitor" // of the lease's row in pglimit_lease
 
-	// releaseTimeout is how long Release tries.
 	releaseTimeout = 5 * time.Second
 
-	// attempts is how often a statement is sent that collides with others.
+	// attempts is the number of times a statement is sent if it collides with others.
 	attempts = 5
 )
 
-// SQLSTATEs that matter to a sweep.
+// SQLSTATEs that a sweep handles.
 const (
 	LockNotAvailable     = "55P03"
 	undefinedTable       = "42P01"
@@ -35,26 +34,26 @@ const (
 	deadlockDetected     = "40P01"
 )
 
-// Lease is one holder's lease. It is not for concurrent use.
+// Lease is one holder's lease. It is not safe for concurrent use.
 type Lease struct {
-	// Lasts is how long the lease lasts after each Take.
+	// Lasts is the duration of the lease after each Take.
 	Lasts time.Duration
 
 	pool    *pgxpool.Pool
 	queries *db.Queries
 	holder  string
-	clock   func() time.Time // nil is the database's
-	renewed time.Time        // when Take was last called
-	mine    bool             // whether this holder may have it
+	clock   func() time.Time // nil for the database's clock
+	renewed time.Time        // time of the last Take
+	mine    bool             // this holder may have the lease
 }
 
-// New returns a lease that is not taken yet. It runs by the clock or, if that is nil, by
-// the database's.
+// New returns a lease that is not taken yet. It uses clock or, if clock is nil, the
+// database's clock.
 func New(pool *pgxpool.Pool, lasts time.Duration, clock func() time.Time) *Lease {
 	return &Lease{Lasts: lasts, pool: pool, queries: db.New(), holder: rand.Text(), clock: clock}
 }
 
-// Take takes the lease or prolongs it. It returns false if another holder has it.
+// Take takes or renews the lease. It returns false if another holder has it.
 func (l *Lease) Take(ctx context.Context) (taken bool, err error) {
 	l.renewed = l.now()
 	err = l.Statement(ctx, func(ctx context.Context) error {
@@ -65,7 +64,7 @@ func (l *Lease) Take(ctx context.Context) (taken bool, err error) {
 	})
 	var answer *pgconn.PgError
 	elsewhere := errors.Is(err, pgx.ErrNoRows)
-	l.mine = !elsewhere && !errors.As(err, &answer) // without any answer it may have been taken
+	l.mine = !elsewhere && !errors.As(err, &answer) // if no answer came, the server may have granted it
 	if elsewhere {
 		return false, nil
 	}
@@ -75,7 +74,8 @@ func (l *Lease) Take(ctx context.Context) (taken bool, err error) {
 	return true, nil
 }
 
-// Keep prolongs the lease in time, and returns false if another holder has taken it.
+// Keep renews the lease if a third of it has passed. It returns false if another holder
+// has taken it.
 func (l *Lease) Keep(ctx context.Context) (kept bool, err error) {
 	if l.now().Sub(l.renewed) > l.Lasts/3 {
 		return l.Take(ctx)
@@ -83,7 +83,8 @@ func (l *Lease) Keep(ctx context.Context) (kept bool, err error) {
 	return true, nil
 }
 
-// Release gives the lease up if this holder may have it, even after ctx has ended.
+// Release gives up the lease if this holder may have it, even if ctx has ended. It takes
+// at most five seconds.
 func (l *Lease) Release(ctx context.Context) error {
 	if !l.mine {
 		return nil
@@ -94,14 +95,14 @@ func (l *Lease) Release(ctx context.Context) error {
 		return l.queries.LeaseRelease(ctx, l.pool, db.LeaseReleaseParams{Name: name, Holder: l.holder})
 	})
 	if err != nil {
-		return fmt.Errorf("pglimit: give the janitor's lease up: %w", err)
+		return fmt.Errorf("pglimit: give up the janitor's lease: %w", err)
 	}
 	l.mine = false
 	return nil
 }
 
-// Statement sends one statement, and again if it collided with others. Each try may
-// take as long as the lease lasts.
+// Statement sends one statement, and sends it again if it collided with others. Each
+// attempt may take as long as the lease lasts.
 func (l *Lease) Statement(ctx context.Context, send func(context.Context) error) error {
 	for try := 1; ; try++ {
 		limited, cancel := context.WithTimeout(ctx, l.Lasts)
@@ -115,18 +116,19 @@ func (l *Lease) Statement(ctx context.Context, send func(context.Context) error)
 		case err == nil:
 			return nil
 		case late:
-			return fmt.Errorf("it took longer than the lease, %v: look for what holds the table, lower BatchSize or raise Lease: %w", l.Lasts, err)
+			return fmt.Errorf("it took longer than the lease, %v: look for locks on the table, lower BatchSize or raise Lease: %w", l.Lasts, err)
 		case answer == nil:
 			return err
 		case answer.Code == undefinedTable:
-			return fmt.Errorf("%w: run `pglimit migrate up`, or look at search_path", err)
+			return fmt.Errorf("%w: run `pglimit migrate up`, or check search_path", err)
 		case try == attempts || !slices.Contains([]string{serializationFailure, deadlockDetected, LockNotAvailable}, answer.Code):
 			return err
 		}
 	}
 }
 
-// NowUs returns the present as statements take it: nil is the database's clock.
+// NowUs returns the present for statements, in microseconds since 1970-01-01 UTC. nil
+// selects the database's clock.
 func (l *Lease) NowUs() *int64 {
 	if l.clock == nil {
 		return nil
@@ -135,7 +137,7 @@ func (l *Lease) NowUs() *int64 {
 	return &us
 }
 
-// now returns the time by which the lease is prolonged.
+// now returns the time that decides when to renew the lease.
 func (l *Lease) now() time.Time {
 	if l.clock != nil {
 		return l.clock()

@@ -10,8 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// TestLeaseStatement: a statement that collides with others is sent again, a few times.
-// Any other error is returned at once, with the next step if there is one.
+// TestLeaseStatement checks that a statement that collides with others is sent again, a
+// limited number of times, and that any other error is returned immediately, with the
+// next step if it is known.
 func TestLeaseStatement(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("connection lost")

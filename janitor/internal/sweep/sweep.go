@@ -1,4 +1,4 @@
-// Package sweep looks once at all rows that are due, and at all holds that have expired.
+// Package sweep checks once all rows that are due and all reservations that have expired.
 package sweep
 
 import (
@@ -16,11 +16,12 @@ import (
 	"github.com/pglimit/pglimit/janitor/internal/tables"
 )
 
-// holdWait is how long a statement waits for the rows of a hold. A transaction that has
-// them for longer is using the hold; the next sweep tries again.
+// reservationWait is the time that a statement waits for the row locks of a reservation.
+// If a transaction has them for longer, it is using the reservation; the next sweep tries
+// again.
 const reservationWait = "20ms"
 
-// errNewer is the error of a hold of an algorithm that this version does not know.
+// errNewer is the error for a reservation whose algorithm this version does not know.
 var errNewer = errors.New("a newer pglimit made it")
 
 // Sweep is one pass over the tables.
@@ -29,18 +30,18 @@ type Sweep struct {
 	Lease     *lease.Lease
 	BatchSize int
 	Logger    *slog.Logger
-	// CountRows is called after each batch of a table, and CountHold after each hold
-	// that was given back.
+	// CountRows is called after each batch of a table, and CountReservation after each
+	// reservation whose units were returned.
 	CountRows        func(table string, deleted, kept int64)
 	CountReservation func()
 
-	// elsewhere is set once another process has the lease: the sweep ends then.
+	// elsewhere is set when another process has the lease. Then the sweep ends.
 	elsewhere bool
 }
 
-// Run takes the lease and sweeps. It returns heldElsewhere if another process has the
-// lease, or has taken it meanwhile. A table that fails does not keep Run from sweeping
-// the others, unless the connection is gone or ctx has ended.
+// Run takes the lease and sweeps. heldElsewhere reports whether another process had the
+// lease, or took it during the sweep. If one table fails, Run continues with the others,
+// unless the connection is lost or ctx has ended.
 func (s *Sweep) Run(ctx context.Context) (heldElsewhere bool, err error) {
 	taken, err := s.Lease.Take(ctx)
 	if err != nil {
@@ -53,7 +54,7 @@ func (s *Sweep) Run(ctx context.Context) (heldElsewhere bool, err error) {
 	return s.elsewhere, err
 }
 
-// all gives back the expired holds and sweeps each table.
+// all ends the expired reservations and sweeps each table.
 func (s *Sweep) all(ctx context.Context) error {
 	var cutoff int64
 	err := s.Lease.Statement(ctx, func(ctx context.Context) (err error) {
@@ -74,15 +75,14 @@ func (s *Sweep) all(ctx context.Context) error {
 		}
 		var answer *pgconn.PgError
 		if s.elsewhere || err != nil && (ctx.Err() != nil || !errors.As(err, &answer)) {
-			break // the lease is lost, ctx has ended or no server answers
+			break // the lease is lost, ctx has ended or the server does not answer
 		}
 	}
 	return errors.Join(failed...)
 }
 
-// giveBack ends the holds that had expired at cutoff, batch after batch. It leaves the
-// holds that a transaction is using, and those that fail: the error is that of the
-// first.
+// giveBack ends the reservations that had expired at cutoff, in batches. It skips those
+// that a transaction is using and those that fail, and returns the first failure.
 func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 	left := map[string]bool{} // for a later sweep
 	for {
@@ -111,7 +111,7 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 			case errors.As(err, &answer) && answer.Code == lease.LockNotAvailable:
 			case errors.As(err, &answer) || errors.Is(err, errNewer):
 				failed = cmp.Or(failed, err)
-			default: // no server answers
+			default: // the server does not answer
 				return errors.Join(failed, err)
 			}
 			left[h.ID] = true
@@ -122,8 +122,8 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 	}
 }
 
-// giveBackOne ends one hold as of cutoff. By the present of a clock that was set back
-// since, the hold would not have expired, and be found again and again.
+// giveBackOne ends one reservation as of cutoff. If the clock was set back since, the
+// reservation would not be expired at the present, and every batch would find it again.
 func (s *Sweep) giveBackOne(ctx context.Context, h db.ReservationsExpiredRow, cutoff int64) error {
 	end := tables.Settle[h.Algorithm]
 	if end == nil {
@@ -136,8 +136,8 @@ func (s *Sweep) giveBackOne(ctx context.Context, h db.ReservationsExpiredRow, cu
 	return nil
 }
 
-// look looks at the rows of t that were due at cutoff, batch after batch, until one is
-// not full or the lease is lost.
+// look checks the rows of t that were due at cutoff, in batches, until a batch is not
+// full or the lease is lost.
 func (s *Sweep) look(ctx context.Context, t tables.Table, cutoff int64) error {
 	for {
 		if err := s.keepLease(ctx); err != nil || s.elsewhere {
@@ -158,12 +158,12 @@ func (s *Sweep) look(ctx context.Context, t tables.Table, cutoff int64) error {
 	}
 }
 
-// keepLease prolongs the lease in time. It sets elsewhere if the lease is lost.
+// keepLease renews the lease when needed. It sets elsewhere if the lease is lost.
 func (s *Sweep) keepLease(ctx context.Context) error {
 	kept, err := s.Lease.Keep(ctx)
 	if err == nil && !kept {
 		s.elsewhere = true
-		s.Logger.WarnContext(ctx, "pglimit: the janitor lost its lease during a sweep; another process goes on",
+		s.Logger.WarnContext(ctx, "pglimit: the janitor lost its lease during a sweep; another process continues",
 			"lease", s.Lease.Lasts)
 	}
 	return err

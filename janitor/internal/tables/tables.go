@@ -1,4 +1,4 @@
-// Package tables has the statements of a sweep, one for each algorithm, in one form.
+// Package tables gives the statements of a sweep, one for each algorithm, one signature.
 package tables
 
 import (
@@ -10,9 +10,9 @@ import (
 // Table is a table to sweep.
 type Table struct {
 	Name string
-	// Sweep looks at up to max rows that were due at cutoff, in one statement. It
-	// deletes those that hold nothing and sets a later time for the others. It returns
-	// the number of both.
+	// Sweep checks up to max rows that were due at cutoff (microseconds since
+	// 1970-01-01 UTC), in one statement. It deletes the empty rows and makes the others
+	// due later. It returns the numbers of both.
 	Sweep func(ctx context.Context, conn db.DBTX, cutoff, max int64) (deleted, kept int64, err error)
 }
 
@@ -28,7 +28,7 @@ var All = []Table{
 	{"pglimit_reservation", forgotten},
 }
 
-// limits gives one form to the statements of the algorithms' tables: their parameters
+// limits gives the statements of the algorithms' tables one signature: their parameters
 // and rows differ only in the names of the types.
 func limits[P ~struct {
 	CutoffUs int64
@@ -45,13 +45,13 @@ func limits[P ~struct {
 	}
 }
 
-// forgotten deletes holds that are past the time for which they are remembered.
+// forgotten deletes reservations whose retention is over.
 func forgotten(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
 	deleted, err := db.New().ReservationExpire(ctx, conn, db.ReservationExpireParams{CutoffUs: cutoff, MaxRows: max})
 	return deleted, 0, err
 }
 
-// Settle maps each algorithm to the statement that ends one of its holds.
+// Settle maps each algorithm to the statement that ends one of its reservations.
 var Settle = map[string]func(context.Context, db.DBTX, db.TokenBucketSettleParams) error{
 	"leaky_bucket":           ender[db.LeakyBucketSettleParams]((*db.Queries).LeakyBucketSettle),
 	"token_bucket":           ender[db.TokenBucketSettleParams]((*db.Queries).TokenBucketSettle),
@@ -61,8 +61,8 @@ var Settle = map[string]func(context.Context, db.DBTX, db.TokenBucketSettleParam
 	"sliding_window_log":     ender[db.SlidingWindowLogSettleParams]((*db.Queries).SlidingWindowLogSettle),
 }
 
-// ender gives one form to the statements that end holds: their parameters differ only
-// in the names of the types.
+// ender gives the statements that end reservations one signature: their parameters differ
+// only in the names of the types.
 func ender[P ~struct {
 	NowUs       *int64
 	Commit      string
