@@ -55,16 +55,17 @@ var Tables = &Set{
 // languages: docs/sql.md. They are optional and need the tables, which they find
 // whatever the search_path of their callers; a database has one set of them.
 //
-// Each of its migrations makes all functions anew, and a release that changes one
-// brings a new one: after an update of pglimit run [UpFunctions] again. Undoing
-// any of them removes all functions. Run it once the tables are there; undo it
-// before them.
+// A release that changes a function brings two migrations: after an update of
+// pglimit run [UpFunctions] again. The first makes all functions anew, and undoing
+// it removes all of them. Undoing the second stops new calls, so that the first is
+// undone when no call is running. Run them once the tables are there; undo them
+// before the tables.
 var Functions = &Set{
 	files: functions, dir: "functions", table: "pglimit_functions_goose_db_version", guarded: true,
 	next: map[string]string{
 		"42501": "the role lacks the right to do this: migrate as the owner of the database and of schema pglimit, or GRANT CREATE ON DATABASE to the role",
 		"42P01": "make the tables first: run `pglimit migrate up` or call migrations.Up",
-		"42723": "a database has one set of functions: undo them there first, with `pglimit migrate down --functions` or migrations.DownFunctions",
+		"42723": "a database has one set of functions: undo them there first, with `pglimit migrate down --to 0 --functions` or migrations.DownFunctions",
 	},
 }
 
@@ -76,6 +77,13 @@ func UpFunctions(ctx context.Context, pool *pgxpool.Pool) error { return Functio
 
 // DownFunctions removes the SQL functions, and schema pglimit if nothing else is
 // in it. No limit's data is touched.
+//
+// It may run under traffic. New calls fail at once, with SQLSTATE 42883 or 3F000: the
+// function or its schema does not exist. The functions are dropped when the transactions
+// that were running in the database have ended. If one takes longer than about ten
+// seconds, DownFunctions returns an error that names its process. The functions then still
+// exist under other names: call DownFunctions again, or [UpFunctions] to bring them back
+// with the rights on them.
 func DownFunctions(ctx context.Context, pool *pgxpool.Pool) error {
 	_, err := Functions.Down(ctx, pool, 0)
 	return err

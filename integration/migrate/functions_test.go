@@ -179,7 +179,7 @@ func TestMigrateFunctionsByOtherTools(t *testing.T) {
 		dir := appFolder(t)
 		export(t, dir, "00003_pglimit_tables.sql", "00004_pglimit_storage.sql", "00005_pglimit_views.sql")
 		files, err := migrations.Functions.Export(dir)
-		if err != nil || len(files) != 1 || filepath.Base(files[0]) != "00006_pglimit_functions.sql" {
+		if err != nil || len(files) != 2 || filepath.Base(files[0]) != "00006_pglimit_functions.sql" || filepath.Base(files[1]) != "00007_pglimit_functions_callable.sql" {
 			t.Fatalf("exported %q, %v", files, err)
 		}
 		if again, err := migrations.Functions.Export(dir); err != nil || len(again) > 0 {
@@ -217,7 +217,7 @@ func TestMigrateFunctionsAreGenerated(t *testing.T) {
 	found := 0
 	for name, text := range bed.Statements(t) {
 		kind := ""
-		for _, k := range []string{"Take", "Get", "Fill", "Refund", "Block", "Unblock", "Reset", "Settle", "HoldsDue", "HoldsFree"} {
+		for _, k := range []string{"Take", "Get", "Charge", "Refund", "Block", "Unblock", "Reset", "Settle", "ReservationsDue", "ReservationsFree"} {
 			if strings.HasSuffix(name, k) {
 				kind = k
 			}
@@ -231,7 +231,7 @@ func TestMigrateFunctionsAreGenerated(t *testing.T) {
 			t.Errorf("%s is not in the migration as it is in queries/: run make generate", name)
 		}
 	}
-	if found != 56 { // eight kinds of seven algorithms, but a queue has no Refund and Settle; HoldsDue and HoldsFree
+	if found != 56 { // eight kinds of seven algorithms, but a queue has no Refund and Settle; ReservationsDue and ReservationsFree
 		t.Errorf("compared %d statements", found)
 	}
 }

@@ -18,15 +18,22 @@
 DO $pglimit$
 DECLARE
     home name := (SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('pglimit_token_bucket'::text)::oid);
-    bound text[] := (SELECT p.proconfig FROM pg_proc AS p WHERE p.oid = to_regproc('pglimit.token_bucket'::text)::oid);
+    bound text[];
+    f regprocedure;
+    called name;
 BEGIN
+    FOR f, called IN SELECT p.oid, pg_catalog.substr(p.proname, 9) FROM pg_proc AS p
+                     WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.substr(p.proname, 1, 8) = '_undone_' LOOP
+        EXECUTE pg_catalog.format('ALTER FUNCTION %s RENAME TO %I', f, called);
+    END LOOP;
+    bound := (SELECT p.proconfig FROM pg_proc AS p WHERE p.oid = to_regproc('pglimit.token_bucket'::text)::oid);
     IF home IS NULL THEN
         RAISE undefined_table USING MESSAGE = 'pglimit: the tables that the functions work on are not in the search_path',
             HINT = 'Make the tables first: pglimit migrate up.';
     END IF;
     IF NOT pg_catalog.format('search_path=%I, pg_temp', home) = ANY (bound) THEN
         RAISE duplicate_function USING MESSAGE = pg_catalog.format('pglimit: the functions of schema pglimit work on tables in another schema than %I: %s', home, bound[1]),
-            HINT = 'A database has one set of them: undo them there first, with pglimit migrate down --functions.';
+            HINT = 'A database has one set of them: undo them there first, with pglimit migrate down --to 0 --functions.';
     END IF;
     IF to_regnamespace('pglimit'::text) IS NULL THEN
         CREATE SCHEMA pglimit;
@@ -2280,13 +2287,35 @@ END $pglimit$;
 -- +goose StatementEnd
 
 -- +goose Down
+-- No call can begin any more: the migration after this one saw to it. A transaction that
+-- was running at that time may still be in a call, or be about to begin one, for it need
+-- not have seen that the functions are gone. Dropping what a call goes on to use would
+-- end it with an internal error.
 -- +goose StatementBegin
 DO $pglimit$
 DECLARE
+    running text[] := ARRAY(SELECT l.virtualxid FROM pg_catalog.pg_locks AS l
+        WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock' AND l.pid <> pg_backend_pid() AND NOT EXISTS (
+            -- Sessions of other databases, and autovacuum, call nothing.
+            SELECT 1 FROM pg_catalog.pg_stat_activity AS a
+            WHERE a.pid = l.pid AND (a.usesysid IS NULL OR a.datname <> pg_catalog.current_database())));
+    until timestamptz := clock_timestamp() + interval '10 seconds';
+    pids text;
     f regprocedure;
 BEGIN
+    LOOP
+        SELECT string_agg(l.pid::text, ', '::text) INTO pids FROM pg_catalog.pg_locks AS l
+        WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock' AND l.virtualxid = ANY (running);
+        EXIT WHEN pids IS NULL;
+        IF clock_timestamp() > until THEN
+            RAISE lock_not_available USING
+                MESSAGE = 'pglimit: transactions that may be in a call of a function last for too long, those of the processes ' || pids
+                    || ': end them and undo this again, or run it forward again to have the functions back';
+        END IF;
+        PERFORM pg_sleep(0.01::float8);
+    END LOOP;
     FOR f IN SELECT p.oid FROM pg_proc AS p
-             WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
+             WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
                  'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer',
