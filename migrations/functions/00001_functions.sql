@@ -589,7 +589,14 @@ BEGIN
         ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
                                  ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
     END IF;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -663,7 +670,14 @@ BEGIN
         ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
                                  ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
     END IF;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -803,7 +817,14 @@ BEGIN
         ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
                                  ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
     END IF;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -943,7 +964,14 @@ BEGIN
         ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
                                  ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
     END IF;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -1093,7 +1121,14 @@ BEGIN
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
         ask.level := CASE WHEN ask.now_us >= ask.ends_at_us THEN 0 ELSE ask.level END;
     END IF;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -1316,7 +1351,14 @@ BEGIN
         ask.ends_at_us := (ask.updated_at_us / ask.window_us + 1) * ask.window_us;
     END IF;
     ask.level := ask.previous * LEAST(ask.window_us, ask.ends_at_us - ask.updated_at_us)::float8 / ask.window_us::float8 + ask.current;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -1662,7 +1704,14 @@ BEGIN
         -- The row as it stands, brought to the moment.
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
     END IF;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -1689,10 +1738,8 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
--- What follows a statement. It is called from within the statement's function, so that
--- a call that DownFunctions overtakes fails here, as one of a function that does not
--- exist. If reservations that have expired are in the way of the ask,
--- they are given back, and it is asked again.
+-- What follows a statement that granted nothing. If reservations that have expired are
+-- in the way of the ask, they are given back, and it is asked again.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._retry(ask pglimit._ask) RETURNS pglimit._ask
 LANGUAGE plpgsql VOLATILE AS $pglimit$
@@ -1795,7 +1842,8 @@ DECLARE
     now_us bigint;
     empty_at_us bigint;
     fits_at_us bigint;
-    ahead_us float8; -- of a queue
+    retry_after_s float8;
+    delay_s float8; -- of a queue
 BEGIN
     IF ask.verb IN ('charge', 'refund', 'settle') THEN
         allowed := true;
@@ -1831,7 +1879,9 @@ BEGIN
         END IF;
         IF ask.algorithm = 'leaky_bucket_queue' THEN
             IF allowed AND ask.verb <> 'charge' THEN
-                ahead_us := GREATEST(0, ask.level - CASE WHEN ask.verb = 'check' THEN 0 ELSE granted END) / ask.leak;
+                delay_s := pglimit._delay(GREATEST(0, ask.level - CASE WHEN ask.verb = 'check' THEN 0 ELSE granted END) / ask.leak);
+            ELSE
+                delay_s := 0;
             END IF;
         END IF;
     ELSIF ask.algorithm = 'sliding_window_counter' THEN
@@ -1849,6 +1899,9 @@ BEGIN
                                ELSE coalesce(ask.ends_at_us, ask.frees_at_us + ask.period_us) END;
         END IF;
     END IF;
+    IF rest IS NOT NULL THEN
+        retry_after_s := pglimit._seconds(GREATEST(fits_at_us, ask.updated_at_us, ask.blocked_until_us), now_us);
+    END IF;
     RETURN (
         allowed,
         granted,
@@ -1856,9 +1909,9 @@ BEGIN
         CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END,
         CASE WHEN ask.level > 1.00000000000001::float8 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END,
         -- retry_after_s, reset_after_s, delay_s
-        CASE WHEN rest IS NULL THEN 0 ELSE pglimit._seconds(GREATEST(fits_at_us, ask.updated_at_us, ask.blocked_until_us), now_us) END,
+        CASE WHEN rest IS NULL THEN 0 ELSE retry_after_s END,
         pglimit._seconds(GREATEST(empty_at_us, ask.updated_at_us, ask.blocked_until_us), now_us),
-        CASE WHEN ahead_us IS NULL THEN 0 ELSE pglimit._delay(ahead_us) END,
+        CASE WHEN ask.algorithm = 'leaky_bucket_queue' THEN delay_s ELSE 0 END,
         reason
     )::pglimit.result;
 END $pglimit$;
@@ -1959,8 +2012,23 @@ CREATE OR REPLACE FUNCTION pglimit.check(algorithm text, name text, key text, co
     block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    RETURN pglimit._answer(pglimit._run(
-        pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    -- Calling _run would copy the ask.
+    IF algorithm = 'leaky_bucket' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket_queue(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'token_bucket' THEN
+        RETURN pglimit._answer(pglimit._token_bucket(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'gcra' THEN
+        RETURN pglimit._answer(pglimit._gcra(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'fixed_window' THEN
+        RETURN pglimit._answer(pglimit._fixed_window(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_counter(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'sliding_window_log' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_log(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    END IF;
+    PERFORM pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now); -- which refuses the algorithm
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.check IS 'Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
@@ -1971,8 +2039,23 @@ CREATE OR REPLACE FUNCTION pglimit.charge(algorithm text, name text, key text, c
     block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    RETURN pglimit._answer(pglimit._run(
-        pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    -- Calling _run would copy the ask.
+    IF algorithm = 'leaky_bucket' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket_queue(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'token_bucket' THEN
+        RETURN pglimit._answer(pglimit._token_bucket(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'gcra' THEN
+        RETURN pglimit._answer(pglimit._gcra(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'fixed_window' THEN
+        RETURN pglimit._answer(pglimit._fixed_window(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_counter(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'sliding_window_log' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_log(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    END IF;
+    PERFORM pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now); -- which refuses the algorithm
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.charge IS 'Records cost units that were spent whatever the limit says.';
@@ -1983,8 +2066,23 @@ CREATE OR REPLACE FUNCTION pglimit.refund(algorithm text, name text, key text, c
     block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    RETURN pglimit._answer(pglimit._run(
-        pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    -- Calling _run would copy the ask.
+    IF algorithm = 'leaky_bucket' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket_queue(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'token_bucket' THEN
+        RETURN pglimit._answer(pglimit._token_bucket(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'gcra' THEN
+        RETURN pglimit._answer(pglimit._gcra(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'fixed_window' THEN
+        RETURN pglimit._answer(pglimit._fixed_window(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_counter(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'sliding_window_log' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_log(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    END IF;
+    PERFORM pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now); -- which refuses the algorithm
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.refund IS 'Gives cost units back, at most what is there.';

@@ -117,9 +117,9 @@ func functions(read *statements) (all []function) {
 			Parameters: slices.Concat(which, asker, slices.Concat(more...))})
 	}
 	verb("allow_up_to", "decision", "pglimit.result", "Asks for up to cost units and is granted what fits.", limit, burst, tick, fixed, ends)
-	verb("check", "decision", "pglimit.result", "Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", limit, burst, tick, fixed, ends)
-	verb("charge", "decision", "pglimit.result", "Records cost units that were spent whatever the limit says.", limit, burst, tick, fixed, ends)
-	verb("refund", "decision", "pglimit.result", "Gives cost units back, at most what is there.", limit, burst, tick, fixed, ends)
+	verb("check", "dispatch", "pglimit.result", "Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", limit, burst, tick, fixed, ends)
+	verb("charge", "dispatch", "pglimit.result", "Records cost units that were spent whatever the limit says.", limit, burst, tick, fixed, ends)
+	verb("refund", "dispatch", "pglimit.result", "Gives cost units back, at most what is there.", limit, burst, tick, fixed, ends)
 	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.", limit, burst, tick, fixed,
 		[]parameter{{"ttl_s", "float8", "NULL"}}, ends)
 	all = append(all,
