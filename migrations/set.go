@@ -56,15 +56,16 @@ var Tables = &Set{
 // search_path of the caller. A database has one set of functions.
 //
 // Create the tables first, and undo the functions before the tables. A release that
-// changes a function adds a migration that creates all functions again: run
-// [UpFunctions] after each update of pglimit. Undoing any migration removes all
-// functions.
+// changes a function brings two migrations: run [UpFunctions] after each update of
+// pglimit. The first creates all functions again; undoing it removes all of them.
+// Undoing the second stops new calls, so that the first is undone while no call is
+// running.
 var Functions = &Set{
 	files: functions, dir: "functions", table: "pglimit_functions_goose_db_version", guarded: true,
 	next: map[string]string{
 		"42501": "the role lacks the right to do this: migrate as the owner of the database and of schema pglimit, or GRANT CREATE ON DATABASE to the role",
 		"42P01": "create the tables first: run `pglimit migrate up` or call migrations.Up",
-		"42723": "a database has one set of functions: undo them there first, with `pglimit migrate down --functions` or migrations.DownFunctions",
+		"42723": "a database has one set of functions: undo them there first, with `pglimit migrate down --to 0 --functions` or migrations.DownFunctions",
 	},
 }
 
@@ -74,8 +75,15 @@ var Functions = &Set{
 // because the functions could run such a role's objects. See [Strangers].
 func UpFunctions(ctx context.Context, pool *pgxpool.Pool) error { return Functions.Up(ctx, pool) }
 
-// DownFunctions removes the SQL functions, and schema pglimit if it is empty then. It
-// keeps all limits' data.
+// DownFunctions removes the SQL functions, and schema pglimit if nothing else is
+// in it. No limit's data is touched.
+//
+// It may run under traffic. New calls fail at once, with SQLSTATE 42883 or 3F000: the
+// function or its schema does not exist. The functions are dropped when the transactions
+// that were running in the database have ended. If one takes longer than about ten
+// seconds, DownFunctions returns an error that names its process. The functions then still
+// exist under other names: call DownFunctions again, or [UpFunctions] to bring them back
+// with the rights on them.
 func DownFunctions(ctx context.Context, pool *pgxpool.Pool) error {
 	_, err := Functions.Down(ctx, pool, 0)
 	return err

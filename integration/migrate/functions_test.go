@@ -179,7 +179,7 @@ func TestMigrateFunctionsByOtherTools(t *testing.T) {
 		dir := appFolder(t)
 		export(t, dir, "00003_pglimit_tables.sql", "00004_pglimit_storage.sql", "00005_pglimit_views.sql")
 		files, err := migrations.Functions.Export(dir)
-		if err != nil || len(files) != 1 || filepath.Base(files[0]) != "00006_pglimit_functions.sql" {
+		if err != nil || len(files) != 2 || filepath.Base(files[0]) != "00006_pglimit_functions.sql" || filepath.Base(files[1]) != "00007_pglimit_functions_callable.sql" {
 			t.Fatalf("exported %q, %v", files, err)
 		}
 		if again, err := migrations.Functions.Export(dir); err != nil || len(again) > 0 {

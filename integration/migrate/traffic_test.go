@@ -248,6 +248,128 @@ func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
 	seen.allows(t, "42883", "3F000", "57014")
 }
 
+// TestMigrateFunctionsDownAwaitsCalls: a call that began before Down goes on to its end,
+// and Down comes after it. New calls fail meanwhile.
+func TestMigrateFunctionsDownAwaitsCalls(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool, other := bed.Connect(t, address), bed.Connect(t, address)
+	if err := migrations.UpFunctions(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	bed.Value[float64](t, pool, bed.LoginCall) // the row that is locked
+	tx, err := other.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := tx.Exec(t.Context(), `SELECT FROM pglimit_token_bucket FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	remaining := make(chan float64, 1)
+	go func() {
+		var n float64
+		if err := pool.QueryRow(t.Context(), bed.LoginCall).Scan(&n); err != nil {
+			t.Errorf("the call that had begun: %v", err)
+		}
+		remaining <- n
+	}()
+	bed.AwaitBlocked(t, other)
+	down := make(chan error, 1)
+	go func() { down <- migrations.DownFunctions(t.Context(), other) }()
+	bed.Eventually(t, "new calls fail", func(ctx context.Context) (bool, error) {
+		var gone bool
+		err := other.QueryRow(ctx, `SELECT to_regproc('pglimit.token_bucket') IS NULL`).Scan(&gone)
+		return gone, err
+	})
+	if len(down) > 0 || len(remaining) > 0 {
+		t.Error("Down or the call did not wait")
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := bed.Receive(t, remaining, "the call's end"); n < 3 || n >= 3.1 {
+		t.Errorf("%v remaining, want 3", n)
+	}
+	if err := bed.Receive(t, down, "Down's end"); err != nil {
+		t.Errorf("Down: %v", err)
+	}
+	if left := bed.OwnSchema(t, other); left != "" {
+		t.Errorf("Down left:\n%s", left)
+	}
+}
+
+// TestMigrateFunctionsDownGivesUp: a transaction goes on. Down names it; after that, Up
+// brings the functions and the rights on them back, and Down can be run again.
+func TestMigrateFunctionsDownGivesUp(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool, other := bed.Connect(t, address), bed.Connect(t, address)
+	if err := migrations.UpFunctions(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	bed.Exec(t, other, `REVOKE EXECUTE ON FUNCTION pglimit.reset FROM public`)
+	made := bed.OwnSchema(t, other)
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	var pid int
+	if err := tx.QueryRow(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		err = migrations.DownFunctions(t.Context(), other)
+		if err == nil || !strings.Contains(err.Error(), "55P03") || !strings.Contains(err.Error(), fmt.Sprint(pid, ": end them and undo this again")) {
+			t.Errorf("Down: %v", err)
+		}
+		var answer *pgconn.PgError
+		if _, err := other.Exec(t.Context(), bed.LoginCall); !errors.As(err, &answer) || answer.Code != "42883" {
+			t.Errorf("a new call: %v", err)
+		}
+	}
+	if err := migrations.UpFunctions(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	if got := bed.OwnSchema(t, other); got != made {
+		t.Errorf("up after half of down made:\n%s\nwant:\n%s", got, made)
+	}
+	if bed.Value[bool](t, other, `SELECT proacl IS NULL FROM pg_proc WHERE oid = 'pglimit.reset'::regproc`) {
+		t.Error("the rights on a function were lost")
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := migrations.DownFunctions(t.Context(), other); err != nil {
+		t.Errorf("Down: %v", err)
+	}
+}
+
+// TestMigrateFunctionsDownRefuses: a view needs a function, a table a type. Down says so
+// and leaves all as it was.
+func TestMigrateFunctionsDownRefuses(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	made := bed.OwnSchema(t, pool)
+	for _, c := range []struct{ make, drop string }{
+		{`CREATE VIEW theirs AS SELECT allowed FROM pglimit.check('gcra', 'p', 'k', 0, 5, 60)`, `DROP VIEW theirs`},
+		{`CREATE TABLE theirs (answer pglimit.result)`, `DROP TABLE theirs`},
+	} {
+		bed.Exec(t, pool, c.make)
+		if err := migrations.DownFunctions(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "something of yours depends on it: drop that first") {
+			t.Errorf("%s: %v", c.make, err)
+		}
+		if got := bed.OwnSchema(t, pool); got != made {
+			t.Errorf("%s: Down left:\n%s\nwant:\n%s", c.make, got, made)
+		}
+		bed.Exec(t, pool, c.drop)
+	}
+	if err := migrations.DownFunctions(t.Context(), pool); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestMigrateDownGivesUp: a transaction keeps its locks. Down says what to do; nothing
 // has changed, and callers were served meanwhile.
 func TestMigrateDownGivesUp(t *testing.T) {

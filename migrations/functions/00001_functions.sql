@@ -18,15 +18,22 @@
 DO $pglimit$
 DECLARE
     home name := (SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('pglimit_token_bucket'::text)::oid);
-    bound text[] := (SELECT p.proconfig FROM pg_proc AS p WHERE p.oid = to_regproc('pglimit.token_bucket'::text)::oid);
+    bound text[];
+    f regprocedure;
+    called name;
 BEGIN
+    FOR f, called IN SELECT p.oid, pg_catalog.substr(p.proname, 9) FROM pg_proc AS p
+                     WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.substr(p.proname, 1, 8) = '_undone_' LOOP
+        EXECUTE pg_catalog.format('ALTER FUNCTION %s RENAME TO %I', f, called);
+    END LOOP;
+    bound := (SELECT p.proconfig FROM pg_proc AS p WHERE p.oid = to_regproc('pglimit.token_bucket'::text)::oid);
     IF home IS NULL THEN
         RAISE undefined_table USING MESSAGE = 'pglimit: the tables that the functions work on are not in the search_path',
             HINT = 'Make the tables first: pglimit migrate up.';
     END IF;
     IF NOT pg_catalog.format('search_path=%I, pg_temp', home) = ANY (bound) THEN
         RAISE duplicate_function USING MESSAGE = pg_catalog.format('pglimit: the functions of schema pglimit work on tables in another schema than %I: %s', home, bound[1]),
-            HINT = 'A database has one set of them: undo them there first, with pglimit migrate down --functions.';
+            HINT = 'A database has one set of them: undo them there first, with pglimit migrate down --to 0 --functions.';
     END IF;
     IF to_regnamespace('pglimit'::text) IS NULL THEN
         CREATE SCHEMA pglimit;
@@ -582,7 +589,14 @@ BEGIN
         ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
                                  ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
     END IF;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -656,7 +670,14 @@ BEGIN
         ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
                                  ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
     END IF;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -796,7 +817,14 @@ BEGIN
         ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
                                  ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
     END IF;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -936,7 +964,14 @@ BEGIN
         ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
                                  ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
     END IF;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -1086,7 +1121,14 @@ BEGIN
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
         ask.level := CASE WHEN ask.now_us >= ask.ends_at_us THEN 0 ELSE ask.level END;
     END IF;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -1309,7 +1351,14 @@ BEGIN
         ask.ends_at_us := (ask.updated_at_us / ask.window_us + 1) * ask.window_us;
     END IF;
     ask.level := ask.previous * LEAST(ask.window_us, ask.ends_at_us - ask.updated_at_us)::float8 / ask.window_us::float8 + ask.current;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -1655,7 +1704,14 @@ BEGIN
         -- The row as it stands, brought to the moment.
         ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
     END IF;
-    RETURN CASE WHEN ask.granted <> 0::float8 OR ask.again THEN ask ELSE pglimit._retry(ask) END;
+    IF ask.granted <> 0::float8 OR ask.again THEN
+        RETURN ask;
+    ELSIF ask.verb = 'check' THEN
+        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
+            RETURN ask;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(ask);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -1682,10 +1738,8 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
--- What follows a statement. It is called from within the statement's function, so that
--- a call that DownFunctions overtakes fails here, as one of a function that does not
--- exist. If reservations that have expired are in the way of the ask,
--- they are given back, and it is asked again.
+-- What follows a statement that granted nothing. If reservations that have expired are
+-- in the way of the ask, they are given back, and it is asked again.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._retry(ask pglimit._ask) RETURNS pglimit._ask
 LANGUAGE plpgsql VOLATILE AS $pglimit$
@@ -1788,7 +1842,8 @@ DECLARE
     now_us bigint;
     empty_at_us bigint;
     fits_at_us bigint;
-    ahead_us float8; -- of a queue
+    retry_after_s float8;
+    delay_s float8; -- of a queue
 BEGIN
     IF ask.verb IN ('charge', 'refund', 'settle') THEN
         allowed := true;
@@ -1824,7 +1879,9 @@ BEGIN
         END IF;
         IF ask.algorithm = 'leaky_bucket_queue' THEN
             IF allowed AND ask.verb <> 'charge' THEN
-                ahead_us := GREATEST(0, ask.level - CASE WHEN ask.verb = 'check' THEN 0 ELSE granted END) / ask.leak;
+                delay_s := pglimit._delay(GREATEST(0, ask.level - CASE WHEN ask.verb = 'check' THEN 0 ELSE granted END) / ask.leak);
+            ELSE
+                delay_s := 0;
             END IF;
         END IF;
     ELSIF ask.algorithm = 'sliding_window_counter' THEN
@@ -1842,6 +1899,9 @@ BEGIN
                                ELSE coalesce(ask.ends_at_us, ask.frees_at_us + ask.period_us) END;
         END IF;
     END IF;
+    IF rest IS NOT NULL THEN
+        retry_after_s := pglimit._seconds(GREATEST(fits_at_us, ask.updated_at_us, ask.blocked_until_us), now_us);
+    END IF;
     RETURN (
         allowed,
         granted,
@@ -1849,9 +1909,9 @@ BEGIN
         CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END,
         CASE WHEN ask.level > 1.00000000000001::float8 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END,
         -- retry_after_s, reset_after_s, delay_s
-        CASE WHEN rest IS NULL THEN 0 ELSE pglimit._seconds(GREATEST(fits_at_us, ask.updated_at_us, ask.blocked_until_us), now_us) END,
+        CASE WHEN rest IS NULL THEN 0 ELSE retry_after_s END,
         pglimit._seconds(GREATEST(empty_at_us, ask.updated_at_us, ask.blocked_until_us), now_us),
-        CASE WHEN ahead_us IS NULL THEN 0 ELSE pglimit._delay(ahead_us) END,
+        CASE WHEN ask.algorithm = 'leaky_bucket_queue' THEN delay_s ELSE 0 END,
         reason
     )::pglimit.result;
 END $pglimit$;
@@ -1952,8 +2012,23 @@ CREATE OR REPLACE FUNCTION pglimit.check(algorithm text, name text, key text, co
     block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    RETURN pglimit._answer(pglimit._run(
-        pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    -- Calling _run would copy the ask.
+    IF algorithm = 'leaky_bucket' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket_queue(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'token_bucket' THEN
+        RETURN pglimit._answer(pglimit._token_bucket(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'gcra' THEN
+        RETURN pglimit._answer(pglimit._gcra(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'fixed_window' THEN
+        RETURN pglimit._answer(pglimit._fixed_window(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_counter(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'sliding_window_log' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_log(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    END IF;
+    PERFORM pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now); -- which refuses the algorithm
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.check IS 'Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
@@ -1964,8 +2039,23 @@ CREATE OR REPLACE FUNCTION pglimit.charge(algorithm text, name text, key text, c
     block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    RETURN pglimit._answer(pglimit._run(
-        pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    -- Calling _run would copy the ask.
+    IF algorithm = 'leaky_bucket' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket_queue(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'token_bucket' THEN
+        RETURN pglimit._answer(pglimit._token_bucket(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'gcra' THEN
+        RETURN pglimit._answer(pglimit._gcra(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'fixed_window' THEN
+        RETURN pglimit._answer(pglimit._fixed_window(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_counter(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'sliding_window_log' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_log(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    END IF;
+    PERFORM pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now); -- which refuses the algorithm
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.charge IS 'Records cost units that were spent whatever the limit says.';
@@ -1976,8 +2066,23 @@ CREATE OR REPLACE FUNCTION pglimit.refund(algorithm text, name text, key text, c
     block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    RETURN pglimit._answer(pglimit._run(
-        pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    -- Calling _run would copy the ask.
+    IF algorithm = 'leaky_bucket' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket_queue(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'token_bucket' THEN
+        RETURN pglimit._answer(pglimit._token_bucket(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'gcra' THEN
+        RETURN pglimit._answer(pglimit._gcra(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'fixed_window' THEN
+        RETURN pglimit._answer(pglimit._fixed_window(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_counter(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    ELSIF algorithm = 'sliding_window_log' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_log(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+    END IF;
+    PERFORM pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now); -- which refuses the algorithm
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.refund IS 'Gives cost units back, at most what is there.';
@@ -2280,13 +2385,35 @@ END $pglimit$;
 -- +goose StatementEnd
 
 -- +goose Down
+-- No call can begin any more: the migration after this one saw to it. A transaction that
+-- was running at that time may still be in a call, or be about to begin one, for it need
+-- not have seen that the functions are gone. Dropping what a call goes on to use would
+-- end it with an internal error.
 -- +goose StatementBegin
 DO $pglimit$
 DECLARE
+    running text[] := ARRAY(SELECT l.virtualxid FROM pg_catalog.pg_locks AS l
+        WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock' AND l.pid <> pg_backend_pid() AND NOT EXISTS (
+            -- Sessions of other databases, and autovacuum, call nothing.
+            SELECT 1 FROM pg_catalog.pg_stat_activity AS a
+            WHERE a.pid = l.pid AND (a.usesysid IS NULL OR a.datname <> pg_catalog.current_database())));
+    until timestamptz := clock_timestamp() + interval '10 seconds';
+    pids text;
     f regprocedure;
 BEGIN
+    LOOP
+        SELECT string_agg(l.pid::text, ', '::text) INTO pids FROM pg_catalog.pg_locks AS l
+        WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock' AND l.virtualxid = ANY (running);
+        EXIT WHEN pids IS NULL;
+        IF clock_timestamp() > until THEN
+            RAISE lock_not_available USING
+                MESSAGE = 'pglimit: transactions that may be in a call of a function last for too long, those of the processes ' || pids
+                    || ': end them and undo this again, or run it forward again to have the functions back';
+        END IF;
+        PERFORM pg_sleep(0.01::float8);
+    END LOOP;
     FOR f IN SELECT p.oid FROM pg_proc AS p
-             WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
+             WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
                  'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer',

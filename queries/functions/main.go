@@ -1,4 +1,4 @@
-// Command functions writes the migration of the SQL functions, for users of
+// Command functions writes the migrations of the SQL functions, for users of
 // other languages. The functions run the very text of the statements of
 // queries/*.sql, so there is one source of what a decision is. The .tmpl files do
 // what limiter/ does around a statement, in the parts of a call:
@@ -18,7 +18,6 @@ package main
 import (
 	"bytes"
 	"embed"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,9 +27,10 @@ import (
 	"time"
 )
 
-// revision numbers the migration. A released one stays as it is: raise this
-// with the first change after a release, and the next file is written beside
-// it. Each makes all functions anew, so users who ran an earlier one get the
+// revision numbers the pairs of migrations: one makes the functions, and undoing
+// the other stops new calls of them. A released pair stays as it is: raise this
+// with the first change after a release, and the next files are written beside
+// it. Each pair makes all functions anew, so users who ran an earlier one get the
 // new bodies. What CREATE OR REPLACE cannot do, such as another parameter,
 // belongs at the beginning of the new one.
 const revision = 1
@@ -117,9 +117,9 @@ func functions(read *statements) (all []function) {
 			Parameters: slices.Concat(which, asker, slices.Concat(more...))})
 	}
 	verb("allow_up_to", "decision", "pglimit.result", "Asks for up to cost units and is granted what fits.", limit, burst, tick, fixed, ends)
-	verb("check", "decision", "pglimit.result", "Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", limit, burst, tick, fixed, ends)
-	verb("charge", "decision", "pglimit.result", "Records cost units that were spent whatever the limit says.", limit, burst, tick, fixed, ends)
-	verb("refund", "decision", "pglimit.result", "Gives cost units back, at most what is there.", limit, burst, tick, fixed, ends)
+	verb("check", "dispatch", "pglimit.result", "Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", limit, burst, tick, fixed, ends)
+	verb("charge", "dispatch", "pglimit.result", "Records cost units that were spent whatever the limit says.", limit, burst, tick, fixed, ends)
+	verb("refund", "dispatch", "pglimit.result", "Gives cost units back, at most what is there.", limit, burst, tick, fixed, ends)
 	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.", limit, burst, tick, fixed,
 		[]parameter{{"ttl_s", "float8", "NULL"}}, ends)
 	all = append(all,
@@ -248,6 +248,14 @@ type file struct {
 	read *statements
 }
 
+// At is the file for a template whose text stands so many spaces to the right.
+func (f file) At(spaces int) placed { return placed{f, strings.Repeat(" ", spaces)} }
+
+type placed struct {
+	File   file
+	Indent string
+}
+
 // Rows is the text of a query that returns nothing, or many rows for an expression.
 func (f file) Rows(query string) (string, error) { return f.read.rows(query) }
 
@@ -277,16 +285,26 @@ func run(from, to string) error {
 		}
 		all.Bodies = append(all.Bodies, body.String())
 	}
-	var out bytes.Buffer
-	if err := templates.ExecuteTemplate(&out, "file", all); err != nil {
+	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}
-	if err := known(out.String()); err != nil {
-		return err
+	number := 2*revision - 1
+	suffix := ""
+	if revision > 1 { // names of their own, for Export goes by them
+		suffix = fmt.Sprintf("_%d", revision)
 	}
-	name := filepath.Join(to, fmt.Sprintf("%05d_functions.sql", revision))
-	if revision > 1 { // a name of its own, for Export goes by it
-		name = filepath.Join(to, fmt.Sprintf("%05d_functions_%d.sql", revision, revision))
+	for i, part := range []struct{ template, name string }{{"file", "functions"}, {"callable", "functions_callable"}} {
+		var out bytes.Buffer
+		if err := templates.ExecuteTemplate(&out, part.template, all); err != nil {
+			return err
+		}
+		if err := known(out.String()); err != nil {
+			return err
+		}
+		name := filepath.Join(to, fmt.Sprintf("%05d_%s%s.sql", number+i, part.name, suffix))
+		if err := os.WriteFile(name, out.Bytes(), 0o644); err != nil {
+			return err
+		}
 	}
-	return errors.Join(os.MkdirAll(to, 0o755), os.WriteFile(name, out.Bytes(), 0o644))
+	return nil
 }

@@ -97,7 +97,8 @@ func newDown(db *connect.Database, out *cli.Output) *cobra.Command {
 --functions it drops the SQL functions and nothing that is counted.
 
 It may run under traffic. If other transactions keep their locks on the tables
-for ten seconds, it gives up and can be run again.`,
+for ten seconds, it gives up and can be run again. With --functions it awaits
+the transactions that are running, also for ten seconds.`,
 		Example: `  pglimit migrate down
   pglimit migrate down --to 1
   pglimit migrate down --to 0

@@ -27,7 +27,7 @@ func TestMigratePrintAndExport(t *testing.T) {
 		}
 	}
 	functions := t.TempDir()
-	if code, text, stderr := commandtest.Call(t, "migrate", "export", "--functions", functions); code != 0 || stderr != "" || !strings.HasSuffix(text, "00001_pglimit_functions.sql\n") {
+	if code, text, stderr := commandtest.Call(t, "migrate", "export", "--functions", functions); code != 0 || stderr != "" || !strings.HasSuffix(text, "00002_pglimit_functions_callable.sql\n") {
 		t.Errorf("export --functions: exit code %d, stdout %q, stderr %q", code, text, stderr)
 	}
 	dir := t.TempDir()
