@@ -15,7 +15,7 @@ import (
 
 const (
 	requestTimeout = 10 * time.Second // of one ask, so that a full server is not taken for a dead one
-	killEvery  = 250 * time.Millisecond
+	killEvery      = 250 * time.Millisecond
 )
 
 // dbClient asks over one pool.

@@ -12,7 +12,7 @@ import (
 type Algorithm struct {
 	Algorithm limiter.Algorithm `json:"algorithm"`
 	Keys      int               `json:"keys"`
-	Requests      int64             `json:"requests"`
+	Requests  int64             `json:"requests"`
 	Asked     int64             `json:"asked"`
 	// Admitted was acknowledged and, in a transaction, committed.
 	Admitted int64 `json:"admitted"`

@@ -114,7 +114,7 @@ func TestPlaygroundAddress(t *testing.T) {
 	defer taken.Close()
 	for addr, want := range map[string]string{
 		"8080": "not of the form host:port, such as localhost:8080",
-		fmt.Sprint("localhost:", taken.Addr().(*net.TCPAddr).Port): "in use: take another address or free this one; localhost:0 is any port that is free",
+		fmt.Sprint("localhost:", taken.Addr().(*net.TCPAddr).Port): "in use: use another address or free this one; localhost:0 selects any free port",
 	} {
 		code, stdout, stderr := commandtest.Call(t, "playground", "--addr", addr, "--database-url", "postgres://nobody@127.0.0.1:1/none")
 		if code != cli.ExitUsage || stdout != "" || !strings.Contains(stderr, want) || strings.Contains(stderr, "database:") {
