@@ -88,7 +88,8 @@ func (s *stage) WriteHeader(status int)      { s.status = status }
 func (s *stage) Write(p []byte) (int, error) { return s.behind.Write(p) }
 func (s *stage) Flush()                      { s.text <- s.behind.String(); s.behind.Reset() }
 
-// listenIn opens a stream without a network. What is flushed to the stage is its text.
+// listenIn opens a stream without a network. The stage receives what the handler
+// flushes.
 func listenIn(t *testing.T, h *Hub, key string) (on *stage, leave func()) {
 	t.Helper()
 	on = newStage()

@@ -54,8 +54,8 @@ func TestRunUsageErrors(t *testing.T) {
 		{"reset --algorithm x k", `Algorithm "x": must be one of`},
 		{"janitor --interval 0", "--interval is 0: leave it out"},
 		{"janitor now", `unknown command "now"`},
-		{"prove --for 1ms", "For is 1ms: take 7ms"},
-		{"prove --workers 0", "Workers is 0: take 1 to 1000"},
+		{"prove --for 1ms", "For is 1ms: use 7ms"},
+		{"prove --workers 0", "Workers is 0: use 1 to 1000"},
 		{"version 1", `unknown command "1"`},
 	} {
 		code, stdout, stderr := commandtest.Call(t, strings.Fields(c.args)...)
