@@ -282,7 +282,7 @@ func TestEmbeddedUnusableDataDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", theirs), 2, theirs, "belongs to user 12345")
-	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", filepath.Join(closed, "data")), 3, "cannot get to", closed, "chmod o+x")
+	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", filepath.Join(closed, "data")), 3, "cannot reach", closed, "chmod o+x")
 }
 
 func TestCommandWhichDatabase(t *testing.T) {
