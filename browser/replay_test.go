@@ -219,7 +219,7 @@ func TestReplayRefused(t *testing.T) {
 	b.drop(folder, "#drop")
 	b.Eventually("a folder", replayStatus, filepath.Base(folder)+": cannot be read: choose a file, not a folder, that you may read.")
 	b.dropData("drop a text", "#drop", &input.DragData{Items: []*input.DragDataItem{{MimeType: "text/plain", Data: "a log"}}, Files: []string{}, DragOperationsMask: 1})
-	b.Eventually("a text", replayStatus, "That is no file: drop one access log.")
+	b.Eventually("a text", replayStatus, "That is not a file: drop one access log.")
 	b.dropData("drop two files", "#drop", &input.DragData{Items: []*input.DragDataItem{}, Files: []string{good, good}, DragOperationsMask: 1})
 	b.Eventually("two files", replayStatus, "These are several files: drop one access log.")
 

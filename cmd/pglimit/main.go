@@ -1,11 +1,11 @@
-// Command pglimit sets up and works with pglimit's rate limits in PostgreSQL.
+// Command pglimit creates, uses and maintains pglimit's rate limits in PostgreSQL.
 // `pglimit help` lists its subcommands.
 package main
 
 import (
 	"context"
 	"os"
-	_ "time/tzdata" // for --time-zone where the system has no zones
+	_ "time/tzdata" // for --time-zone on systems without time zone data
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"

@@ -82,7 +82,7 @@ func TestProve(t *testing.T) {
 	}
 	code, stdout, stderr = bed.Pglimit(t, address, "prove", "--for", "300ms", "--workers", "2", "--kill=false")
 	if code != 0 || !strings.Contains(stdout, "sliding_window_log") || !strings.Contains(stdout, "; 0 connections ended") || !strings.Contains(stdout, "It holds") ||
-		!strings.Contains(stdout, "\ntwo limits in turn: ") || !strings.Contains(stdout, "\nrows held: ") {
+		!strings.Contains(stdout, "\ntwo limits in turn: ") || !strings.Contains(stdout, "\nrows locked: ") {
 		t.Errorf("as text: exit code %d, %s%s", code, stdout, stderr)
 	}
 }

@@ -45,7 +45,7 @@ func TestCommandSpend(t *testing.T) {
 		{"cancel ID --json", 0, `"verb": "cancel"`},
 		{"settle ID 10", 2, "the reservation has ended: it was cancelled"},
 		{"usage" + budget, 0, "remaining  1000000000000 of 1000000000000\n"},
-		{"settle ID x", 2, `UNITS is "x": take a number, such as 180`},
+		{"settle ID x", 2, `UNITS is "x": use a number, such as 180`},
 		{"settle fixed_window:AAAAAAAAAAAAAAAAAAAAAAAAAA 1", 2, "no such reservation"},
 		{"reserve --ttl 10ms" + budget, 2, "ttl 10ms: must be whole microseconds from one second"},
 	} {

@@ -200,7 +200,7 @@ func TestEmbeddedFullDisk(t *testing.T) {
 	limited := h.command(t)
 	limited.Path = "/bin/sh"
 	limited.Args = append([]string{"sh", "-c", `ulimit -f 200 && exec "$0" "$@"`, h.binary}, allow...)
-	expect(t, limited, 3, h.data(), "no room for its data", "--data-dir elsewhere", "File too large")
+	expect(t, limited, 3, h.data(), "no space for its data", "name another --data-dir", "File too large")
 	h.empty(t, "a failed start")
 	if got := h.allow(t, "(started)", "--data-dir", h.data()); got != 4 {
 		t.Errorf("%v remaining once there is room, want 4", got)
@@ -235,7 +235,7 @@ func TestEmbeddedFullDisk(t *testing.T) {
 			}
 			fill.Close()
 		}
-		expect(t, h.command(t, onSmall...), 3, small, "no room for its data", "--data-dir elsewhere", "o space left")
+		expect(t, h.command(t, onSmall...), 3, small, "no space for its data", "name another --data-dir", "o space left")
 		h.empty(t, "a failed start")
 		if size != "5m" {
 			if err := os.Remove(filepath.Join(small, "filler")); err != nil {
@@ -266,7 +266,7 @@ func TestEmbeddedUnusableDataDir(t *testing.T) {
 	if err := errors.Join(os.Mkdir(other, 0o750), os.WriteFile(letter, []byte("Dear …"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", other), 2, other, "holds something else (letter.txt)", "name an empty or new directory")
+	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", other), 2, other, "has other content (letter.txt)", "name an empty or new directory")
 	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", letter), 2, letter, "not a directory")
 	if entries, err := os.ReadDir(other); err != nil || len(entries) != 1 {
 		t.Errorf("the directory was changed: %v, %v", entries, err)
@@ -282,7 +282,7 @@ func TestEmbeddedUnusableDataDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", theirs), 2, theirs, "belongs to user 12345")
-	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", filepath.Join(closed, "data")), 3, "cannot get to", closed, "chmod o+x")
+	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", filepath.Join(closed, "data")), 3, "cannot reach", closed, "chmod o+x")
 }
 
 func TestCommandWhichDatabase(t *testing.T) {

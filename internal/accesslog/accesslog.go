@@ -1,4 +1,4 @@
-// Package accesslog reads web access logs: who asked, and when.
+// Package accesslog parses web access logs: the client and the time of each request.
 package accesslog
 
 import (
@@ -11,26 +11,26 @@ import (
 	"time"
 )
 
-// MaxLine is the longest line in bytes that is read; a longer one is bad.
+// MaxLine is the longest valid line in bytes.
 const MaxLine = 1 << 20
 
-// timeLayout is the time of the common and combined formats.
+// timeLayout is the layout of times in the common and combined formats.
 const timeLayout = "02/Jan/2006:15:04:05 -0700"
 
-// Example is what a line looks like.
+// Example is a valid line.
 const Example = `192.0.2.7 - - [17/May/2026:10:05:03 +0000] "GET / HTTP/1.1" 200 5120`
 
-// Parse takes the client's address (or host name) and the time from a line of
-// the common log format, or of the combined one, which begins alike: client,
-// identity, user, [time], "request", status, bytes. Whatever follows the
-// status is not looked at. The error says what is missing.
+// Parse returns the client's address (or host name) and the time of a line in the
+// common or the combined log format. Both begin with: client, identity, user, [time],
+// "request", status, bytes. Parse ignores everything after the status. The error names
+// the missing part.
 func Parse(line string) (client string, at time.Time, err error) {
 	client, rest, ok := strings.Cut(line, " ")
 	if !ok || client == "" || client == "-" {
 		return "", at, errors.New("no client's address at its start")
 	}
-	// The identity and the user may hold anything but a line's end: the time is
-	// what stands in the first brackets that read as one.
+	// The identity and the user may have any characters except [ and the line's end.
+	// The time is in the first brackets.
 	_, rest, ok = strings.Cut(rest, "[")
 	if !ok {
 		return "", at, errors.New("no [time]")
@@ -53,7 +53,7 @@ func Parse(line string) (client string, at time.Time, err error) {
 	return client, at, nil
 }
 
-// afterRequest skips a quoted request, in which quotes are escaped.
+// afterRequest skips a quoted request. Quotes in it are escaped.
 func afterRequest(s string) (rest string, ok bool) {
 	s, ok = strings.CutPrefix(s, ` "`)
 	if !ok {
@@ -74,7 +74,7 @@ func isStatus(s string) bool {
 	return s[0] >= '1' && s[0] <= '9' && s[1] >= '0' && s[1] <= '9' && s[2] >= '0' && s[2] <= '9'
 }
 
-// Open returns r's text, unpacked if it is packed by gzip, whatever its name.
+// Open returns a reader of r's text. It decompresses gzip, which it detects by content.
 func Open(r io.Reader) (io.Reader, error) {
 	buffered := bufio.NewReaderSize(r, 1<<16)
 	magic, err := buffered.Peek(2)
@@ -88,9 +88,9 @@ func Open(r io.Reader) (io.Reader, error) {
 	return buffered, nil
 }
 
-// Lines calls f with each line of r and its number, without its end, until r
-// ends or f returns an error. A line above MaxLine is cut to it, and long is
-// true.
+// Lines calls f with the number, from 1, and the text of each line of r, without its
+// end. It stops when r ends or f returns an error. A line above MaxLine is cut to
+// MaxLine; long is then true.
 func Lines(r io.Reader, f func(number int, line []byte, long bool) error) error {
 	in := bufio.NewReaderSize(r, 1<<16)
 	var whole []byte

@@ -39,8 +39,7 @@ func (s *Server) findPrograms(o Options) (err error) {
 	return err
 }
 
-// DataMajor tells which major version the data in dir are of; "" if there are
-// none.
+// DataMajor returns the major version of the data in dir, or "" if there are none.
 func DataMajor(dir string) (string, error) {
 	version, err := os.ReadFile(filepath.Join(dir, "PG_VERSION"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -49,8 +48,8 @@ func DataMajor(dir string) (string, error) {
 	return strings.TrimSpace(string(version)), nil
 }
 
-// prepare makes the run directory and, if it has to, the data directory, and
-// starts the reaper that watches over the former.
+// prepare creates the run directory and, if needed, the data directory. It starts the
+// reaper that removes the run directory.
 func (s *Server) prepare(ctx context.Context, dataDir string) (err error) {
 	isNew, err := missingOrEmpty(dataDir)
 	if err != nil {
@@ -70,7 +69,7 @@ func (s *Server) prepare(ctx context.Context, dataDir string) (err error) {
 		return err
 	}
 	if s.reaper, err = process.StartReaper(s.runDir); err != nil {
-		return fmt.Errorf("watch over the server: %w", err)
+		return fmt.Errorf("start the reaper: %w", err)
 	}
 	if err := s.account.Own(s.runDir); err != nil {
 		return err
@@ -91,9 +90,8 @@ func (s *Server) prepare(ctx context.Context, dataDir string) (err error) {
 	return s.create(ctx)
 }
 
-// create makes the data directory. It gets its name only once it is complete,
-// so that what a killed process or a full disk leaves half done is never taken
-// for data.
+// create creates the data directory. It gets its name only when it is complete, so that
+// the remains of a killed process or a full disk are never used as data.
 func (s *Server) create(ctx context.Context) (err error) {
 	final := s.dataDir
 	s.dataDir = final + ".new"
@@ -124,7 +122,7 @@ func (s *Server) create(ctx context.Context) (err error) {
 	return nil
 }
 
-// missingOrEmpty tells whether dir is to be filled.
+// missingOrEmpty reports whether dir must be initialized.
 func missingOrEmpty(dir string) (bool, error) {
 	if dir == "" {
 		return true, nil
@@ -136,8 +134,8 @@ func missingOrEmpty(dir string) (bool, error) {
 	return len(entries) == 0, err
 }
 
-// initdb fills the data directory and sets the superuser's password. The
-// socket, which only the server's own user reaches, asks for none.
+// initdb initializes the data directory and sets the superuser's password. The socket,
+// which only the server's user can reach, needs no password.
 func (s *Server) initdb(ctx context.Context, extra ...string) error {
 	secret := make([]byte, 16)
 	rand.Read(secret) // never fails
@@ -166,8 +164,8 @@ func (s *Server) initdb(ctx context.Context, extra ...string) error {
 	return s.writeSecret(filepath.Join(s.dataDir, passwordFile))
 }
 
-// complaints picks what went wrong from a program's output, or takes all of
-// it if nothing says so.
+// complaints returns the error messages of a program's output, or all of it if there
+// are none.
 func complaints(out []byte) string {
 	var b strings.Builder
 	for line := range strings.Lines(string(out)) {
@@ -191,9 +189,8 @@ func (s *Server) writeSecret(path string) error {
 	return s.account.Own(path)
 }
 
-// inherit sets the working directory and environment of a PostgreSQL
-// program: ours, less PostgreSQL's own variables, which would change what it
-// does, and with messages in English.
+// inherit sets the working directory and environment of a PostgreSQL program: ours, with
+// messages in English and without PostgreSQL's variables, which would change its work.
 func (s *Server) inherit(cmd *exec.Cmd) {
 	cmd.Dir = s.runDir
 	for _, v := range os.Environ() {

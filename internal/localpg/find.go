@@ -12,20 +12,19 @@ import (
 	"strings"
 )
 
-// ErrNotFound is in the error of Find and Start when this machine has no
-// PostgreSQL server. The error's text says how to install one.
+// ErrNotFound is in the error of Find and Start if this machine has no PostgreSQL
+// server. The error's text says how to install one.
 var ErrNotFound = errors.New("no PostgreSQL server found")
 
-// Find returns the directory of the PostgreSQL server programs to use, and
-// their version ("17.5"). It is the directory PGBIN names, if that is set;
-// else the newest of what pg_config, the usual install places and PATH hold.
-// A directory counts if it holds both initdb and postgres.
+// Find returns the directory of the PostgreSQL server programs to use, and their version,
+// such as "17.5". That is the directory in PGBIN, if set. Otherwise it is the newest of
+// pg_config, the usual directories and PATH that has both initdb and postgres.
 func Find() (bindir, version string, err error) {
 	return FindMajor("")
 }
 
-// FindMajor is Find among servers of one major version ("17"), or of any if
-// major is empty. What PGBIN names is taken whatever its version.
+// FindMajor is like Find for servers of one major version, such as "17", or of any if
+// major is empty. It accepts the directory in PGBIN with any version.
 func FindMajor(major string) (bindir, version string, err error) {
 	if dir := os.Getenv("PGBIN"); dir != "" {
 		version, err := serverVersion(dir)
@@ -37,7 +36,7 @@ func FindMajor(major string) (bindir, version string, err error) {
 	return newest(candidates(), major)
 }
 
-// candidates lists directories that may hold a server, most likely first.
+// candidates returns directories that may have a server, most likely first.
 func candidates() []string {
 	var dirs []string
 	if out, err := exec.Command("pg_config", "--bindir").Output(); err == nil {
@@ -52,14 +51,14 @@ func candidates() []string {
 		"/Applications/Postgres.app/Contents/Versions/*/bin",
 		`C:\Program Files\PostgreSQL\*\bin`,
 	} {
-		found, _ := filepath.Glob(pattern) // fails on a bad pattern only
+		found, _ := filepath.Glob(pattern) // fails only on a bad pattern
 		dirs = append(dirs, found...)
 	}
 	return append(dirs, filepath.SplitList(os.Getenv("PATH"))...)
 }
 
-// newest returns the directory with the newest server of the wanted major
-// version; the first of equals.
+// newest returns the directory with the newest server of the wanted major version, and
+// the first one if several are equal.
 func newest(dirs []string, major string) (bindir, version string, err error) {
 	best := -1
 	for _, dir := range dirs {
@@ -83,7 +82,7 @@ func newest(dirs []string, major string) (bindir, version string, err error) {
 
 var versionPattern = regexp.MustCompile(`\(PostgreSQL\) ([0-9]+[0-9a-z.]*)`)
 
-// serverVersion asks the server in dir for its version.
+// serverVersion returns the version of the server in dir.
 func serverVersion(dir string) (string, error) {
 	if dir == "" {
 		return "", errors.New("no directory")
@@ -95,7 +94,7 @@ func serverVersion(dir string) (string, error) {
 	}
 	out, err := exec.Command(executable(dir, "postgres"), "--version").Output()
 	if err != nil {
-		return "", fmt.Errorf("ask for the version: %w", err)
+		return "", fmt.Errorf("read the version: %w", err)
 	}
 	m := versionPattern.FindSubmatch(out)
 	if m == nil {
@@ -104,7 +103,7 @@ func serverVersion(dir string) (string, error) {
 	return string(m[1]), nil
 }
 
-// executable is the path of a program in dir.
+// executable returns the path of a program in dir.
 func executable(dir, program string) string {
 	if runtime.GOOS == "windows" {
 		program += ".exe"
@@ -114,13 +113,13 @@ func executable(dir, program string) string {
 
 var numberPattern = regexp.MustCompile(`^([0-9]+)(?:\.([0-9]+))?`)
 
-// majorOf returns "17" of "17.5" and of "17beta1".
+// majorOf returns the major version: "17" for "17.5" and "17beta1".
 func majorOf(version string) string {
 	return numberPattern.FindString(strings.SplitN(version, ".", 2)[0])
 }
 
-// rank orders versions: a later one has the larger number. A beta ranks with
-// the first release of its version.
+// rank returns a number that is larger for later versions. A beta ranks with the first
+// release of its version.
 func rank(version string) int {
 	m := numberPattern.FindStringSubmatch(version)
 	if m == nil {
@@ -131,8 +130,8 @@ func rank(version string) int {
 	return major*1000 + minor
 }
 
-// installHint says how to install a server of a major version (any if empty)
-// on this system.
+// installHint returns how to install a server of a major version (any if empty) on this
+// system.
 func installHint(major string) string {
 	if runtime.GOOS == "windows" {
 		return "install one: winget install PostgreSQL.PostgreSQL." + or(major, "17")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// fakeServer makes a directory with programs that say a version.
+// fakeServer creates a directory with programs that print a version.
 func fakeServer(t *testing.T, version string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -1,7 +1,6 @@
-// Package localpg starts a PostgreSQL server of its own from the programs
-// found on this machine, for tests, demonstrations and trying things out. The
-// server listens on 127.0.0.1 only, behind a random password, and ends when
-// the process that started it ends, however that happens.
+// Package localpg starts a private PostgreSQL server from the programs installed on this
+// machine, for tests and demonstrations. The server listens only on 127.0.0.1 with a
+// random password. It ends when the process that started it ends, even by a crash.
 package localpg
 
 import (
@@ -26,7 +25,7 @@ import (
 	"github.com/pglimit/pglimit/internal/localpg/process"
 )
 
-// How long a step may take if the caller's context sets no earlier end.
+// Timeouts of steps, unless the caller's context ends earlier.
 const (
 	startTimeout = time.Minute
 	stopTimeout  = 10 * time.Second
@@ -37,32 +36,32 @@ var (
 	errPortTaken = errors.New("port taken")
 )
 
-// ErrInUse is in Start's error when another server runs on DataDir.
+// ErrInUse is in Start's error if another server runs on DataDir.
 var ErrInUse = errors.New("another PostgreSQL server runs on this data directory")
 
-// Options of Start. The zero value is a new, empty server that leaves nothing
-// behind.
+// Options configures Start. The zero value selects a new, empty server that leaves
+// nothing behind.
 type Options struct {
-	// BinDir is the directory of initdb and postgres. Default: what Find
-	// finds; for an existing DataDir, the newest of its major version.
+	// BinDir is the directory of initdb and postgres. Default: the result of Find; for an
+	// existing DataDir, the newest of its major version.
 	BinDir string
-	// DataDir keeps the data. If it is missing or empty it is made; if it
-	// holds data that Start made earlier, the server goes on with them. Close
-	// leaves it. Default: a new temporary directory, which Close removes.
+	// DataDir is the directory of the data. Start initializes it if it is missing or
+	// empty, and uses data from an earlier Start. Close keeps it. Default: a new
+	// temporary directory, which Close removes.
 	DataDir string
-	// Settings are server settings by name, such as "fsync": "off". They hold
-	// over postgresql.conf and ALTER SYSTEM. Default: the server's own.
+	// Settings are server settings by name, such as "fsync": "off". They override
+	// postgresql.conf and ALTER SYSTEM. Default: the server's defaults.
 	Settings map[string]string
 }
 
-// Server is a running PostgreSQL server. Its methods may be called at once
-// from several goroutines; each waits for the one before.
+// Server is a running PostgreSQL server. Its methods are safe for concurrent use; each
+// waits for the one before.
 type Server struct {
 	bindir, version string
 	settings        []string
-	runDir          string // socket, log and, unless the caller gave one, data
+	runDir          string // socket, log and, without Options.DataDir, data
 	dataDir         string
-	account         *process.Account // who runs it; nil: this process's user
+	account         *process.Account // the server's user; nil: this process's user
 	password        string
 	reaper          *process.Reaper
 
@@ -72,10 +71,9 @@ type Server struct {
 	closed bool
 }
 
-// Start starts a server and returns once it takes connections, within a
-// minute or until ctx ends. As root, where PostgreSQL refuses to run, it runs
-// as user postgres or nobody, or as the owner of DataDir. Without a server on
-// the machine the error is ErrNotFound.
+// Start starts a server and returns once it accepts connections. It fails after a minute
+// or when ctx ends. For root, the server runs as user postgres or nobody, or as the owner
+// of DataDir. Without a server on the machine the error is ErrNotFound.
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -105,8 +103,8 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			return s, nil
 		}
 		if errors.Is(err, ErrInUse) && time.Now().Before(released) {
-			// The process of an earlier server on these data was killed, and
-			// the server is about to notice.
+			// The process that started an earlier server on these data was killed; that
+			// server is about to end.
 			select {
 			case <-time.After(50 * time.Millisecond):
 				i--
@@ -120,8 +118,8 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	}
 }
 
-// URL connects to database postgres as superuser postgres. It stays the same
-// after Restart.
+// URL returns the URL of database postgres for superuser postgres. Restart does not change
+// it.
 func (s *Server) URL() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,14 +130,14 @@ func (s *Server) url() string {
 	return fmt.Sprintf("postgres://%s:%s@127.0.0.1:%d/postgres?sslmode=disable", superuser, s.password, s.port)
 }
 
-// Version is the server's version, such as "17.5".
+// Version returns the server's version, such as "17.5".
 func (s *Server) Version() string { return s.version }
 
-// BinDir is the directory the server was started from.
+// BinDir returns the directory of the server's programs.
 func (s *Server) BinDir() string { return s.bindir }
 
-// Done is closed when the server has ended, whoever ended it. After Restart
-// it is another channel.
+// Done returns a channel that is closed when the server has ended, for any reason. After
+// Restart it returns another channel.
 func (s *Server) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,10 +149,9 @@ func (s *Server) Done() <-chan struct{} {
 	return s.proc.Done()
 }
 
-// Stop ends the server as an operator would: transactions under way are
-// rolled back, connections closed, everything written to disk. It returns
-// when the server has ended, or with ctx's error. A stopped server is left as
-// it is.
+// Stop ends the server by a fast shutdown: it rolls back open transactions, closes
+// connections and writes everything to disk. It returns when the server has ended, or
+// ctx's error. It does nothing if the server is stopped.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,8 +176,8 @@ func (s *Server) stop(ctx context.Context) error {
 	}
 }
 
-// Kill ends the server at once, all its processes with SIGKILL, as a crash
-// does. What was committed is still there after Restart.
+// Kill ends all processes of the server with SIGKILL, like a crash. Committed data are
+// still there after Restart.
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,15 +195,15 @@ func (s *Server) kill() error {
 	return nil
 }
 
-// forget notes that the server's process has ended.
+// forget records that the server's process has ended.
 func (s *Server) forget() {
 	s.proc = nil
 	s.reaper.Watch(0)
 }
 
-// Restart stops the server if it runs, and starts it with the same data on
-// the same port. It returns once it takes connections, recovery from a Kill
-// included, within a minute or until ctx ends.
+// Restart stops the server if it runs, and starts it with the same data and port. It
+// returns once the server accepts connections, after recovery from a Kill. It fails after
+// a minute or when ctx ends.
 func (s *Server) Restart(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -224,8 +221,8 @@ func (s *Server) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Close stops the server, by force after ten seconds, and removes what Start
-// made, except in a DataDir of the caller's. Further calls do nothing.
+// Close stops the server, by force after ten seconds, and removes its files, except for
+// Options.DataDir. Further calls do nothing.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,8 +243,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// launch starts the server process on s.port and waits until it takes
-// connections. On an error nothing is left running.
+// launch starts the server process on s.port and waits until it accepts connections. After
+// an error no process is left.
 func (s *Server) launch(ctx context.Context) error {
 	if s.proc != nil {
 		return errors.New("it is running already")
@@ -284,8 +281,7 @@ func (s *Server) launch(ctx context.Context) error {
 	return nil
 }
 
-// awaitReady polls until the server accepts a connection, has ended, or ctx
-// ends.
+// awaitReady polls until the server accepts a connection or has ended, or ctx ends.
 func (s *Server) awaitReady(ctx context.Context) error {
 	delay := 5 * time.Millisecond
 	for {
@@ -304,7 +300,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	}
 }
 
-// explain adds the end of what the server logged since offset begin.
+// explain adds the end of the server's log, from offset begin on.
 func (s *Server) explain(err error, begin int64) error {
 	log, readErr := os.ReadFile(s.logFile())
 	if readErr != nil || int64(len(log)) <= begin {
@@ -325,7 +321,7 @@ func (s *Server) explain(err error, begin int64) error {
 
 func (s *Server) logFile() string { return filepath.Join(s.runDir, "postgres.log") }
 
-// freePort returns a port of 127.0.0.1 that nobody listens on right now.
+// freePort returns a port of 127.0.0.1 that is free now.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -335,8 +331,8 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// socketSetting is the unix_socket_directories value for dir; none if the
-// system would refuse a socket path as long.
+// socketSetting returns the unix_socket_directories value for dir. It is empty if the
+// socket's path would be too long for the system.
 func socketSetting(dir string) string {
 	const longest = 85 // of 103 bytes, less "/.s.PGSQL.65535"
 	if len(dir) > longest || strings.ContainsAny(dir, `",\`) {

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// start starts a server for a test. make test leaves these tests out where
-// there is no server to start.
+// start starts a server for a test. make test skips these tests if the machine has no
+// server.
 func start(t *testing.T, o Options) *Server {
 	t.Helper()
 	begin := time.Now()
@@ -71,7 +71,7 @@ func TestCommittedDataSurviveKillStopAndRestart(t *testing.T) {
 		{"Stop", func() error { return s.Stop(t.Context()) }},
 		{"nothing", func() error { return nil }},
 	} {
-		// A connection under way must not hinder any of them.
+		// An open connection must not prevent any of them.
 		held, err := pgx.Connect(t.Context(), s.URL())
 		if err != nil {
 			t.Fatal(err)
@@ -122,7 +122,7 @@ func TestCloseRemovesTheDirectory(t *testing.T) {
 
 func TestDataDirIsKeptAndUsedAgain(t *testing.T) {
 	t.Parallel()
-	// As root, the server's user has to get there: t.TempDir belongs to us.
+	// For root, the server's user must reach the directory; t.TempDir belongs to us.
 	parent, err := os.MkdirTemp("", "pglimit-test-")
 	if err != nil {
 		t.Fatal(err)
@@ -144,8 +144,8 @@ func TestDataDirIsKeptAndUsedAgain(t *testing.T) {
 	}
 }
 
-// TestDataDirInUse starts a second server where one runs: it waits for the
-// first to end, as a killed one is about to, and gives up with its context.
+// TestDataDirInUse starts a second server on a directory in use. It waits for the first to
+// end, and gives up when its context ends.
 func TestDataDirInUse(t *testing.T) {
 	t.Parallel()
 	parent, err := os.MkdirTemp("", "pglimit-test-")
@@ -159,7 +159,7 @@ func TestDataDirInUse(t *testing.T) {
 	dir := filepath.Join(parent, "data")
 	first := start(t, Options{DataDir: dir})
 
-	// second starts another one, and returns when that was refused once.
+	// second starts another server, and returns when it was refused once.
 	second := func(ctx context.Context) <-chan error {
 		result := make(chan error, 1)
 		go func() {
@@ -207,7 +207,7 @@ func TestForeignDataDirIsRefused(t *testing.T) {
 	s, err := Start(t.Context(), Options{DataDir: dir})
 	if err == nil {
 		s.Close()
-		t.Fatal("Start took a directory that holds something else")
+		t.Fatal("Start accepted a directory with other content")
 	}
 	if !strings.Contains(err.Error(), "was not made by pglimit") {
 		t.Errorf("the error does not say why: %v", err)
@@ -232,15 +232,15 @@ func TestStartFailureShowsTheLog(t *testing.T) {
 	s, err := Start(t.Context(), Options{Settings: map[string]string{"no_such_setting": "1"}})
 	if err == nil {
 		s.Close()
-		t.Fatal("Start took an unknown setting")
+		t.Fatal("Start accepted an unknown setting")
 	}
 	if !strings.Contains(err.Error(), `unrecognized configuration parameter "no_such_setting"`) {
 		t.Errorf("the error does not say why: %v", err)
 	}
 }
 
-// TestServerEndsWithItsProcess starts a server in a process of its own, kills
-// that, and waits until the server and its directory are gone.
+// TestServerEndsWithItsProcess starts a server in another process, kills that process, and
+// waits until the server and its directory are gone.
 func TestServerEndsWithItsProcess(t *testing.T) {
 	if os.Getenv("PGLIMIT_LOCALPG_CHILD") != "" {
 		s, err := Start(context.Background(), Options{})
@@ -271,7 +271,7 @@ func TestServerEndsWithItsProcess(t *testing.T) {
 	child.Process.Kill()
 	child.Wait()
 	begin := time.Now()
-	tick := time.NewTicker(20 * time.Millisecond) // neither tells when it goes
+	tick := time.NewTicker(20 * time.Millisecond) // neither sends a notification
 	defer tick.Stop()
 	for {
 		_, dirErr := os.Stat(dir)
@@ -283,7 +283,7 @@ func TestServerEndsWithItsProcess(t *testing.T) {
 			t.Logf("gone after %v", time.Since(begin).Round(time.Millisecond))
 			return
 		}
-		if time.Since(begin) > time.Minute { // against hanging for ever
+		if time.Since(begin) > time.Minute { // do not wait for ever
 			u, _ := url.Parse(address)
 			t.Fatalf("the server at %s (%v) or its directory %s (%v) outlived its process", u.Host, connErr, dir, dirErr)
 		}

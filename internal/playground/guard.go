@@ -8,21 +8,21 @@ import (
 	"github.com/pglimit/pglimit/internal/playground/api"
 )
 
-// pagePolicy is the page's Content-Security-Policy. It allows the files of this server
-// alone, and no script or style inside the page.
+// pagePolicy is the page's Content-Security-Policy. It allows only files of this
+// server, and no inline script or style.
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// guard refuses requests for another host than the one listened on, and requests that
-// another site makes a browser send. It tells browsers what the page may not do.
+// guard refuses requests for other hosts than the one listened on, and requests that
+// another site's page sends. It sets the headers that restrict the page.
 func guard(listening string, next http.Handler) http.Handler {
 	origin := http.NewCrossOriginProtection()
-	other := refuse("a page of another site must not ask this of the playground")
+	other := refuse("a page of another site may not send requests to the playground")
 	origin.SetDenyHandler(other)
 	next = origin.Handler(next)
 	foreign := refuse("this is not the host that the playground listens on: open the address that it printed, or name the host with --addr")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasPrefix(r.URL.Path, "/limited/") { // curl shows the limiter's headers there, and no others
+		if !strings.HasPrefix(r.URL.Path, "/limited/") { // curl shows only the limiter's headers there
 			h := w.Header()
 			h.Set("Content-Security-Policy", pagePolicy)
 			h.Set("X-Content-Type-Options", "nosniff")
@@ -34,8 +34,8 @@ func guard(listening string, next http.Handler) http.Handler {
 			foreign.ServeHTTP(w, r)
 			return
 		}
-		// A link may lead here. An image or a frame must not count, nor take a stream,
-		// even on a page of another port of this machine.
+		// Other sites may link here. An image or a frame on them must not send requests
+		// or open a stream, even on another port of this machine.
 		site := r.Header.Get("Sec-Fetch-Site")
 		if (site == "cross-site" || site == "same-site") && r.Header.Get("Sec-Fetch-Dest") != "document" {
 			other.ServeHTTP(w, r)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestGuardHeaders: every answer but those of /limited/ tells browsers how little it may do.
+// TestGuardHeaders: every answer except under /limited/ has the security headers.
 func TestGuardHeaders(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -32,8 +32,8 @@ func TestGuardHeaders(t *testing.T) {
 	}
 }
 
-// TestGuardHosts: a name that anybody may point here is refused, unless all addresses are
-// listened on.
+// TestGuardHosts: a foreign host name is refused, unless the server listens on all
+// addresses.
 func TestGuardHosts(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -71,7 +71,7 @@ func TestGuardHosts(t *testing.T) {
 	}
 }
 
-// TestGuardOtherSites: what another site's page makes a browser send is refused.
+// TestGuardOtherSites: requests of another site's page are refused.
 func TestGuardOtherSites(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

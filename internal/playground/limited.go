@@ -14,14 +14,14 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// longestWait is how long a request of /limited/ waits for its turn in a queue. A
-// request whose turn is later is denied.
+// longestWait is the longest wait of a request to /limited/ for its turn in a queue.
+// A request whose turn is later is denied.
 const longestWait = time.Minute
 
-// limited answers GET /limited/{algorithm}, as an application behind the middleware
-// would. The query is the ask.
+// limited answers GET /limited/{algorithm} like an application behind the middleware.
+// The query has the policy, the key and the cost.
 func limited(h *hub.Hub, logger *slog.Logger) http.Handler {
-	next := httplimit.New(h.Limiter, asked, httplimit.WithLogger(logger))(http.HandlerFunc(event.Allowed))
+	next := httplimit.New(h.Limiter, requestOf, httplimit.WithLogger(logger))(http.HandlerFunc(event.Allowed))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		request, err := parse.Query(limiter.Algorithm(r.PathValue("algorithm")), r.URL.RawQuery)
 		if err == nil {
@@ -33,14 +33,14 @@ func limited(h *hub.Hub, logger *slog.Logger) http.Handler {
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), longestWait)
 		defer cancel()
-		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, askedKey{}, request)))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, requestKey{}, request)))
 	})
 }
 
-// askedKey is the key of a request's ask in its context.
-type askedKey struct{}
+// requestKey is the context key of the limiter's request.
+type requestKey struct{}
 
-// asked returns a request's ask.
-func asked(r *http.Request) ([]limiter.Request, error) {
-	return []limiter.Request{r.Context().Value(askedKey{}).(limiter.Request)}, nil
+// requestOf returns the limiter's request of an HTTP request.
+func requestOf(r *http.Request) ([]limiter.Request, error) {
+	return []limiter.Request{r.Context().Value(requestKey{}).(limiter.Request)}, nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestLimited: the route answers as httplimit does, and what the streams tell of it
-// is what the client saw.
+// TestLimited: the route answers like httplimit, and the streams show what the client
+// received.
 func TestLimited(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -36,7 +36,7 @@ func TestLimited(t *testing.T) {
 				seen.Del(added)
 			}
 			if got, want := fmt.Sprint(d.Headers), fmt.Sprint(event.Lines(seen)); got != want || d.Status != answer.StatusCode || d.Algorithm != a {
-				t.Errorf("%s: told %d %s\nthe client saw %d %s", at, d.Status, got, answer.StatusCode, want)
+				t.Errorf("%s: the stream has %d %s\nthe client received %d %s", at, d.Status, got, answer.StatusCode, want)
 			}
 			switch {
 			case i < 2 && (answer.StatusCode != 200 || body != "allowed\n" || d.Body != "" || answer.Header.Get("RateLimit") == ""):
@@ -48,7 +48,7 @@ func TestLimited(t *testing.T) {
 	}
 }
 
-// TestLimitedQuery: the URL names the ask.
+// TestLimitedQuery: the URL has the policy, the key and the cost.
 func TestLimitedQuery(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -80,7 +80,7 @@ func TestLimitedQuery(t *testing.T) {
 		"gcra?key=k&limit=1&period=1s&cost=NaN":    {"cost", "gcra", "cost NaN: must be positive"},
 		"gcra?key=k&limit=1&period=1s&aligned=x":   {"aligned", "", `aligned is "x": must be true or false`},
 		"gcra?key=k&limit=1&period=1s&limit=2":     {"limit", "", "limit is given 2 times"},
-		"gcra?key=k&limit=1&period=1s&colour=red":  {"", "", `there is no parameter "colour": take limit, period`},
+		"gcra?key=k&limit=1&period=1s&colour=red":  {"", "", `there is no parameter "colour": use limit, period`},
 		"gcra?key=k&limit=1&period=1s&name=login":  {"", "", `there is no parameter "name"`},
 		"gcra?key=k&limit=1&period=1s&%zz":         {"", "", "the query cannot be read"},
 		"gcra?limit=1&period=1s&key=%00":           {"key", "", "NUL"},
@@ -92,7 +92,7 @@ func TestLimitedQuery(t *testing.T) {
 	}
 }
 
-// TestLimitedWaits: a queue's delay is waited there, and shown by /api/send.
+// TestLimitedWaits: /limited/ waits for a queue's delay; /api/send only shows it.
 func TestLimitedWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

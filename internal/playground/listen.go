@@ -12,7 +12,7 @@ import (
 
 // Listen listens on addr, such as "localhost:8080", and returns the URL to open. On
 // localhost it listens on the addresses of both IPv4 and IPv6, if the machine has both.
-// Port 0 is any free port.
+// Port 0 selects any free port.
 func Listen(ctx context.Context, addr string) (_ []net.Listener, url string, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -20,7 +20,7 @@ func Listen(ctx context.Context, addr string) (_ []net.Listener, url string, err
 	}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("%w: take another address or free this one; localhost:0 is any port that is free", err)
+			err = fmt.Errorf("%w: use another address or free this one; localhost:0 selects any free port", err)
 		}
 	}()
 	var config net.ListenConfig
@@ -47,7 +47,8 @@ func Listen(ctx context.Context, addr string) (_ []net.Listener, url string, err
 	if len(hosts) == 0 {
 		return nil, "", errors.New("this machine has neither 127.0.0.1 nor ::1")
 	}
-	// Both or none: a browser may take either, and one might be another program's.
+	// Listen on both or none: a browser may use either, and the other might belong to
+	// another program.
 	for try := 1; ; try++ {
 		var all []net.Listener
 		at := port

@@ -23,7 +23,7 @@ func TestListen(t *testing.T) {
 		}
 	}
 	for _, addr := range []string{"localhost:" + port, "127.0.0.1:" + port} {
-		if _, _, err := Listen(t.Context(), addr); err == nil || !strings.Contains(err.Error(), "in use") || !strings.Contains(err.Error(), "localhost:0 is any port that is free") {
+		if _, _, err := Listen(t.Context(), addr); err == nil || !strings.Contains(err.Error(), "in use") || !strings.Contains(err.Error(), "localhost:0 selects any free port") {
 			t.Errorf("%s again: %v", addr, err)
 		}
 	}
@@ -45,13 +45,13 @@ func TestListen(t *testing.T) {
 	} else if _ = six.Close(); len(all) != 2 {
 		t.Fatalf("listens on %v alone", all[0].Addr())
 	}
-	// A port that another has on ::1 is no port of localhost's.
+	// A port that another program uses on ::1 cannot be used.
 	_ = all[0].Close()
 	if some, _, err := Listen(t.Context(), "localhost:"+port); err == nil {
 		t.Errorf("took %v, though ::1 has it", some[0].Addr())
 	}
 	if l, err := net.Listen("tcp", "127.0.0.1:"+port); err != nil {
-		t.Errorf("IPv4's was kept: %v", err)
+		t.Errorf("the port was not released on IPv4: %v", err)
 	} else {
 		_ = l.Close()
 	}

@@ -1,10 +1,9 @@
-// Package playground serves a web page on which limits can be seen at work, and the
-// small HTTP API behind it.
+// Package playground serves a web page that shows limits at work, and its HTTP API.
 //
-// The page sends asks (POST /api/send) and watches a key in a stream of server-sent
-// events (GET /api/events). Every decision about a key goes to all streams of the key,
-// also those of /limited/, which answers curl as a limited application would. Every
-// policy has the name PolicyName, so that no other counts are touched.
+// The page sends requests (POST /api/send) and watches a key in a stream of
+// server-sent events (GET /api/events). /limited/ answers curl like a limited
+// application. All streams of a key receive every decision about it, from either.
+// Every policy has the name PolicyName, so that no other counts change.
 package playground
 
 import (
@@ -26,51 +25,50 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// PolicyName is the name of every policy here.
+// PolicyName is the name of every policy of the playground.
 const PolicyName = parse.PolicyName
 
 const (
-	// maxAsk is how long one ask waits for the database: maxSending of them at once
-	// wait for a few connections, maybe to a server far away or a busy one.
+	// maxRequest bounds one request to the database. Up to maxSending requests share a
+	// few connections, possibly to a distant or busy server.
 	maxRequest = 10 * time.Second
-	// How long Serve waits at the end: for answers that are being sent, and for the
-	// database to forget the counts.
+	// How long Serve waits at the end: for answers in progress, and for the database to
+	// delete the counts.
 	maxAnswer  = 2 * time.Second
 	forgetTime = 10 * time.Second
 )
 
-// Config sets up a Server.
+// Config configures a Server.
 type Config struct {
-	// Limiter makes the limiter that decides, from the configuration that it is given.
-	// It may add fields that the playground leaves alone, such as KeySecret. It is
-	// required.
+	// Limiter returns a limiter with the given configuration. It may set fields that
+	// are zero, such as KeySecret. Required.
 	Limiter func(*limiter.Config) (*limiter.Limiter, error)
-	// Version is pglimit's, and Database names what decides, such as "PostgreSQL 15.4,
-	// embedded". The page shows both.
+	// Version is pglimit's version. Database names the database, such as
+	// "PostgreSQL 15.4, embedded". The page shows it; GET /api/setup has both.
 	Version, Database string
 	// Command begins the command lines that the page shows. Default: pglimit allow.
 	Command []string
-	// Host is the host of the address that is listened on. Requests for any other
-	// host except the loopback's names are refused, so that a foreign name that
-	// resolves to this machine cannot make a browser talk to it. Empty, 0.0.0.0 and ::
-	// listen on all addresses and accept any host.
+	// Host is the host of the address that the server listens on. Requests for other
+	// hosts are refused, except for names of the loopback. Otherwise a foreign name
+	// that resolves to this machine could give another site access. Empty, 0.0.0.0 and
+	// :: listen on all addresses and accept any host.
 	Host string
-	// Logger gets problems that no answer reports. Default: slog.Default().
+	// Logger receives errors that no answer reports. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// Server is the playground, an http.Handler that is safe for concurrent use. Close
-// it at the end, or let Serve do it.
+// Server is the playground: an http.Handler, safe for concurrent use. Close it at the
+// end, or let Serve do it.
 type Server struct {
 	config  Config
 	hub     *hub.Hub
 	replays *replays.Server
 	handler http.Handler
-	pause   time.Duration // bound of a pause in a body
-	grace   time.Duration // bound of the wait at the end for answers that are being sent
+	pause   time.Duration // longest pause in a body
+	grace   time.Duration // longest wait at the end for answers in progress
 }
 
-// New returns a Server. An error names what is missing in config, or is the error of
+// New returns a Server. The error names a missing field of config, or is the error of
 // Config.Limiter.
 func New(config Config) (*Server, error) {
 	if config.Limiter == nil {
@@ -84,7 +82,7 @@ func New(config Config) (*Server, error) {
 	}
 	s := &Server{config: config, replays: replays.New(), pause: api.MaxPause, grace: maxAnswer}
 	var err error
-	// Without a deny cache, so that each answer is the database's.
+	// Without a deny cache, every answer comes from the database.
 	if s.hub, err = hub.New(config.Limiter, limiter.Config{DisableDenyCache: true, Timeout: maxRequest, Logger: config.Logger}); err != nil {
 		return nil, fmt.Errorf("playground: %w", err)
 	}
@@ -106,13 +104,13 @@ func (s *Server) routes() (http.Handler, error) {
 	mux.Handle("GET /api/events", hub.Handler(s.hub))
 	s.replays.Add(mux)
 	mux.Handle("/api/", api.Answer(func(http.ResponseWriter, *http.Request) (any, error) {
-		return nil, &api.Problem{Status: http.StatusNotFound, Message: "there is nothing to be had by that path and method"}
+		return nil, &api.Problem{Status: http.StatusNotFound, Message: "nothing has that path and method"}
 	}))
 	mux.Handle("GET /limited/{algorithm}", limited(s.hub, s.config.Logger))
 	return guard(s.config.Host, mux), nil
 }
 
-// setup answers GET /api/setup: what the page starts with.
+// setup answers GET /api/setup, the page's first request.
 func (s *Server) setup(http.ResponseWriter, *http.Request) (any, error) {
 	type setup struct {
 		Version     string           `json:"version"`
@@ -133,9 +131,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.handler.ServeHTTP(w, r)
 }
 
-// Serve answers on the listeners until ctx ends, which is not an error, or one of them
-// breaks. Then it ends the streams and all that waits, and closes the Server and the
-// listeners. It logs keys that could not be forgotten.
+// Serve serves the listeners until ctx ends, which is not an error, or a listener
+// fails. Then it ends all streams and waiting requests, and closes the Server and the
+// listeners. It logs keys that could not be reset.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -147,7 +145,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(s.config.Logger.Handler(), slog.LevelWarn),
 	}
-	// Browsers open connections in advance, and Shutdown would wait for those.
+	// Browsers open connections in advance; Shutdown would wait for them.
 	var unused sync.Map
 	server.ConnState = func(c net.Conn, state http.ConnState) {
 		if unused.Delete(c); state == http.StateNew {
@@ -165,30 +163,30 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	var err error
 	select {
 	case <-ctx.Done():
-	case err = <-ended: // a listener broke
+	case err = <-ended: // a listener failed
 	}
 	s.end(context.WithoutCancel(ctx), server)
 	return err
 }
 
-// end waits for the answers that are being sent, and closes everything.
+// end waits for answers in progress, and closes everything.
 func (s *Server) end(ctx context.Context, server *http.Server) {
 	grace, cancel := context.WithTimeout(ctx, s.grace)
 	defer cancel()
 	if err := server.Shutdown(grace); err != nil {
-		s.config.Logger.Warn("pglimit: requests were cut off while they were answered", "error", err)
+		s.config.Logger.Warn("pglimit: some requests were ended before their answer was complete", "error", err)
 		_ = server.Close()
 	}
 	forget, cancel := context.WithTimeout(ctx, forgetTime)
 	defer cancel()
 	if err := s.Close(forget); err != nil {
-		s.config.Logger.Warn("pglimit: the keys used on the playground could not be forgotten", "error", err)
+		s.config.Logger.Warn("pglimit: some keys of the playground could not be reset", "error", err)
 	}
 }
 
-// Close ends all streams and refuses new ones, forgets the counts of the keys that were
-// used, and closes the limiter. It waits for the database until ctx ends. The error
-// names the keys that could not be forgotten.
+// Close ends all streams and refuses new ones, resets the keys that were used, and
+// closes the limiter. It waits for the database until ctx ends. The error names the
+// keys that could not be reset.
 func (s *Server) Close(ctx context.Context) error {
 	s.hub.Close()
 	return errors.Join(s.hub.ForgetAll(ctx), s.hub.Limiter.Close())

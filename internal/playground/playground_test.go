@@ -93,8 +93,8 @@ func TestSetup(t *testing.T) {
 	}
 }
 
-// TestServe: it ends, and at once, in spite of open streams, a request that waits for
-// its turn, an upload that never ends and a connection that nobody uses.
+// TestServe: Serve ends immediately, despite open streams, a waiting request, an
+// endless upload and an unused connection.
 func TestServe(t *testing.T) {
 	t.Parallel()
 	memory := make(chan *limiter.Limiter, 1)
@@ -107,7 +107,7 @@ func TestServe(t *testing.T) {
 			return l, nil
 		}
 	})
-	s.grace = sitetest.Hang // what ends late is cut off, and logged
+	s.grace = sitetest.Hang // requests that end later are ended, and logged
 	reads := make(chan struct{}, 10)
 	s.handler = sitetest.Telling(reads).Handler(s.handler)
 	listeners, _, err := Listen(t.Context(), "localhost:0")
@@ -157,10 +157,10 @@ func TestServe(t *testing.T) {
 	}
 	w.Ended()
 	if err := <-waits; err == nil {
-		t.Error("the one who waited was answered")
+		t.Error("the waiting request was answered")
 	}
 	_ = more.Close()
-	<-sent // answered with an error, or with none
+	<-sent // with or without an error
 	l := <-memory
 	if _, err := l.Check(t.Context(), parse.Any(limiter.LeakyBucketQueue), "k", 0); !errors.Is(err, limiter.ErrClosed) {
 		t.Errorf("the limiter is not closed: %v", err)
@@ -173,7 +173,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestServeListenerBreaks: then there is nothing left to serve.
+// TestServeListenerBreaks: Serve returns the error of a listener.
 func TestServeListenerBreaks(t *testing.T) {
 	t.Parallel()
 	broken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -186,7 +186,7 @@ func TestServeListenerBreaks(t *testing.T) {
 	}
 }
 
-// TestServerNoDatabase: what takes the database says so, and the rest goes on.
+// TestServerNoDatabase: requests that need the database report it; the rest works.
 func TestServerNoDatabase(t *testing.T) {
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
@@ -199,7 +199,7 @@ func TestServerNoDatabase(t *testing.T) {
 	on := listen(t, s)
 	defer func() {
 		if err := s.Close(context.Background()); err == nil || !strings.Contains(err.Error(), `forget "k"`) {
-			t.Errorf("Close: %v", err) // what was asked may have been counted
+			t.Errorf("Close: %v", err) // the request may have been counted
 		}
 	}()
 	on.ExpectProblem(t, http.MethodPost, "/api/send", `{"key":"k","times":9,"requests":[{"policy":`+three(limiter.GCRA)+`}]}`, 503, "", "gcra", "database unavailable")
@@ -220,7 +220,8 @@ func TestServerNoDatabase(t *testing.T) {
 	}
 }
 
-// TestServerBodyStandsStill: the server gives up half a body, and frees its room.
+// TestServerBodyStandsStill: the server ends a request with half a body, and frees its
+// place.
 func TestServerBodyStandsStill(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -234,7 +235,7 @@ func TestServerBodyStandsStill(t *testing.T) {
 			}
 			text, err := io.ReadAll(answer.Body)
 			_ = answer.Body.Close()
-			if answer.StatusCode != http.StatusRequestTimeout || !strings.Contains(string(text), "nothing more of the body came for 1ns: send it again") {
+			if answer.StatusCode != http.StatusRequestTimeout || !strings.Contains(string(text), "the body paused for more than 1ns: send it again") {
 				t.Errorf("%s: %s %s, %v", at, answer.Status, text, err)
 			}
 			_ = more.Close()
@@ -242,7 +243,7 @@ func TestServerBodyStandsStill(t *testing.T) {
 	}
 }
 
-// deadlines keeps the last deadline that is set.
+// deadlines keeps the last read deadline.
 type deadlines struct {
 	*httptest.ResponseRecorder
 	last time.Time
@@ -251,7 +252,7 @@ type deadlines struct {
 
 func (d *deadlines) SetReadDeadline(at time.Time) error { d.last = at; d.all++; return nil }
 
-// TestServerBodyRead: a body that was read whole leaves no deadline behind.
+// TestServerBodyRead: a body that was read completely leaves no deadline.
 func TestServerBodyRead(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

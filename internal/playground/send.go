@@ -14,21 +14,22 @@ import (
 )
 
 const (
-	maxTimes   = 100 // of each ask in one POST /api/send
-	maxSending = 128 // asks of /api/send in flight
+	maxTimes   = 100 // of each request in one POST /api/send
+	maxSending = 128 // requests of /api/send in flight
 )
 
 // sender answers POST /api/send.
 type sender struct {
 	hub     *hub.Hub
-	sending chan struct{} // one token for each ask in flight
+	sending chan struct{} // one token for each request in flight
 }
 
 func newSender(h *hub.Hub) http.Handler {
 	return api.Answer((&sender{hub: h, sending: make(chan struct{}, maxSending)}).send)
 }
 
-// send sends asks, all at once. It does not wait out a delay: the page shows it.
+// send sends all requests concurrently. It does not wait for a delay: the page shows
+// it.
 func (s *sender) send(w http.ResponseWriter, r *http.Request) (any, error) {
 	var in requests
 	if err := api.Read(w, r, &in); err != nil {
@@ -43,7 +44,7 @@ func (s *sender) send(w http.ResponseWriter, r *http.Request) (any, error) {
 	}
 	var allowed, delayed, denied atomic.Int64
 	var failed atomic.Pointer[api.Problem] // the first
-	// All asks are sent, also if the client goes away.
+	// All requests are sent, even if the client disconnects.
 	ctx, stop := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer stop()
 	var all sync.WaitGroup
@@ -75,7 +76,8 @@ func (s *sender) send(w http.ResponseWriter, r *http.Request) (any, error) {
 	return map[string]int64{"allowed": allowed.Load(), "delayed": delayed.Load(), "denied": denied.Load()}, nil
 }
 
-// maySend waits for room for one more ask in flight, and returns false if ctx ends first.
+// maySend waits until one more request may be in flight. It returns false if ctx ends
+// first.
 func (s *sender) maySend(ctx context.Context) bool {
 	select {
 	case s.sending <- struct{}{}:
@@ -85,13 +87,13 @@ func (s *sender) maySend(ctx context.Context) bool {
 	}
 }
 
-// asks is the body of POST /api/send.
+// requests is the body of POST /api/send.
 type requests struct {
 	Key      string `json:"key"`
 	Times    int    `json:"times"`
 	Requests []struct {
 		Policy json.RawMessage `json:"policy"`
-		Cost   *float64        `json:"cost"` // nil is 1
+		Cost   *float64        `json:"cost"` // nil: 1
 	} `json:"requests"`
 }
 
@@ -119,7 +121,7 @@ func (in *requests) read() ([]limiter.Request, error) {
 	return list, nil
 }
 
-// reset answers POST /api/reset: it forgets a key.
+// reset answers POST /api/reset: it resets a key.
 func reset(h *hub.Hub) http.Handler {
 	return api.Answer(func(w http.ResponseWriter, r *http.Request) (any, error) {
 		var in struct {

@@ -13,14 +13,13 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// three is a policy of each algorithm that allows three at once, and gives back too
-// slowly to matter.
+// three returns a policy that allows three requests and recovers too slowly to matter.
 func three(a limiter.Algorithm) string {
 	return fmt.Sprintf(`{"algorithm":%q,"limit":3,"period":"1000h"}`, a)
 }
 
-// TestSend: each ask is sent so many times, at once, and no more is allowed than the
-// limit says; every stream of the key, and no other, is told of each decision.
+// TestSend: requests are sent concurrently, and not more than the limit are allowed.
+// All streams of the key, and no others, receive each decision.
 func TestSend(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -42,7 +41,7 @@ func TestSend(t *testing.T) {
 		})
 	}
 	senders.Wait()
-	// The queue lets one leave at once and two wait.
+	// The queue allows one at once and delays two.
 	if want := (sitetest.Counts{Allowed: 3*6 + 1, Delayed: 2, Denied: 17 * 7}); sum != want {
 		t.Errorf("sent %+v, want %+v", sum, want)
 	}
@@ -89,7 +88,7 @@ func TestSendErrors(t *testing.T) {
 		{`{"key":"k","times":1,"requests":[{"policy":` + good + `}]} {}`, 400, "", "", "more than one JSON value"},
 		{`{"keys":"k"}`, 400, "", "", `unknown field "keys"`},
 		{`{"key":7}`, 400, "key", "", "key is a JSON number: must be a string"},
-		{`{"times":1}`, 400, "key", "", "key is empty: name somebody"},
+		{`{"times":1}`, 400, "key", "", "key is empty: use a name"},
 		{`{"key":"` + strings.Repeat("k", 257) + `"}`, 400, "key", "", "key is 257 bytes long: 256 at most"},
 		{`{"key":"k\u0000"}`, 400, "key", "", "key \"k\\x00\": holds a NUL byte"},
 		{`{"key":"k","times":0}`, 400, "times", "", "times is 0: must be from 1 to 100"},
@@ -125,7 +124,7 @@ func TestSendErrors(t *testing.T) {
 		t.Errorf("text/plain: %s %s", answer.Status, text)
 	}
 	for _, at := range []string{"/api/send", "/api/nothing"} {
-		s.ExpectProblem(t, http.MethodGet, at, "", 404, "", "", "nothing to be had by that path and method")
+		s.ExpectProblem(t, http.MethodGet, at, "", 404, "", "", "nothing has that path and method")
 	}
 	s.ExpectProblem(t, http.MethodPost, "/api/reset", `{}`, 400, "key", "", "key is empty")
 	s.ExpectProblem(t, http.MethodPost, "/api/reset", `{"all":true}`, 400, "", "", `unknown field "all"`)
@@ -133,11 +132,12 @@ func TestSendErrors(t *testing.T) {
 	var got sitetest.Counts
 	s.Post(t, "/api/send", request(`{"name":"playground","algorithm":"gcra","limit":1,"period":"1s","durability":"durable"}`), &got)
 	if got.Allowed != 1 {
-		t.Errorf("with what it is always: %+v", got)
+		t.Errorf("with fields that are always the same: %+v", got)
 	}
 }
 
-// TestReset: after a reset the key is new for every algorithm, and its streams know.
+// TestReset: after a reset the key is unused for every algorithm, and its streams
+// receive the reset.
 func TestReset(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -155,7 +155,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestSendManyKeys: no more keys are taken than can be forgotten.
+// TestSendManyKeys: the number of keys in use is limited.
 func TestSendManyKeys(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -18,18 +18,17 @@ const (
 	leaveEvery     = 10 * time.Millisecond
 )
 
-// Queries for whether connections of the proof are still there, and for whether
-// they have anything left to do. A pooler keeps idle connections for its next
-// clients, under the name of the last.
+// Queries for whether connections of the proof still exist, and whether any is busy. A
+// pooler keeps idle connections for later clients, under the name of the last client.
 const (
 	stillThere = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1)"
 	stillBusy  = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND state <> 'idle')"
 )
 
-// cleanUp deletes all rows that run made. The server may still be busy with
-// what a client that went away had asked for, which would come after. So cleanUp
-// first waits until the connections called name are gone or, behind a pooler,
-// idle, and deletes until nothing is left to be deleted.
+// cleanUp deletes all rows of the run. The server may still execute a request of a
+// disconnected client, which would create rows later. So cleanUp first waits until the
+// connections called name are gone or, behind a pooler, idle. Then it deletes until
+// no row is left.
 func cleanUp(ctx context.Context, pool *pgxpool.Pool, name, run string, behindPooler bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
@@ -52,7 +51,7 @@ func cleanUp(ctx context.Context, pool *pgxpool.Pool, name, run string, behindPo
 	}
 }
 
-// deleteAll deletes the rows that run made, and returns how many.
+// deleteAll deletes the rows of the run, and returns their number.
 func deleteAll(ctx context.Context, pool *pgxpool.Pool, run string) (deleted int64, err error) {
 	for _, a := range limiter.Algorithms() {
 		tag, err := pool.Exec(ctx, "DELETE FROM "+pgx.Identifier{"pglimit_" + string(a)}.Sanitize()+" WHERE policy = ANY ($1::text[])",
@@ -65,12 +64,12 @@ func deleteAll(ctx context.Context, pool *pgxpool.Pool, run string) (deleted int
 	return deleted, nil
 }
 
-// byHand says what is left to do where cleaning up failed.
+// byHand returns the instruction for the user if cleaning up failed.
 func byHand(run string) string {
 	return fmt.Sprintf("delete the rows whose policy begins with %s from pglimit's tables", contest.Prefix(run))
 }
 
-// untilFalse waits until a query about the connections called name answers no.
+// untilFalse waits until a query about the connections called name returns false.
 func untilFalse(ctx context.Context, pool *pgxpool.Pool, query, name string) error {
 	tick := time.NewTicker(leaveEvery)
 	defer tick.Stop()
@@ -82,7 +81,7 @@ func untilFalse(ctx context.Context, pool *pgxpool.Pool, query, name string) err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("connections of our own do not end: %w", ctx.Err())
+			return fmt.Errorf("the proof's connections do not end: %w", ctx.Err())
 		case <-tick.C:
 		}
 	}

@@ -14,20 +14,19 @@ import (
 )
 
 const (
-	requestTimeout = 10 * time.Second // of one ask, so that a full server is not taken for a dead one
+	requestTimeout = 10 * time.Second // of one request; long, because a busy server is not a failed one
 	killEvery      = 250 * time.Millisecond
 )
 
-// dbClient asks over one pool.
+// dbClient sends requests over one pool.
 type dbClient struct {
 	pool    *pgxpool.Pool
 	limiter *limiter.Limiter
 }
 
-// newClients opens n pools to the database of pool, for workers in all, and one
-// more of a single connection: that of the client that holds rows, which is the
-// last. The connections are called name on the server, so that they are told from
-// others.
+// newClients opens n pools to the database of pool, with a connection for each worker.
+// The last client has one more pool with a single connection; it locks rows. On the
+// server the connections have the application name name, which identifies them.
 func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers int) (all []*dbClient, err error) {
 	defer func() {
 		if err != nil {
@@ -57,7 +56,7 @@ func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers
 	return all, nil
 }
 
-// connectAll opens all of a pool's connections, so that asking does not have to.
+// connectAll opens all of a pool's connections in advance.
 func connectAll(ctx context.Context, pool *pgxpool.Pool) error {
 	most := int(pool.Config().MaxConns)
 	var held []*pgxpool.Conn
@@ -69,7 +68,7 @@ func connectAll(ctx context.Context, pool *pgxpool.Pool) error {
 	for range most {
 		c, err := pool.Acquire(ctx)
 		if err != nil {
-			return fmt.Errorf("open a connection for each worker: take fewer workers, or give the server more connections: %w", err)
+			return fmt.Errorf("open a connection for each worker: use fewer workers, or give the server more connections: %w", err)
 		}
 		held = append(held, c)
 	}
@@ -103,8 +102,8 @@ func (c *dbClient) RequestInTx(ctx context.Context, p limiter.Policy, key string
 	return r, tx.Commit(ctx)
 }
 
-// killNowAndThen has the server end one of the connections called name every
-// killEvery, and returns how many it ended.
+// killNowAndThen lets the server end one of the connections called name every
+// killEvery. It returns how many were ended.
 func killNowAndThen(ctx context.Context, pool *pgxpool.Pool, name string) (killed int64, err error) {
 	tick := time.NewTicker(killEvery)
 	defer tick.Stop()
@@ -119,7 +118,7 @@ func killNowAndThen(ctx context.Context, pool *pgxpool.Pool, name string) (kille
 			WHERE application_name = $1 AND usename = current_user AND datname = current_database()
 			ORDER BY random() LIMIT 1) AS victim`, pooler.Mode(pool), name)
 		if err != nil && ctx.Err() == nil {
-			return killed, fmt.Errorf("end a connection of our own: %w", err)
+			return killed, fmt.Errorf("end one of the proof's connections: %w", err)
 		}
 		killed += tag.RowsAffected()
 	}

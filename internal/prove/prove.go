@@ -1,14 +1,15 @@
-// Package prove puts a database's limits under contention and holds what they
-// admit to what their algorithms allow.
+// Package prove tests a database's limits under contention: it compares what they admit
+// with what their algorithms allow.
 //
-// Many workers over several pools ask for a few keys, in asks of 1 to 3 units.
-// Some ask in transactions, of which half are rolled back; some go away before
-// they have an answer; and now and then the server ends one of the connections.
-// Some keys are asked for under two limits in turn, and the rows of some are held
-// by a transaction meanwhile.
-// A unit is admitted when a client was told so and, in a transaction, the commit
-// was acknowledged. An ask without an answer is unknown: it may be counted, but
-// nobody was admitted by it, so that more than allowed is always a fault.
+// Many workers over several pools send requests of 1 to 3 units for a few keys:
+//   - Some requests are in transactions; half of those are rolled back.
+//   - Some clients disconnect before the answer, and the server ends some connections.
+//   - Some keys are requested under two limits in turn.
+//   - A transaction locks the rows of some keys.
+//
+// A unit is admitted if a client received that answer and, in a transaction, the commit
+// was acknowledged. A request without an answer is unknown: it may be counted, but it is
+// not admitted. So more than allowed is always a fault.
 package prove
 
 import (
@@ -26,7 +27,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// ErrConfig is a Config that is out of bounds.
+// ErrConfig is in the error for a Config out of bounds.
 var ErrConfig = errors.New("pglimit: prove")
 
 // Bounds of Config.
@@ -36,46 +37,46 @@ const (
 	pools      = 4
 )
 
-// Config says how hard a proof tries.
+// Config configures a proof.
 type Config struct {
-	// For is how long, shared by the algorithms: 1 millisecond each to a day.
+	// For is the duration, shared by the algorithms: from 1 millisecond each to a day.
 	For time.Duration
-	// Workers is how many ask at once, over a connection each: 1 to 1,000.
+	// Workers is the number of concurrent workers, each with a connection: 1 to 1,000.
 	Workers int
-	// Kill has the server end connections of the proof's own, about four a
-	// second. Behind a pooler none are ended: others may share them.
+	// Kill lets the server end connections of the proof, about four a second. Behind a
+	// pooler none are ended, because other clients may share them.
 	Kill bool
-	// Progress, if set, is called when an algorithm's turn begins, one at a time.
+	// Progress, if set, is called at the start of each algorithm, never concurrently.
 	Progress func(a limiter.Algorithm)
 }
 
-// Validate names what is out of bounds, and its value.
+// Validate returns an ErrConfig that names the field out of bounds and its value.
 func (c Config) Validate() error {
 	if least := time.Duration(len(limiter.Algorithms())) * time.Millisecond; c.For < least || c.For > maxFor {
-		return fmt.Errorf("%w: For is %v: take %v to %v", ErrConfig, c.For, least, maxFor)
+		return fmt.Errorf("%w: For is %v: use %v to %v", ErrConfig, c.For, least, maxFor)
 	}
 	if c.Workers < 1 || c.Workers > maxWorkers {
-		return fmt.Errorf("%w: Workers is %d: take 1 to %d", ErrConfig, c.Workers, maxWorkers)
+		return fmt.Errorf("%w: Workers is %d: use 1 to %d", ErrConfig, c.Workers, maxWorkers)
 	}
 	return nil
 }
 
-// Report is what a proof saw.
+// Report is the result of a proof.
 type Report struct {
-	// Holds reports whether no key was admitted more than its policy allows, and
-	// whether other keys were answered while a row was held. Through a pooler only
-	// the first counts: it may have too few connections for the second.
+	// Holds reports whether no key was admitted more than its policy allows and other
+	// keys were answered while a row was locked. Through a pooler, which may have too
+	// few connections, only the first counts.
 	Holds bool `json:"holds"`
-	// Took is how long it took, in seconds.
+	// Took is the duration in seconds.
 	Took float64 `json:"took_s"`
-	// Workers asked at once, over so many Pools.
+	// Workers is the number of concurrent workers, and Pools the number of their pools.
 	Workers int `json:"workers"`
 	Pools   int `json:"pools"`
-	// Pooler is whether a connection pooler stood between them and the server.
+	// Pooler reports whether a connection pooler was between them and the server.
 	Pooler bool `json:"pooler"`
-	// Killed is how many connections the server was told to end.
+	// Killed is the number of connections that the server ended for the proof.
 	Killed int64 `json:"killed"`
-	// Algorithms has one entry for each.
+	// Algorithms has one entry for each algorithm.
 	Algorithms []contest.Algorithm `json:"algorithms"`
 }
 
@@ -85,10 +86,9 @@ type (
 	Held = contest.Held
 )
 
-// Run runs a proof over the database of pool, with connections of its own, and
-// forgets its keys at the end, whatever happened. With an error comes what was
-// seen until then. pool needs one free connection or two;
-// the proof opens one for each worker and one more.
+// Run runs a proof on the database of pool, and always deletes its keys at the end. With
+// an error it returns the results up to then. It uses one or two connections of pool,
+// and opens one for each worker and one more.
 func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, err error) {
 	if err := cfg.Validate(); err != nil {
 		return report, err
@@ -139,12 +139,12 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, er
 	return report, err
 }
 
-// proveAll takes the algorithms in turn; what was seen of the last before an
-// error is not held to anything, and left out.
+// proveAll tests the algorithms one after the other. After an error it leaves out the
+// results of the last.
 func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []*dbClient, cfg Config, run string) (all []contest.Algorithm, err error) {
-	var asked []contest.Client
+	var senders []contest.Client
 	for _, c := range clients {
-		asked = append(asked, c)
+		senders = append(senders, c)
 	}
 	clock := func(ctx context.Context) (now time.Time, err error) {
 		err = pool.QueryRow(ctx, "SELECT clock_timestamp()", pooler.Mode(pool)).Scan(&now)
@@ -155,8 +155,8 @@ func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []*dbClient, cfg 
 		if cfg.Progress != nil {
 			cfg.Progress(algorithm)
 		}
-		last := len(asked) - 1
-		seen, err := contest.New(asked[:last], asked[last], cfg.Workers, algorithm, run, each).Contend(ctx, each, clock)
+		last := len(senders) - 1
+		seen, err := contest.New(senders[:last], senders[last], cfg.Workers, algorithm, run, each).Contend(ctx, each, clock)
 		if contest.Hopeless(err) {
 			return all, err // the same for every algorithm
 		}

@@ -14,7 +14,7 @@ func TestConfigValidate(t *testing.T) {
 		"For is 25h0m0s":   {For: 25 * time.Hour, Workers: 1},
 		"Workers is 0":     {For: time.Second},
 		"Workers is 1001":  {For: time.Second, Workers: 1001},
-		"Workers is -1: t": {For: time.Second, Workers: -1},
+		"Workers is -1: u": {For: time.Second, Workers: -1},
 	} {
 		if err := c.Validate(); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: got %v, want %q in it", c, err, want)

@@ -22,7 +22,7 @@ var (
 	//go:embed page.html
 	source string
 
-	style = strings.ReplaceAll(styleFile, "\r\n", "\n") // as a browser hashes it, also where git wrote the former
+	style = strings.ReplaceAll(styleFile, "\r\n", "\n") // a browser hashes \n, but git may have written \r\n
 
 	page = template.Must(template.New("page").Funcs(template.FuncMap{
 		"grouped": func(n int) string { return words.Grouped(int64(n)) }, "percent": words.Percent, "shown": Shown, "cut": cut,
@@ -30,16 +30,16 @@ var (
 		"stamp": func(t time.Time) string { return t.Format(time.DateTime) },
 	}).Parse(source))
 
-	// StyleHash is the hash of the page's one style element, as a
-	// Content-Security-Policy names it: 'sha256-…'. A server that sends such a policy
-	// with the page has to allow it in style-src, and nothing else.
+	// StyleHash is the hash of the page's only style element for a
+	// Content-Security-Policy: sha256-…. A server that sends such a policy with the
+	// page must allow it in style-src, and nothing else.
 	StyleHash = func() string {
 		sum := sha256.Sum256([]byte(style))
 		return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 	}()
 )
 
-// view is what the page shows.
+// view has the values for the page's template.
 type view struct {
 	*Report
 	Style  template.CSS
@@ -51,7 +51,7 @@ type view struct {
 	Cards  []card
 }
 
-// card is one candidate.
+// card has the values of one candidate.
 type card struct {
 	CandidateReport
 	ID, Letter, Title, Words, Longest string
@@ -59,9 +59,9 @@ type card struct {
 	Most                              int // requests of any of TopDenied
 }
 
-// WriteHTML writes r as a page for people: one file that fetches nothing and runs no
-// script. Its Content-Security-Policy forbids both. Keys and the log's name are shown
-// as text, whatever is in them. The error is w's.
+// WriteHTML writes r as a web page: one file that loads nothing and runs no script. Its
+// Content-Security-Policy forbids both. Keys and the log's name are escaped. The error
+// is w's.
 func (r *Report) WriteHTML(w io.Writer) error {
 	v := view{
 		Report: r,
@@ -86,7 +86,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		}
 		v.Cards = append(v.Cards, card)
 	}
-	var b bytes.Buffer // so that an error of the template leaves nothing half-written
+	var b bytes.Buffer // so that an error of the template writes nothing
 	if err := page.Execute(&b, v); err != nil {
 		return err
 	}
@@ -94,8 +94,8 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	return err
 }
 
-// busiest returns the most requests of any part. Whatever a candidate decides, its
-// outcomes of a part add up to the part's requests.
+// busiest returns the most requests of any part. The outcomes of any candidate in a
+// part add up to its requests.
 func (r *Report) busiest() (most int) {
 	c := r.Candidates[0]
 	for i := range r.parts.Count {
@@ -104,7 +104,7 @@ func (r *Report) busiest() (most int) {
 	return most
 }
 
-// cut shortens a text to so many characters. The page has all of it in a title.
+// cut shortens s to at most to characters. The page has the whole text in a title.
 func cut(s string, to int) string {
 	if all := []rune(s); len(all) > to {
 		return string(all[:to-1]) + "…"

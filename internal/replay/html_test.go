@@ -19,7 +19,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // golden compares got with a file in testdata.
 func golden(t *testing.T, name string, got []byte) {
@@ -32,7 +32,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 	want, err := os.ReadFile(file)
 	if err != nil || !bytes.Equal(got, bytes.ReplaceAll(want, []byte("\r\n"), []byte("\n"))) {
-		t.Errorf("%s differs (%v); if that is meant, go test ./internal/replay -update. Got:\n%s", file, err, got)
+		t.Errorf("%s differs (%v); if this is intended, run go test ./internal/replay -update. Got:\n%s", file, err, got)
 	}
 }
 
@@ -45,7 +45,7 @@ func html(t testing.TB, r *Report) string {
 	return b.String()
 }
 
-// element is one of a page.
+// element is an element of a page.
 type element struct {
 	name     string
 	attrs    map[string]string
@@ -64,7 +64,7 @@ func (e *element) all(name string) (found []*element) {
 	return found
 }
 
-// whole is all the text in it.
+// whole returns all the text in e.
 func (e *element) whole() string {
 	s := e.text
 	for _, c := range e.children {
@@ -73,9 +73,8 @@ func (e *element) whole() string {
 	return strings.TrimSpace(s)
 }
 
-// parsePage reads a page, which is well-formed as XML is too, and fails for any
-// element or attribute that it need not have: none that could run, load, send or
-// style is among them.
+// parsePage parses a page, which must also be well-formed XML. It fails for any element
+// or attribute that is not on a list without those that run, load, send or style.
 func parsePage(t *testing.T, page string) *element {
 	t.Helper()
 	elements := strings.Fields("html head meta title style body svg pattern rect header h1 p dl div dt dd small main section h2 h3 span " +
@@ -122,7 +121,7 @@ func parsePage(t *testing.T, page string) *element {
 	}
 }
 
-// three are candidates that show all that a page can.
+// three returns candidates that use all features of a page.
 func three() []Candidate {
 	queue := policy(limiter.LeakyBucketQueue, 30, time.Minute)
 	queue.Burst = 2
@@ -131,7 +130,7 @@ func three() []Candidate {
 	return []Candidate{{queue, 1}, {block, 2}, {policy(limiter.SlidingWindowLog, 1000, time.Hour), 0.5}}
 }
 
-// small is a log with something of all.
+// small returns a log with all kinds of outcomes and lines.
 func small(t *testing.T) *Log {
 	log := read(t, at(0, 0, 0, 0, 1, 2, 3, 5)+"rubbish\n"+strings.ReplaceAll(at(1, 7, 7, 8, 8), "192.0.2.1", "2001:db8::7"))
 	log.Name = "access.log"
@@ -144,8 +143,8 @@ func TestWriteHTMLGolden(t *testing.T) {
 	golden(t, "page.html", []byte(page))
 }
 
-// TestWriteHTMLHarmless: nothing in it runs or is fetched, and its policy allows its
-// own style alone.
+// TestWriteHTMLHarmless: a page runs and loads nothing, and its policy allows only its
+// style.
 func TestWriteHTMLHarmless(t *testing.T) {
 	for _, candidates := range [][]Candidate{{bucket(1)}, three()} {
 		page := parsePage(t, html(t, run(t, small(t), candidates...)))
@@ -172,7 +171,7 @@ func TestWriteHTMLHarmless(t *testing.T) {
 	}
 }
 
-// TestWriteHTMLAccessible: what stands for the charts, and what names the rest.
+// TestWriteHTMLAccessible: charts have a text alternative, and other elements names.
 func TestWriteHTMLAccessible(t *testing.T) {
 	r := run(t, small(t), three()...)
 	page := parsePage(t, html(t, r))
@@ -259,7 +258,7 @@ func TestWriteHTMLSpans(t *testing.T) {
 	}
 }
 
-// TestWriteHTMLHostile: what a client or a file is called is text, whatever is in it.
+// TestWriteHTMLHostile: the names of clients and files are escaped.
 func TestWriteHTMLHostile(t *testing.T) {
 	long := strings.Repeat("long", 256)
 	keys := []string{

@@ -14,14 +14,14 @@ import (
 	"github.com/pglimit/pglimit/internal/accesslog"
 )
 
-// maxKey is the longest client in bytes that can be a limiter's key.
+// maxKey is the longest key of a limiter in bytes.
 const maxKey = 1024
 
-// Log is an access log as it is replayed: who asked, and when, in order of time.
-// It is made by Read and does not change, so any number of Runs may share it.
+// Log has the requests of an access log in order of time. Read creates it, and it does
+// not change, so any number of Runs may share it.
 type Log struct {
-	// Name is what the page calls the log, such as a file's name. Read leaves it
-	// empty; set it before Run.
+	// Name is the log's name on the page, such as a file's name. Read leaves it empty.
+	// Set it before Run.
 	Name string
 
 	keys   []string
@@ -35,24 +35,24 @@ type event struct {
 	key int32 // an index of Log.keys
 }
 
-// NotALogError is Read's error where no line is one of an access log.
+// NotALogError is Read's error if no line is a line of an access log.
 type NotALogError struct {
-	Lines int // how many there are, empty ones left out
+	Lines int // number of lines that are not empty
 }
 
-// Error tells how many lines there were, and what one should look like.
+// Error returns the number of lines, and an example of a valid one.
 func (e *NotALogError) Error() string {
-	return fmt.Sprintf("none of its %d lines is of an access log; one looks like %s", e.Lines, accesslog.Example)
+	return fmt.Sprintf("none of its %d lines is from an access log; a valid line: %s", e.Lines, accesslog.Example)
 }
 
-// Read reads a whole log in the common or the combined format, packed by gzip or
-// not, and puts it in order of time; requests of one second stay in the order
-// they were logged in. Empty lines are passed over. A line that cannot be read
-// is counted, and bad, unless it is nil, is told its number and why.
+// Read reads a whole log in the common or the combined format, optionally compressed
+// with gzip, and sorts it by time. Requests of the same second stay in the log's order.
+// Empty lines are skipped. Lines that cannot be read are counted; if bad is not nil, Read
+// calls it with the number and the error of each.
 //
-// The error is a *NotALogError, ctx's, or what r or the unpacking said. It takes
-// 16 bytes of memory for each request, and each client's name once: to bound
-// that for packed input of strangers, unpack it by accesslog.Open and bound that.
+// The error is a *NotALogError, ctx's, r's or the decompression's. A log needs 16 bytes of
+// memory for each request, and the name of each client once. For untrusted compressed
+// input, decompress it by accesslog.Open and limit the length of that.
 func Read(ctx context.Context, r io.Reader, bad func(number int, err error)) (*Log, error) {
 	text, err := accesslog.Open(r)
 	if err != nil {
@@ -77,7 +77,7 @@ func Read(ctx context.Context, r io.Reader, bad func(number int, err error)) (*L
 		}
 		key, known := numbers[client]
 		if !known {
-			client = strings.Clone(client) // not the whole line
+			client = strings.Clone(client) // do not retain the whole line
 			key = int32(len(log.keys))
 			numbers[client] = key
 			log.keys = append(log.keys, client)
@@ -95,7 +95,7 @@ func Read(ctx context.Context, r io.Reader, bad func(number int, err error)) (*L
 	return log, nil
 }
 
-// parse takes from a line what can be replayed.
+// parse returns the client and the time of a line, if the request can be replayed.
 func parse(line []byte, long bool) (client string, at time.Time, err error) {
 	if long {
 		return "", at, fmt.Errorf("longer than %d bytes", accesslog.MaxLine)
@@ -106,18 +106,18 @@ func parse(line []byte, long bool) (client string, at time.Time, err error) {
 	case len(client) > maxKey:
 		err = fmt.Errorf("a client's address of more than %d bytes", maxKey)
 	case strings.IndexByte(client, 0) >= 0 || !utf8.ValidString(client):
-		err = errors.New("a client's address that is no text")
+		err = errors.New("a client's address that is not text")
 	case year < 1970 || year > 9999:
 		err = fmt.Errorf("the year %d: can be from 1970 to 9999", year)
 	}
 	return client, at, err
 }
 
-// Requests returns how many requests the log has.
+// Requests returns the number of requests.
 func (l *Log) Requests() int { return len(l.events) }
 
-// Clients returns how many addresses the requests came from.
+// Clients returns the number of client addresses.
 func (l *Log) Clients() int { return len(l.keys) }
 
-// BadLines returns how many lines could not be read.
+// BadLines returns the number of lines that could not be read.
 func (l *Log) BadLines() int { return l.bad }

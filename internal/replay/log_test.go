@@ -14,7 +14,7 @@ import (
 	"github.com/pglimit/pglimit/internal/accesslog"
 )
 
-// line is one of an access log.
+// line returns a line of an access log.
 func line(client, at string) string {
 	return fmt.Sprintf("%s - - [%s] \"GET / HTTP/1.1\" 200 1\n", client, at)
 }
@@ -28,7 +28,7 @@ func read(t *testing.T, text string) *Log {
 	return log
 }
 
-// order is who asked, in order.
+// order returns the clients in the order of their requests.
 func order(log *Log) string {
 	var s []string
 	for _, e := range log.events {
@@ -37,8 +37,8 @@ func order(log *Log) string {
 	return strings.Join(s, " ")
 }
 
-// TestReadOrders: by the moment, whatever zone it is written in; those of one
-// second stay as they were.
+// TestReadOrders: requests are sorted by time, in any time zone. Requests of one second
+// stay in order.
 func TestReadOrders(t *testing.T) {
 	log := read(t, line("e", "17/May/2026:12:00:09 +0200")+
 		line("a", "17/May/2026:10:00:00 +0000")+line("b", "17/May/2026:12:00:00 +0200")+line("c", "17/May/2026:04:30:00 -0530")+
@@ -54,7 +54,7 @@ func TestReadOrders(t *testing.T) {
 		want[second] += client
 	}
 	if got := order(read(t, text.String())) + " "; got != want[0]+want[1]+want[2] {
-		t.Errorf("those of one second are %s", got)
+		t.Errorf("the requests of one second are %s", got)
 	}
 	report := run(t, log, bucket(1))
 	if got := report.First.String() + " " + report.Last.String(); got != "2026-05-17 09:59:59 +0000 UTC 2026-05-17 10:00:09 +0000 UTC" {
@@ -80,15 +80,15 @@ func TestReadPacked(t *testing.T) {
 	}
 }
 
-// TestReadBadLines tells the number of each and why, and goes on. What cannot be
-// a key, or a date that no log has, is a bad line too, not an error later.
+// TestReadBadLines: Read reports the number and the error of each bad line, and continues.
+// A line with an invalid key or year is bad too, not an error later.
 func TestReadBadLines(t *testing.T) {
 	good := line("a", "17/May/2026:10:00:00 +0000")
 	bad := []struct{ line, want string }{
 		{"rubbish\n", "client"},
 		{line(strings.Repeat("x", 1025), "17/May/2026:10:00:00 +0000"), "1024 bytes"},
-		{line("a\xff", "17/May/2026:10:00:00 +0000"), "no text"},
-		{line("a\x00", "17/May/2026:10:00:00 +0000"), "no text"},
+		{line("a\xff", "17/May/2026:10:00:00 +0000"), "not text"},
+		{line("a\x00", "17/May/2026:10:00:00 +0000"), "not text"},
 		{line("a", "31/Dec/1969:23:59:59 +0000"), "the year 1969"},
 		{line("a", "01/Jan/1970:00:59:59 +0100"), "the year 1969"},
 		{line("a", "31/Dec/9999:23:59:59 -0100"), "the year 10000"},
@@ -98,16 +98,16 @@ func TestReadBadLines(t *testing.T) {
 	for _, b := range bad {
 		text += b.line
 	}
-	var told []string
+	var reported []string
 	log, err := Read(t.Context(), strings.NewReader(text+good), func(number int, err error) {
-		told = append(told, fmt.Sprintf("%d %v", number, err))
+		reported = append(reported, fmt.Sprintf("%d %v", number, err))
 	})
-	if err != nil || log.Requests() != 2 || log.BadLines() != len(bad) || len(told) != len(bad) {
-		t.Fatalf("%v, %q", err, told)
+	if err != nil || log.Requests() != 2 || log.BadLines() != len(bad) || len(reported) != len(bad) {
+		t.Fatalf("%v, %q", err, reported)
 	}
 	for i, b := range bad {
-		if !strings.HasPrefix(told[i], fmt.Sprintf("%d ", i+3)) || !strings.Contains(told[i], b.want) {
-			t.Errorf("%.60q: told %q, want line %d and %q", b.line, told[i], i+3, b.want)
+		if !strings.HasPrefix(reported[i], fmt.Sprintf("%d ", i+3)) || !strings.Contains(reported[i], b.want) {
+			t.Errorf("%.60q: reported %q, want line %d and %q", b.line, reported[i], i+3, b.want)
 		}
 	}
 	run(t, read(t, line(strings.Repeat("x", 1024), "01/Jan/1970:00:00:00 +0000")+line("b", "31/Dec/9999:23:59:59 +0000")), bucket(1))

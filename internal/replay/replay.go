@@ -1,16 +1,15 @@
-// Package replay tells what policies would have done to the requests of a web
-// access log.
+// Package replay reports what policies would have done to the requests of a web access
+// log.
 //
 //	log, err := replay.Read(ctx, file, nil)
 //	report, err := replay.Run(ctx, log, []replay.Candidate{{Policy: strict, Cost: 1}, {Policy: lax, Cost: 1}},
 //		replay.InMemory, nil)
 //	err = report.WriteHTML(w)
 //
-// Each client address is a key, and the log's own times are the clock. Each
-// candidate decides for itself, as if it were the only one: a request has one of
-// three outcomes. It is allowed, or delayed (allowed by a queue that has it wait
-// for its turn), or denied. What clients would have done instead, such as asking
-// again, is not known and not guessed.
+// Each client address is a key, and the log's times are the clock. Each candidate
+// decides independently. A request is allowed, delayed (allowed by a queue, after
+// waiting for its turn) or denied. The replay does not guess what a denied client would
+// have done next, such as retry.
 package replay
 
 import (
@@ -21,17 +20,17 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// MaxCandidates is how many candidates one Run takes: what fits side by side.
+// MaxCandidates is the most candidates of one Run: more would not fit on a page.
 const MaxCandidates = 3
 
-// Candidate is one policy to be tried.
+// Candidate is a policy to try, with the cost of each request.
 type Candidate struct {
 	Policy limiter.Policy
-	Cost   float64 // units that each request asks for; there is no default
+	Cost   float64 // units per request; required
 }
 
-// Validate returns nil if decisions can be made by c, else a
-// *limiter.PolicyError or another limiter.ErrInvalid that names what is wrong.
+// Validate returns nil if c is valid, or a *limiter.PolicyError or another
+// limiter.ErrInvalid that names the invalid part.
 func (c Candidate) Validate() error {
 	_, err := limiter.NewMemory(nil).AllowN(context.Background(), c.Policy, "any", c.Cost)
 	return err
@@ -42,14 +41,13 @@ func InMemory(config *limiter.Config) (*limiter.Limiter, error) {
 	return limiter.NewMemory(config), nil
 }
 
-// Run asks for each request of the log, at its time, once for each of 1 to
-// MaxCandidates candidates: one after the other, each of a limiter of its own
-// that newLimiter makes, such as InMemory. Every such limiter has to begin with
-// nothing counted. progress, unless it is nil, is told after every thousand
-// decisions how many of log.Requests() times len(candidates) are done.
+// Run decides each request of the log, at its time, under each of 1 to MaxCandidates
+// candidates, one candidate after the other. Each gets a limiter from newLimiter, such as
+// InMemory, which must have nothing counted. If progress is not nil, Run calls it after
+// every thousand decisions with the number done, of log.Requests()*len(candidates).
 //
-// The error is that of an invalid candidate, before anything is decided, or what
-// newLimiter or a decision said.
+// Run returns an error for an invalid candidate before it decides anything, or the error
+// of newLimiter or of a decision.
 func Run(ctx context.Context, log *Log, candidates []Candidate, newLimiter func(*limiter.Config) (*limiter.Limiter, error), progress func(done int)) (*Report, error) {
 	switch n := len(candidates); {
 	case n < 1 || n > MaxCandidates:

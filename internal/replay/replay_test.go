@@ -23,7 +23,7 @@ func bucket(limit float64) Candidate {
 	return Candidate{policy(limiter.TokenBucket, limit, time.Minute), 1}
 }
 
-// run decides in memory, and finds that the numbers agree with each other.
+// run replays in memory, and checks that the numbers agree with each other.
 func run(t testing.TB, log *Log, candidates ...Candidate) *Report {
 	t.Helper()
 	r, err := Run(t.Context(), log, candidates, InMemory, nil)
@@ -46,7 +46,7 @@ func run(t testing.TB, log *Log, candidates ...Candidate) *Report {
 
 var start = time.Date(2026, 5, 17, 10, 0, 0, 0, time.UTC)
 
-// at is a log of one client that asks so many seconds after start.
+// at returns a log of one client with requests at these seconds after start.
 func at(seconds ...int) string {
 	var text strings.Builder
 	for _, s := range seconds {
@@ -55,7 +55,7 @@ func at(seconds ...int) string {
 	return text.String()
 }
 
-// TestRunLongestDelay is that of all requests, not of the last.
+// TestRunLongestDelay: the longest delay is of all requests, not of the last.
 func TestRunLongestDelay(t *testing.T) {
 	t.Parallel()
 	queue := policy(limiter.LeakyBucketQueue, 6, time.Minute)
@@ -64,8 +64,8 @@ func TestRunLongestDelay(t *testing.T) {
 	}
 }
 
-// TestRunOutcomes: what each algorithm does to a few requests, as its definition
-// says; a: allowed, q: queued, that is delayed, -: denied.
+// TestRunOutcomes: each algorithm decides by its definition. a: allowed, q: delayed in a
+// queue, -: denied.
 func TestRunOutcomes(t *testing.T) {
 	tick := policy(limiter.LeakyBucket, 6, time.Minute)
 	tick.Tick = 20 * time.Second
@@ -99,7 +99,7 @@ func TestRunOutcomes(t *testing.T) {
 	} {
 		log := read(t, at(c.seconds...))
 		var got strings.Builder
-		for i := range c.seconds { // what one request more adds
+		for i := range c.seconds { // the effect of one request more
 			before := CandidateReport{}
 			if i > 0 {
 				before = run(t, &Log{keys: log.keys, events: log.events[:i]}, Candidate{c.policy, c.cost}).Candidates[0]
@@ -119,7 +119,7 @@ func TestRunOutcomes(t *testing.T) {
 	}
 }
 
-// TestReportNumbers: what is told of a small log, in JSON.
+// TestReportNumbers: the JSON report of a small log.
 func TestReportNumbers(t *testing.T) {
 	text := at(0, 0, 0, 1, 2) + strings.ReplaceAll(at(2, 2, 2, 2), "192.0.2.1", "203.0.113.9") + strings.ReplaceAll(at(1), "192.0.2.1", "b") + "rubbish\n"
 	queue := policy(limiter.LeakyBucketQueue, 60, time.Minute)
@@ -131,8 +131,7 @@ func TestReportNumbers(t *testing.T) {
 	golden(t, "report.json", got)
 }
 
-// TestReportTopDenied has those denied most first, equals by their names, and no more
-// than ten, of however many.
+// TestReportTopDenied: the report has at most ten keys, sorted by denials, then by name.
 func TestReportTopDenied(t *testing.T) {
 	var text strings.Builder
 	for i := range 30 {
@@ -142,7 +141,7 @@ func TestReportTopDenied(t *testing.T) {
 	}
 	c := run(t, read(t, text.String()), bucket(1)).Candidates[0]
 	if c.KeysDenied != 30 || len(c.TopDenied) != 10 {
-		t.Fatalf("%d keys, %d told", c.KeysDenied, len(c.TopDenied))
+		t.Fatalf("%d keys, %d reported", c.KeysDenied, len(c.TopDenied))
 	}
 	for i, k := range c.TopDenied {
 		want := KeyReport{Key: fmt.Sprintf("k%02d", 14-i/2+i%2*15), Requests: 16 - i/2, Denied: 15 - i/2, InARow: 15 - i/2}
@@ -152,8 +151,8 @@ func TestReportTopDenied(t *testing.T) {
 	}
 }
 
-// TestRunCandidatesApart: each is as if it were alone, also two of one
-// algorithm and name.
+// TestRunCandidatesApart: candidates are independent, even with the same algorithm and
+// name.
 func TestRunCandidatesApart(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	var text strings.Builder
@@ -174,12 +173,12 @@ func TestRunCandidatesApart(t *testing.T) {
 
 func TestRunProgress(t *testing.T) {
 	log := read(t, at(make([]int, 2500)...))
-	var told []int
-	if _, err := Run(t.Context(), log, []Candidate{bucket(1), bucket(2)}, InMemory, func(done int) { told = append(told, done) }); err != nil {
+	var reported []int
+	if _, err := Run(t.Context(), log, []Candidate{bucket(1), bucket(2)}, InMemory, func(done int) { reported = append(reported, done) }); err != nil {
 		t.Fatal(err)
 	}
-	if want := []int{1000, 2000, 3500, 4500}; !reflect.DeepEqual(told, want) {
-		t.Errorf("told %v, want %v", told, want)
+	if want := []int{1000, 2000, 3500, 4500}; !reflect.DeepEqual(reported, want) {
+		t.Errorf("reported %v, want %v", reported, want)
 	}
 }
 
@@ -212,7 +211,7 @@ func TestRunErrors(t *testing.T) {
 	}
 }
 
-// TestRunManyKeys: a hundred thousand, each denied.
+// TestRunManyKeys replays a hundred thousand keys, each denied.
 func TestRunManyKeys(t *testing.T) {
 	const keys = 100_000
 	log := &Log{}

@@ -12,58 +12,57 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-const topDenied = 10 // how many keys are told
+const topDenied = 10 // number of keys in the report
 
-// Report is what the candidates of one Run, which makes it, would have done. Its
-// JSON is the command's.
+// Report has the results of one Run. Its JSON is the JSON of pglimit replay.
 type Report struct {
-	// Name is the log's.
+	// Name is the log's name.
 	Name string `json:"-"`
-	// Requests is how many there were, and Keys by how many clients.
+	// Requests is the number of requests, and Keys the number of their clients.
 	Requests int `json:"requests"`
 	Keys     int `json:"keys"`
-	// BadLines is how many lines of the log could not be read.
+	// BadLines is the number of lines that could not be read.
 	BadLines int `json:"bad_lines"`
-	// First and Last are when the first and the last request came, in UTC.
+	// First and Last are the times of the first and the last request, in UTC.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
-	// Start is where the first part of the candidates' counts over time begins:
-	// not after First, and on the clock. PartSeconds is how long each part is.
+	// Start is the beginning of the first part of the counts over time: at or before
+	// First, and aligned to the clock. PartSeconds is the length of each part.
 	Start       time.Time `json:"start"`
 	PartSeconds float64   `json:"part_s"`
-	// Candidates has what each would have done, in the order of Run's.
+	// Candidates has the results of each candidate, in the order of Run's.
 	Candidates []CandidateReport `json:"candidates"`
 
 	parts timeline.Parts
 }
 
-// CandidateReport is what one candidate would have done. Each request is in one
-// of Allowed, Delayed and Denied.
+// CandidateReport has the results of one candidate. Each request is in one of Allowed,
+// Delayed and Denied.
 type CandidateReport struct {
 	Policy limiter.Policy `json:"policy"`
 	Cost   float64        `json:"cost"`
-	// Allowed is how many requests went through at once, Delayed how many a queue
-	// would have had wait, the longest for LongestDelay seconds, and Denied how
-	// many would have been refused, to KeysDenied clients.
+	// Allowed is the number of requests allowed at once. Delayed is the number that
+	// would have waited in a queue, for at most LongestDelay seconds. Denied is the
+	// number denied, of KeysDenied clients.
 	Allowed      int     `json:"allowed"`
 	Delayed      int     `json:"delayed"`
 	Denied       int     `json:"denied"`
 	KeysDenied   int     `json:"keys_denied"`
 	LongestDelay float64 `json:"longest_delay_s"`
-	// TopDenied has the ten keys denied most, the most first.
+	// TopDenied has the ten keys denied most, in descending order.
 	TopDenied []KeyReport `json:"top_denied"`
-	// The same outcomes in each part of the log's time, see Report.Start.
+	// The outcomes in each part of the log's time; see Report.Start.
 	AllowedOverTime []int `json:"allowed_over_time"`
 	DelayedOverTime []int `json:"delayed_over_time"`
 	DeniedOverTime  []int `json:"denied_over_time"`
 }
 
-// KeyReport is what a candidate would have done to one key.
+// KeyReport has the results of one key.
 type KeyReport struct {
 	Key      string `json:"key"`
 	Requests int    `json:"requests"`
 	Denied   int    `json:"denied"`
-	// InARow is the most denials of the key with nothing let through between them.
+	// InARow is the most consecutive denials of the key.
 	InARow int `json:"denied_in_a_row"`
 }
 
@@ -76,7 +75,7 @@ func newReport(log *Log) *Report {
 	}
 }
 
-// tally counts for one candidate.
+// tally has the counts of one candidate.
 type tally struct {
 	CandidateReport
 	parts timeline.Parts
@@ -144,9 +143,8 @@ func (t *tally) finish(log *Log) CandidateReport {
 // Letter returns the name of the i-th candidate, from A.
 func Letter(i int) string { return string(rune('A' + i)) }
 
-// Shown returns a key for people. A key is quoted if it has characters that a terminal
-// would obey instead of showing, or that a page would not show: keys often come from
-// the clients that are limited.
+// Shown returns a key for display. It quotes a key with control characters or characters
+// that a page would not show, because clients can often choose their key.
 func Shown(key string) string {
 	if strings.IndexFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0 {
 		return strconv.Quote(key)

@@ -15,7 +15,7 @@ import (
 
 const closeTimeout = 30 * time.Second
 
-// The kinds of server, as Backend returns them.
+// The kinds of server that Backend returns.
 const (
 	kindURL    = "url"
 	kindShared = "shared"
@@ -23,14 +23,13 @@ const (
 	kindLocal  = "local"
 )
 
-// Server is a PostgreSQL server to run tests on. Its methods may be called
-// at once from several goroutines.
+// Server is a PostgreSQL server for tests. Its methods are safe for concurrent use.
 type Server struct {
 	kind    string
 	backend backend
 	version string
 	number  int    // of the version: 170002 is 17.2
-	run     string // part of the names of all databases made here
+	run     string // part of the names of all databases of this run
 	count   atomic.Int64
 
 	mu        sync.Mutex
@@ -38,9 +37,9 @@ type Server struct {
 	closed    bool
 }
 
-// backend is one way to have a server.
+// backend is one way to run a server.
 type backend interface {
-	URL() string      // superuser, or whoever the user named; changes with Restart
+	URL() string      // of the superuser, or of the role that the user named; changes with Restart
 	Describe() string // without the password
 	Stop(context.Context) error
 	Kill(context.Context) error
@@ -48,7 +47,7 @@ type backend interface {
 	Close(context.Context) error
 }
 
-// readVersion asks the server for its version and refuses one too old.
+// readVersion reads the server's version, and returns an error if it is too old.
 func (s *Server) readVersion(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.URL())
 	if err != nil {
@@ -61,18 +60,17 @@ func (s *Server) readVersion(ctx context.Context) error {
 	}
 	s.version, _, _ = strings.Cut(s.version, " ")
 	if s.number < 130000 {
-		return fmt.Errorf("PostgreSQL %s is too old: take 13 or newer", s.version)
+		return fmt.Errorf("PostgreSQL %s is too old: use 13 or newer", s.version)
 	}
 	return nil
 }
 
-// URL connects to the server as a role that may create databases, the
-// superuser on a server of our own. With Docker it changes with Restart: ask
-// again. What it names may be shared with other runs: create databases of
-// your own.
+// URL returns the server's URL for a role that may create databases; for a server that
+// Start started, the superuser. With Docker, Restart changes it: call URL again. Other
+// runs may share the database that it names, so create separate databases.
 func (s *Server) URL() string { return s.backend.URL() }
 
-// Backend is "url", "shared", "docker" or "local".
+// Backend returns "url", "shared", "docker" or "local".
 func (s *Server) Backend() string { return s.kind }
 
 // String describes the server in one line, without a password.
@@ -80,17 +78,17 @@ func (s *Server) String() string {
 	return fmt.Sprintf("PostgreSQL %s, %s", s.version, s.backend.Describe())
 }
 
-// Stop ends the server in order (fast shutdown) and returns when it has
-// ended. Like Kill and Restart, it fails on a server that
-// PGLIMIT_TEST_DATABASE_URL names; see StartOwn.
+// Stop ends the server by a fast shutdown and returns when it has ended. Like Kill and
+// Restart, it fails for a server that is shared or that PGLIMIT_TEST_DATABASE_URL names;
+// see StartOwn.
 func (s *Server) Stop(ctx context.Context) error { return s.backend.Stop(ctx) }
 
-// Kill ends all processes of the server with SIGKILL, as a crash does, and
-// returns when they have ended.
+// Kill ends all processes of the server with SIGKILL, like a crash, and returns when they
+// have ended.
 func (s *Server) Kill(ctx context.Context) error { return s.backend.Kill(ctx) }
 
-// Restart starts the server again with the same data, after stopping it if
-// it runs, and returns once it takes connections.
+// Restart stops the server if it runs, starts it with the same data, and returns once it
+// accepts connections.
 func (s *Server) Restart(ctx context.Context) error { return s.backend.Restart(ctx) }
 
 // Close removes the server with all its databases. On a server that is shared or
@@ -115,12 +113,12 @@ func (s *Server) Close() error {
 	return errors.Join(err, s.backend.Close(ctx))
 }
 
-// CreateDatabase creates an empty database, whose name holds the label, and
-// returns a URL of it and how to drop it, connections to it notwithstanding. As
-// in PostgreSQL 15, other roles than its owner may not create in schema public.
+// CreateDatabase creates an empty database with label in its name. It returns the
+// database's URL and a function that drops it, even with open connections. As in
+// PostgreSQL 15, only the owner may create objects in schema public.
 func (s *Server) CreateDatabase(ctx context.Context, label string) (address string, drop func(context.Context) error, _ error) {
-	// Unlike template1, nobody can be connected to template0, which would
-	// keep it from being copied.
+	// A database with connections cannot be copied. Unlike template1, template0 accepts
+	// none.
 	address, drop, err := s.create(ctx, label, "template0")
 	if err != nil {
 		return "", nil, err
@@ -131,7 +129,7 @@ func (s *Server) CreateDatabase(ctx context.Context, label string) (address stri
 	return address, drop, nil
 }
 
-// create creates a copy of a template under a name nobody else uses.
+// create creates a copy of a template under a unique name.
 func (s *Server) create(ctx context.Context, label, template string) (address string, drop func(context.Context) error, _ error) {
 	name := fmt.Sprintf("pglimit_%s_%s_%d", label, s.run, s.count.Add(1))
 	const longest = 63
@@ -144,7 +142,7 @@ func (s *Server) create(ctx context.Context, label, template string) (address st
 	}
 	sql := "CREATE DATABASE " + quote(name) + " TEMPLATE " + quote(template)
 	if s.number >= 150000 {
-		sql += " STRATEGY FILE_COPY" // half the work of WAL_LOG, which older servers do not have
+		sql += " STRATEGY FILE_COPY" // half the work of WAL_LOG, the newer default
 	}
 	err = s.exec(ctx, sql)
 	if err != nil {
@@ -160,8 +158,8 @@ func (s *Server) drop(ctx context.Context, name string) error {
 	return nil
 }
 
-// exec runs one statement on a connection of its own, since the server may
-// have been restarted since the last.
+// exec runs one statement on a new connection, because the server may have been restarted
+// since the last one.
 func (s *Server) exec(ctx context.Context, sql string) error { return execOn(ctx, s.URL(), sql) }
 
 func execOn(ctx context.Context, address, sql string) error {
@@ -176,15 +174,15 @@ func execOn(ctx context.Context, address, sql string) error {
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
 
-// databaseURL is address with another database. address is a URL or, as
-// libpq takes as well, a line of key=value pairs, of which the last holds.
+// databaseURL returns address with another database. address is a URL or, as libpq also
+// accepts, a line of key=value pairs, in which the last value of a key applies.
 func databaseURL(address, name string) (string, error) {
 	if !strings.HasPrefix(address, "postgres://") && !strings.HasPrefix(address, "postgresql://") {
 		return address + " dbname=" + name, nil
 	}
 	u, err := url.Parse(address)
 	if err != nil {
-		return "", fmt.Errorf("%s is not a URL that can be read: see postgres://USER:PASSWORD@HOST:PORT/DATABASE", envURL) // the cause would show the password
+		return "", fmt.Errorf("%s is not a valid URL: use postgres://USER:PASSWORD@HOST:PORT/DATABASE", envURL) // the cause would show the password
 	}
 	u.Path = "/" + name
 	query := u.Query()

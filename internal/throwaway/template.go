@@ -23,24 +23,24 @@ type TB interface {
 	Logf(format string, args ...any)
 }
 
-// Template is a prepared database, of which every test gets a copy. Copying
-// one is faster than preparing it anew.
+// Template is a prepared database; each test gets a copy. Copying it is faster than
+// preparing it again.
 type Template struct {
 	server   *Server
 	label    string
 	database string
 
-	mu sync.Mutex // PostgreSQL refuses to copy a database in use, by another copy too
+	mu sync.Mutex // PostgreSQL does not copy a database that is in use, even by another copy
 }
 
 var labelPattern = regexp.MustCompile(`^[a-z][a-z0-9_]{0,19}$`)
 
-// Template creates a database and has prepare fill it, by migrations for
-// example. name becomes part of database names: up to 20 of a–z, 0–9 and _.
-// The database is this run's alone; Close of the server drops it.
+// Template creates a database and calls prepare to set it up, such as by migrations. name
+// becomes part of database names: up to 20 of a–z, 0–9 and _. No other run uses the
+// database. The server's Close drops it.
 func (s *Server) Template(ctx context.Context, name string, prepare func(ctx context.Context, pool *pgxpool.Pool) error) (_ *Template, err error) {
 	if !labelPattern.MatchString(name) {
-		return nil, fmt.Errorf("template %q: take a name of up to 20 of a–z, 0–9 and _", name)
+		return nil, fmt.Errorf("template %q: use a name of up to 20 of a–z, 0–9 and _", name)
 	}
 	address, drop, err := s.CreateDatabase(ctx, name)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *Server) Template(ctx context.Context, name string, prepare func(ctx con
 	if err != nil {
 		return nil, err
 	}
-	// Nobody may be connected while it is copied.
+	// A database with connections cannot be copied.
 	if err := s.exec(ctx, "ALTER DATABASE "+quote(database)+" ALLOW_CONNECTIONS false"); err != nil {
 		return nil, err
 	}
@@ -71,10 +71,9 @@ func (s *Server) Template(ctx context.Context, name string, prepare func(ctx con
 	return &Template{server: s, label: name, database: database}, nil
 }
 
-// New creates a copy of the template for one test and returns its URL. The
-// copy is dropped when the test ends; but if the test failed on a server that
-// PGLIMIT_TEST_DATABASE_URL names, it stays for a look at it, and the log
-// tells its name.
+// New creates a copy of the template for one test and returns its URL. The copy is dropped
+// when the test ends. If the test failed on a server that PGLIMIT_TEST_DATABASE_URL names,
+// the copy is kept for inspection and its name is logged.
 func (t *Template) New(tb TB) string {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), databaseTimeout)
@@ -95,7 +94,7 @@ func (t *Template) New(tb TB) string {
 		ctx, cancel := context.WithTimeout(context.Background(), databaseTimeout)
 		defer cancel()
 		if err := drop(ctx); err != nil {
-			tb.Logf("%v", err) // a test may have ended the server
+			tb.Logf("%v", err) // the test may have ended the server
 		}
 	})
 	return address

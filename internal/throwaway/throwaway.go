@@ -1,20 +1,19 @@
 // Package throwaway gets a PostgreSQL server for tests and demonstrations:
 //
-//   - the one PGLIMIT_TEST_DATABASE_URL names, if that is set;
-//   - else a container, if a Docker engine answers and has or gets an image:
-//     the official one, or pglimit-test-postgres, which scripts/test-image
-//     builds;
-//   - else a server started from the programs on this machine.
+//   - the server that PGLIMIT_TEST_DATABASE_URL names, if that is set;
+//   - otherwise a container, if a Docker engine answers and has or can get an
+//     image: the official one, or pglimit-test-postgres, which
+//     scripts/test-image builds;
+//   - otherwise a server started from the programs on this machine.
 //
-// Programs that run several test packages share one server: they start it and
-// set SharedURL for the packages' processes, as throwaway/withpg does.
+// A program that runs several test packages starts one server for all, and sets
+// SharedURL for the packages' processes. throwaway/withpg does this.
 //
-// PGLIMIT_TEST_BACKEND=docker or local allows that one way only, whatever
-// else is set. PGLIMIT_TEST_IMAGE names the image to use with Docker.
+// PGLIMIT_TEST_BACKEND=docker or local allows only that way, whatever else is
+// set. PGLIMIT_TEST_IMAGE names the image for Docker.
 //
-// Servers of the last two kinds run with fsync and full_page_writes off:
-// what is committed survives the end of the server, however sudden, but not
-// that of the machine.
+// Servers of the last two kinds run with fsync and full_page_writes off.
+// Committed data survive a crash of the server, but not of the machine.
 package throwaway
 
 import (
@@ -29,26 +28,26 @@ import (
 	"github.com/pglimit/pglimit/internal/throwaway/internal/docker"
 )
 
-// SharedURL is the environment variable that names a server which Start uses
-// without choosing one. Its owner removes it after the tests.
+// SharedURL is the environment variable with the URL of a shared server. If it is set, Start
+// uses that server. The program that started the server removes it after the tests.
 const SharedURL = "PGLIMIT_TEST_SHARED_URL"
 
-// envBackend is the environment variable that names the only way to take.
+// envBackend is the environment variable with the only backend to use.
 const envBackend = "PGLIMIT_TEST_BACKEND"
 
-// Option changes how Start and StartOwn start a server.
+// Option changes the server settings of Start and StartOwn.
 type Option func(settings map[string]string)
 
-// Setting sets a server setting, such as Setting("fsync", "on"). A server
-// that PGLIMIT_TEST_DATABASE_URL names keeps its own. Defaults: fsync and
-// full_page_writes off, max_connections 300, otherwise the server's.
+// Setting sets a server setting, such as Setting("fsync", "on"). It has no effect on a
+// server that PGLIMIT_TEST_DATABASE_URL names. Defaults: fsync and full_page_writes off,
+// max_connections 300, otherwise the server's defaults.
 func Setting(name, value string) Option {
 	return func(settings map[string]string) { settings[name] = value }
 }
 
-// Start gets a server, which the caller has to Close. It tells logf (nil for
-// nobody) what it does and what it took; no password is in there. The error,
-// if no way works, names each way's reason.
+// Start returns a server, which the caller must Close. It logs its steps and the chosen
+// server to logf, without passwords; nil disables that. If no way works, the error has the
+// reason for each.
 func Start(ctx context.Context, logf func(format string, args ...any), options ...Option) (*Server, error) {
 	if address := os.Getenv(SharedURL); address != "" {
 		b, err := startURL(address)
@@ -60,8 +59,8 @@ func Start(ctx context.Context, logf func(format string, args ...any), options .
 	return start(ctx, logf, os.Getenv(envURL), false, options)
 }
 
-// StartOwn is Start for tests that stop or kill the server: it never takes
-// the one PGLIMIT_TEST_DATABASE_URL names, nor a shared one.
+// StartOwn is like Start, for tests that stop or kill the server. It never uses a shared
+// server or one that PGLIMIT_TEST_DATABASE_URL names.
 func StartOwn(ctx context.Context, logf func(format string, args ...any), options ...Option) (*Server, error) {
 	return start(ctx, logf, "", true, options)
 }
@@ -81,7 +80,7 @@ func start(ctx context.Context, logf func(string, ...any), url string, mayEnd bo
 	return begin(ctx, logf, kind, b)
 }
 
-// begin makes a Server of a backend that is there.
+// begin returns a Server on a running backend.
 func begin(ctx context.Context, logf func(string, ...any), kind string, b backend) (*Server, error) {
 	if logf == nil {
 		logf = func(string, ...any) {}
@@ -96,7 +95,7 @@ func begin(ctx context.Context, logf func(string, ...any), kind string, b backen
 	return s, nil
 }
 
-// choose tries the ways in their order.
+// choose tries the backends in order.
 func choose(ctx context.Context, logf func(string, ...any), url string, mayEnd bool, settings map[string]string) (kind string, _ backend, _ error) {
 	forced := os.Getenv(envBackend)
 	switch forced {
@@ -123,13 +122,13 @@ func choose(ctx context.Context, logf func(string, ...any), url string, mayEnd b
 		if forced == kindDocker || ctx.Err() != nil || os.Getenv(docker.ImageVariable) != "" {
 			return "", nil, dockerErr
 		}
-		logf("%v; taking a local server instead", dockerErr)
+		logf("%v; using a local server instead", dockerErr)
 	}
 	b, err := startLocal(ctx, settings)
 	if err != nil {
 		err = fmt.Errorf("local: %w", err)
 		if forced == "" {
-			err = fmt.Errorf("no PostgreSQL to be had: %w; %w; or set %s", dockerErr, err, envURL)
+			err = fmt.Errorf("no PostgreSQL is available: %w; %w; or set %s", dockerErr, err, envURL)
 		}
 		return "", nil, err
 	}

@@ -13,14 +13,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// shared is the server of all tests but those that end one.
+// shared is the server of all tests except those that end a server.
 var shared *Server
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) (status int) {
 	logf := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-	os.Unsetenv(SharedURL) // the tests are about the other ways
+	os.Unsetenv(SharedURL) // the tests are about the other backends
 	begin := time.Now()
 	var err error
 	if shared, err = Start(context.Background(), logf); err != nil {
@@ -75,7 +75,7 @@ func TestEachTestGetsACopyOfTheTemplate(t *testing.T) {
 				if got := query(t, address, "insert into t values (8) returning (select count(*) from t)::text"); got != "1" {
 					t.Errorf("t holds %s rows before ours, want the template's 1", got)
 				}
-				// A connection left open must not keep the database.
+				// An open connection must not prevent dropping the database.
 				left, err := pgx.Connect(context.Background(), address)
 				if err != nil {
 					t.Fatal(err)
@@ -97,7 +97,7 @@ func TestEachTestGetsACopyOfTheTemplate(t *testing.T) {
 	}
 }
 
-// databases counts a server's databases made here with a label.
+// databases returns the number of a server's databases of this run with a label.
 func databases(t *testing.T, s *Server, label string) string {
 	t.Helper()
 	return query(t, s.URL(), fmt.Sprintf(
@@ -117,12 +117,12 @@ func TestTemplateFailureIsReportedAndCleanedUp(t *testing.T) {
 		t.Errorf("%s databases are left", got)
 	}
 	if _, err := shared.Template(t.Context(), "No; such", prepareT); err == nil {
-		t.Error("a name unfit for a database was taken")
+		t.Error("an invalid name was accepted")
 	}
 }
 
-// TestOwnServerSurvivesItsEnds ends a server in all ways and looks whether
-// what was committed is there.
+// TestOwnServerSurvivesItsEnds ends a server in all ways and checks that committed data are
+// still there.
 func TestOwnServerSurvivesItsEnds(t *testing.T) {
 	t.Parallel()
 	s, err := StartOwn(t.Context(), t.Logf, Setting("max_connections", "23"))
@@ -176,7 +176,7 @@ func TestOwnServerSurvivesItsEnds(t *testing.T) {
 	}
 }
 
-// recorder stands in for the testing.TB of a test that failed.
+// recorder is the TB of a failed test.
 type recorder struct {
 	failed   bool
 	cleanups []func()
@@ -189,7 +189,7 @@ func (r *recorder) Failed() bool                 { return r.failed }
 func (r *recorder) Fatalf(f string, args ...any) { panic(fmt.Sprintf(f, args...)) }
 func (r *recorder) Logf(f string, args ...any)   { r.log = append(r.log, fmt.Sprintf(f, args...)) }
 
-// TestUsersOwnServer treats the shared server as one the user named.
+// TestUsersOwnServer uses the shared server as if the user had named it.
 func TestUsersOwnServer(t *testing.T) {
 	t.Setenv(envURL, shared.URL())
 	t.Setenv(envBackend, "")
@@ -226,7 +226,7 @@ func TestUsersOwnServer(t *testing.T) {
 		if r.failed {
 			name := query(t, address, "select current_database()")
 			if !strings.Contains(strings.Join(r.log, "\n"), name) {
-				t.Errorf("the log %q does not tell the kept database %s", r.log, name)
+				t.Errorf("the log %q does not name the kept database %s", r.log, name)
 			}
 			t.Cleanup(func() {
 				if err := shared.drop(context.Background(), name); err != nil {
@@ -235,7 +235,7 @@ func TestUsersOwnServer(t *testing.T) {
 			})
 		}
 		if want := map[bool]string{false: "1", true: "2"}[r.failed]; count() != want {
-			t.Errorf("a test that failed: %v; %s databases with the template, want %s", r.failed, count(), want)
+			t.Errorf("a failed test: %v; %s databases with the template, want %s", r.failed, count(), want)
 		}
 	}
 	if err := s.Close(); err != nil {
@@ -246,8 +246,8 @@ func TestUsersOwnServer(t *testing.T) {
 	}
 }
 
-// TestSharedServer takes a server that another process started, whatever else is
-// set, and leaves no template on it.
+// TestSharedServer: a server that another process started is used, whatever else is set,
+// and no template is left on it.
 func TestSharedServer(t *testing.T) {
 	t.Setenv(SharedURL, shared.URL())
 	t.Setenv(envURL, "postgres://nobody@127.0.0.1:1/none")
@@ -283,10 +283,10 @@ func TestUnknownBackendIsRefused(t *testing.T) {
 	s, err := Start(t.Context(), t.Logf)
 	if err == nil {
 		s.Close()
-		t.Fatal("an unknown backend was taken")
+		t.Fatal("an unknown backend was accepted")
 	}
 	if !strings.Contains(err.Error(), `PGLIMIT_TEST_BACKEND is "podman": set it to docker or local`) {
-		t.Errorf("error %v, want the values there are", err)
+		t.Errorf("error %v, want the possible values", err)
 	}
 }
 
@@ -304,7 +304,7 @@ func TestDatabaseURL(t *testing.T) {
 	}
 	config, err := pgx.ParseConfig("host=h dbname=a dbname=b")
 	if err != nil || config.Database != "b" {
-		t.Errorf("of two dbname the last should hold: %v, %v", config, err)
+		t.Errorf("the last of two dbname should apply: %v, %v", config, err)
 	}
 	_, err = databaseURL("postgres://u:secret@h:%zz/a", "b")
 	if err == nil || strings.Contains(err.Error(), "secret") {

@@ -12,11 +12,11 @@ import (
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
-// envURL is the environment variable that names a server of the user's.
+// envURL is the environment variable with the URL of the user's server.
 const envURL = "PGLIMIT_TEST_DATABASE_URL"
 
-// userServer is a server that was there before: the one PGLIMIT_TEST_DATABASE_URL
-// names, or a shared one.
+// userServer is an existing server: a shared one, or the one that
+// PGLIMIT_TEST_DATABASE_URL names.
 type userServer struct {
 	address string
 	config  *pgx.ConnConfig
@@ -30,7 +30,7 @@ func startURL(address string) (*userServer, error) {
 	return &userServer{address, config}, nil
 }
 
-var errNotOurs = errors.New("a server that is shared or of " + envURL + " is not ours to stop or start: tests that do so need StartOwn")
+var errNotOurs = errors.New("a server that is shared or named by " + envURL + " cannot be stopped or started: use StartOwn")
 
 func (u *userServer) URL() string                   { return u.address }
 func (u *userServer) Stop(context.Context) error    { return errNotOurs }

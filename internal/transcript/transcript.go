@@ -1,4 +1,4 @@
-// Package transcript holds an example's README to what it shows of curl.
+// Package transcript checks that the curl output in an example's README is correct.
 package transcript
 
 import (
@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// TB is what of a testing.TB it takes.
+// TB has the methods of testing.TB that Check uses.
 type TB interface {
 	Helper()
 	Errorf(format string, args ...any)
 	Fatalf(format string, args ...any)
 }
 
-// prompt begins a line that sends a request, to the address that the README has.
+// prompt begins a line with a request; address is the README's address of the server.
 const (
 	prompt  = "$ curl -i "
 	address = "http://localhost:8080"
@@ -27,10 +27,10 @@ const (
 
 var argument = regexp.MustCompile(`'[^']*'|\S+`)
 
-// Check sends to base, in their order, the requests that a README shows as lines
-// "$ curl -i …" of its fenced blocks, and expects what follows each: status, fields
-// in the order of their names, without Date and Content-Length, and body. It knows
-// curl's -X, -u and -H.
+// Check sends the requests of a README to base, in order, and compares the answers with
+// the README. Requests are lines "$ curl -i …" in fenced blocks; curl's -X, -u and -H
+// are supported. The text after each is the answer: status, header fields sorted by
+// name without Date and Content-Length, and body.
 func Check(t TB, readme, base string) {
 	t.Helper()
 	text, err := os.ReadFile(readme)
@@ -49,7 +49,7 @@ func Check(t TB, readme, base string) {
 				t.Fatalf("curl -i %s: %v", args, err)
 			}
 			if got = strings.TrimSpace(got); got != strings.TrimSpace(want) {
-				t.Errorf("curl -i %s: the README shows\n%s\nbut it gives\n%s", args, want, got)
+				t.Errorf("curl -i %s: the README shows\n%s\nbut the answer is\n%s", args, want, got)
 			}
 			sent++
 		}
@@ -84,7 +84,7 @@ func send(args []string, base string) (answer string, err error) {
 		case "-H":
 			r.Header.Add(first, strings.TrimSpace(second))
 		default:
-			return "", fmt.Errorf("%s is not known here", flag)
+			return "", fmt.Errorf("%s is not supported", flag)
 		}
 	}
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// recorder is a TB that keeps what it is told.
-type recorder struct{ told []string }
+// recorder is a TB that keeps its messages.
+type recorder struct{ messages []string }
 
 func (r *recorder) Helper() {}
 func (r *recorder) Errorf(format string, args ...any) {
-	r.told = append(r.told, fmt.Sprintf(format, args...))
+	r.messages = append(r.messages, fmt.Sprintf(format, args...))
 }
 func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...); panic(r) }
 
@@ -36,7 +36,7 @@ func TestCheck(t *testing.T) {
 		{"another field", strings.Replace(first, "A: b", "A: c", 1) + "```\n", "the README shows"},
 		{"nothing", "$ curl -i http://localhost:8080/\n", `shows no "$ curl -i "`},
 		{"elsewhere", "```\n$ curl -i http://localhost/\n```\n", "http://localhost/ is not below http://localhost:8080"},
-		{"another flag", "```\n$ curl -i -d x http://localhost:8080/\n```\n", "-d is not known here"},
+		{"another flag", "```\n$ curl -i -d x http://localhost:8080/\n```\n", "-d is not supported"},
 		{"no value", "```\n$ curl -i http://localhost:8080/ -X\n```\n", "-X needs a value"},
 	} {
 		readme := filepath.Join(t.TempDir(), "README.md")
@@ -48,7 +48,7 @@ func TestCheck(t *testing.T) {
 			defer func() { _ = recover() }()
 			Check(&r, readme, server.URL)
 		}()
-		if got := strings.Join(r.told, "\n"); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+		if got := strings.Join(r.messages, "\n"); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %s", c.name, got)
 		}
 	}

@@ -13,15 +13,14 @@ import (
 	"syscall"
 )
 
-// Account is another user than ours. The methods of a nil Account mean our
-// own user.
+// Account is another user than ours. A nil Account is our user.
 type Account struct {
 	uid, gid int
 	name     string
 }
 
-// RunAs picks who runs the server: nil, our own user, unless that is root.
-// For root it is the owner of a data directory in use, else postgres or
+// RunAs returns the account that runs the server: nil, which is our user, unless that is
+// root. For root it is the owner of an existing data directory, or else user postgres or
 // nobody.
 func RunAs(dataDir string, isNew bool) (*Account, error) {
 	if os.Geteuid() != 0 {
@@ -34,7 +33,7 @@ func RunAs(dataDir string, isNew bool) (*Account, error) {
 		}
 		stat, ok := info.Sys().(*syscall.Stat_t)
 		if !ok || stat.Uid == 0 {
-			return nil, fmt.Errorf("data directory %s belongs to root, as whom PostgreSQL refuses to run: chown it", dataDir)
+			return nil, fmt.Errorf("data directory %s belongs to root, and PostgreSQL refuses to run as root: chown it", dataDir)
 		}
 		return &Account{int(stat.Uid), int(stat.Gid), fmt.Sprint("number ", stat.Uid)}, nil
 	}
@@ -52,7 +51,7 @@ func RunAs(dataDir string, isNew bool) (*Account, error) {
 	return nil, errors.New("PostgreSQL refuses to run as root, and there is no user postgres or nobody: add one (useradd --system postgres), or run as another user")
 }
 
-// Apply has cmd run as the account.
+// Apply makes cmd run as the account.
 func (a *Account) Apply(cmd *exec.Cmd) {
 	if a == nil {
 		return
@@ -63,7 +62,7 @@ func (a *Account) Apply(cmd *exec.Cmd) {
 	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
 }
 
-// Own gives path to the account.
+// Own makes the account the owner of path.
 func (a *Account) Own(path string) error {
 	if a == nil {
 		return nil
@@ -71,8 +70,8 @@ func (a *Account) Own(path string) error {
 	return os.Chown(path, a.uid, a.gid)
 }
 
-// Reach returns an error that names the directory on the way to path which
-// keeps the account from getting there.
+// Reach returns an error if the account cannot reach path. It names the parent directory
+// that prevents it.
 func (a *Account) Reach(path string) error {
 	if a == nil {
 		return nil
@@ -81,7 +80,7 @@ func (a *Account) Reach(path string) error {
 		info, err := os.Stat(dir)
 		if err == nil && info.Mode().Perm()&0o001 == 0 {
 			if stat, ok := info.Sys().(*syscall.Stat_t); !ok || int(stat.Uid) != a.uid {
-				return fmt.Errorf("PostgreSQL refuses to run as root, and user %s, as whom it runs instead, cannot get to %s: %s is closed to others (mode %04o): choose a directory outside it, or chmod o+x it",
+				return fmt.Errorf("PostgreSQL refuses to run as root, and user %s, who runs it instead, cannot reach %s: %s is closed to others (mode %04o): choose a directory outside it, or chmod o+x it",
 					a.name, path, dir, info.Mode().Perm())
 			}
 		}
@@ -91,8 +90,8 @@ func (a *Account) Reach(path string) error {
 	}
 }
 
-// TempDir is the system's directory for temporary files, or /tmp if the
-// account could not get there.
+// TempDir returns the system's directory for temporary files, or /tmp if the account
+// cannot reach that.
 func (a *Account) TempDir() string {
 	dir := os.TempDir()
 	if a == nil {

@@ -4,5 +4,5 @@ package process
 
 import "syscall"
 
-// endWithParent does nothing: the reaper alone ends an orphaned server here.
+// endWithParent does nothing: here only the reaper ends an orphaned server.
 func endWithParent(*syscall.SysProcAttr) {}

@@ -1,5 +1,5 @@
-// Package process starts and ends the processes of a PostgreSQL server. They run as
-// another user than root, and end when the process that started them ends.
+// Package process starts and ends the processes of a PostgreSQL server. They never run as
+// root, and end when the process that started them ends.
 package process
 
 import (
@@ -10,24 +10,23 @@ import (
 // Process is a started server process.
 type Process struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the process has ended
 }
 
-// Start starts cmd, such that it ends when this process does, as far as the
-// system has means for that.
+// Start starts cmd. If the system supports it, cmd ends when this process ends.
 func Start(cmd *exec.Cmd) (*Process, error) {
 	detach(cmd)
 	p := &Process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The system ties the parent's death signal to the thread that
-		// started the child, so that thread stays until the child has ended.
+		// The kernel sends the parent's death signal when the thread that started the
+		// child ends, so keep that thread until the child has ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // how it ended stands in its log
+			_ = cmd.Wait() // the result is in its log
 			close(p.done)
 		}
 	}()
@@ -37,7 +36,7 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Ended reports whether the process has ended.

@@ -8,13 +8,13 @@ import (
 	"os/exec"
 )
 
-// On systems other than Unix the server runs as our own user, outlives a
-// crash of this process, and pg_ctl ends it.
+// On systems other than Unix the server runs as our user and survives a crash of this
+// process. pg_ctl stops it.
 
-// Account is our own user.
+// Account is our user.
 type Account struct{}
 
-// RunAs returns our own user.
+// RunAs returns our user.
 func RunAs(string, bool) (*Account, error) { return nil, nil }
 
 // Apply does nothing.
@@ -26,7 +26,7 @@ func (*Account) Own(string) error { return nil }
 // Reach does nothing.
 func (*Account) Reach(string) error { return nil }
 
-// TempDir is the system's directory for temporary files.
+// TempDir returns the system's directory for temporary files.
 func (*Account) TempDir() string { return os.TempDir() }
 
 func detach(*exec.Cmd) {}
@@ -43,7 +43,7 @@ func (*Reaper) Watch(int) {}
 // Close does nothing.
 func (*Reaper) Close() {}
 
-// RequestStop asks for PostgreSQL's fast shutdown.
+// RequestStop requests PostgreSQL's fast shutdown.
 func (*Process) RequestStop(ctx context.Context, pgCtl, dataDir string) error {
 	return exec.CommandContext(ctx, pgCtl, "stop", "-D", dataDir, "-m", "fast").Run()
 }

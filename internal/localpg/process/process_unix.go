@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// detach keeps the terminal's Ctrl-C from the server: whoever started it ends
+// detach protects the server from the terminal's Ctrl-C: the program that started it ends
 // it.
 func detach(cmd *exec.Cmd) {
 	if cmd.SysProcAttr == nil {
@@ -25,8 +25,8 @@ func detach(cmd *exec.Cmd) {
 	endWithParent(cmd.SysProcAttr)
 }
 
-// RequestStop asks for PostgreSQL's fast shutdown. Systems other than Unix need
-// the program pg_ctl and the data directory for it.
+// RequestStop requests PostgreSQL's fast shutdown. Only systems other than Unix use the
+// arguments: the program pg_ctl and the data directory.
 func (p *Process) RequestStop(_ context.Context, _, _ string) error {
 	err := p.cmd.Process.Signal(syscall.SIGINT)
 	if errors.Is(err, os.ErrProcessDone) {
@@ -35,14 +35,13 @@ func (p *Process) RequestStop(_ context.Context, _, _ string) error {
 	return err
 }
 
-// KillTree kills the postmaster and its children, and returns when they are
-// gone.
+// KillTree kills the postmaster and its children, and returns when they have ended.
 func (p *Process) KillTree() error {
 	if p.Ended() {
 		return nil
 	}
-	// A stopped postmaster neither starts children nor lets their process
-	// numbers go, so that no other process is hit.
+	// A stopped postmaster starts no children and does not release their process IDs, so
+	// that no other process is killed.
 	postmaster := p.cmd.Process
 	if err := postmaster.Signal(syscall.SIGSTOP); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -65,8 +64,8 @@ func (p *Process) KillTree() error {
 		return errors.Join(err, killErr)
 	}
 	<-p.done
-	// Until its processes are gone, their shared memory keeps a new server
-	// from starting.
+	// Until the processes have ended, their shared memory prevents a new server from
+	// starting.
 	return errors.Join(err, poll(func() (bool, error) {
 		table, err := processTable()
 		if err != nil {
@@ -81,7 +80,7 @@ func (p *Process) KillTree() error {
 	}))
 }
 
-// poll calls f until it says true, fails, or five seconds have passed.
+// poll calls f until it returns true or an error, for at most five seconds.
 func poll(f func() (bool, error)) error {
 	end := time.Now().Add(5 * time.Second)
 	for delay := time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
@@ -96,7 +95,7 @@ func poll(f func() (bool, error)) error {
 	}
 }
 
-// processes is the system's process table by process number.
+// processes is the system's process table by process ID.
 type processes map[int]struct {
 	parent int
 	state  byte // R, S, T (stopped), Z (ended, not yet waited for), …
@@ -116,7 +115,7 @@ func (t processes) alive(pid int) bool {
 	return ok && p.state != 'Z'
 }
 
-// processTable reads /proc; where there is none, it asks ps.
+// processTable reads /proc or, without it, the output of ps.
 func processTable() (processes, error) {
 	table := processes{}
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -125,7 +124,7 @@ func processTable() (processes, error) {
 		if err != nil {
 			continue // it has ended
 		}
-		// "PID (NAME) STATE PPID …", and NAME may hold anything.
+		// "PID (NAME) STATE PPID …", and NAME may have any characters.
 		pid, rest := string(stat), string(stat)
 		pid = pid[:strings.IndexByte(pid, ' ')]
 		rest = rest[strings.LastIndexByte(rest, ')')+1:]
@@ -146,7 +145,7 @@ func processTable() (processes, error) {
 	return table, nil
 }
 
-// add enters one process from the fields that hold its parent and state.
+// add adds a process. parent and state are the indexes of these values in fields.
 func (t processes) add(pidField string, fields []string, parent, state int) {
 	if len(fields) <= max(parent, state) {
 		return

@@ -9,10 +9,9 @@ import (
 	"syscall"
 )
 
-// Reaper is a small process that outlives ours: when ours has ended, for
-// whatever reason, it ends the server and removes its directory. It learns of
-// our end by the end of its input, which carries the server's process number
-// each time that changes.
+// Reaper is a small process that outlives ours. When ours has ended, for any reason, it
+// ends the server and removes its directory. Its input has the server's process ID, each
+// time that changes; the end of the input means that our process has ended.
 type Reaper struct {
 	cmd   *exec.Cmd
 	input io.WriteCloser
@@ -44,14 +43,14 @@ func StartReaper(dir string) (*Reaper, error) {
 	return &Reaper{cmd, input}, nil
 }
 
-// Watch says which process is the server's; 0 for none.
+// Watch sends the server's process ID to the reaper; 0 if no server runs.
 func (r *Reaper) Watch(pid int) {
 	if r != nil {
-		fmt.Fprintln(r.input, pid) // without a reaper the server runs as well
+		fmt.Fprintln(r.input, pid) // the server also runs without a reaper
 	}
 }
 
-// Close dismisses the reaper. The server has to be stopped by now.
+// Close ends the reaper. The server must be stopped before.
 func (r *Reaper) Close() {
 	if r == nil {
 		return

@@ -1,5 +1,4 @@
-// Package api reads the playground's requests and writes its answers, all in JSON.
-// Problem is an error as clients see it.
+// Package api reads the playground's JSON requests and writes its JSON answers.
 package api
 
 import (
@@ -13,11 +12,10 @@ import (
 	"time"
 )
 
-// maxJSON is the longest JSON body in bytes that is read.
+// maxJSON is the largest JSON body in bytes.
 const maxJSON = 64 << 10
 
-// Answer makes a handler of a function that returns what is to be sent, as Send
-// sends it.
+// Answer returns a handler that sends the result of f by Send.
 func Answer(f func(http.ResponseWriter, *http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		value, err := f(w, r)
@@ -25,9 +23,9 @@ func Answer(f func(http.ResponseWriter, *http.Request) (any, error)) http.Handle
 	}
 }
 
-// Send sends value as JSON or, if err is not nil, err. A value with a method
-// HTTPStatus chooses its status; the default is 200. A *Problem is sent with its
-// status, any other error with 500.
+// Send sends value as JSON or, if err is not nil, err. A value's method HTTPStatus
+// sets the status. Default: 200. A *Problem is sent with its status, any other error
+// with 500.
 func Send(w http.ResponseWriter, value any, err error) {
 	status := http.StatusOK
 	if chosen, ok := value.(interface{ HTTPStatus() int }); ok {
@@ -46,10 +44,11 @@ func Send(w http.ResponseWriter, value any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(value) // a client that has gone needs no answer
+	_ = json.NewEncoder(w).Encode(value) // fails if the client is gone
 }
 
-// Read reads a request's JSON body into value: all of it, and no unknown field.
+// Read reads a request's JSON body into value. It returns a *Problem for an unknown
+// field, or if the body is more than one value.
 func Read(w http.ResponseWriter, r *http.Request, value any) error {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return &Problem{Status: http.StatusUnsupportedMediaType, Message: "the body must be JSON: send Content-Type: application/json"}
@@ -65,11 +64,11 @@ func Read(w http.ResponseWriter, r *http.Request, value any) error {
 	return nil
 }
 
-// MaxPause is how long a request's body may stand still.
+// MaxPause is the longest pause within a request's body.
 const MaxPause = 30 * time.Second
 
-// LimitPauses makes reading r's body fail when the body stands still for longer than
-// pause, so that a client that sends half a body does not occupy the server.
+// LimitPauses makes reading r's body fail after a pause longer than pause, so that a
+// client that sends half a body does not occupy the server.
 func LimitPauses(w http.ResponseWriter, r *http.Request, pause time.Duration) {
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &body{ReadCloser: r.Body, ctx: r.Context(), out: http.NewResponseController(w), pause: pause}
@@ -82,7 +81,7 @@ type body struct {
 	ctx   context.Context
 	out   *http.ResponseController
 	pause time.Duration
-	err   error // the first one: its reader may have dropped it
+	err   error // the first one, returned by all later reads
 }
 
 func (b *body) Read(p []byte) (int, error) {
@@ -90,15 +89,15 @@ func (b *body) Read(p []byte) (int, error) {
 		return 0, b.err
 	}
 	_ = b.out.SetReadDeadline(time.Now().Add(b.pause)) // if the connection has deadlines
-	if err := b.ctx.Err(); err != nil {                // the new deadline must not undo the end of the request
+	if err := b.ctx.Err(); err != nil {                // the new deadline replaced one that ended the request
 		return 0, err
 	}
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
-		_ = b.out.SetReadDeadline(time.Time{}) // net/http reads on, to see whether the client goes
+		_ = b.out.SetReadDeadline(time.Time{}) // net/http still reads, to notice when the client disconnects
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = &Problem{Status: http.StatusRequestTimeout, Message: "nothing more of the body came for " + b.pause.String() + ": send it again"}
+		err = &Problem{Status: http.StatusRequestTimeout, Message: "the body paused for more than " + b.pause.String() + ": send it again"}
 	}
 	b.err = err
 	return n, err

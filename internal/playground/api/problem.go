@@ -13,11 +13,11 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// MaxSentence is how many characters a message has at most. The error of a database
-// that cannot be reached names every address that was tried.
+// MaxSentence is the most characters of a message. The error of an unreachable
+// database can be long: it names every address that was tried.
 const MaxSentence = 300
 
-// Problem is an error as the API sends it.
+// Problem is an error as the API sends it to clients.
 type Problem struct {
 	Status    int               `json:"-"` // 0 is 400
 	Message   string            `json:"error"`
@@ -28,7 +28,7 @@ type Problem struct {
 // Error returns the message.
 func (p *Problem) Error() string { return p.Message }
 
-// BadField returns a problem with a field, named as in JSON.
+// BadField returns a problem with a field. field is its name in JSON.
 func BadField(field, format string, args ...any) *Problem {
 	return &Problem{Field: field, Message: field + " " + fmt.Sprintf(format, args...)}
 }
@@ -45,8 +45,8 @@ var GoNames = map[string]string{
 	"durability": "Durability", "on_error": "OnError",
 }
 
-// ProblemOf returns the problem for an error of the limiter: the field that is not
-// valid, or else status 503.
+// ProblemOf returns the problem for an error of the limiter: it names the invalid
+// field, or has status 503.
 func ProblemOf(err error, a limiter.Algorithm) *Problem {
 	p := &Problem{Message: Sentence(err), Algorithm: a}
 	var policy *limiter.PolicyError
@@ -72,7 +72,7 @@ func ProblemOf(err error, a limiter.Algorithm) *Problem {
 }
 
 // Sentence returns an error's text as one line of at most MaxSentence characters,
-// without the prefix that all errors of the limiter have.
+// without the limiter's prefix.
 func Sentence(err error) string {
 	text := strings.Join(strings.Fields(strings.ToValidUTF8(err.Error(), "?")), " ")
 	text = strings.TrimPrefix(strings.TrimPrefix(text, "pglimit: "), "invalid policy: ")
@@ -82,8 +82,8 @@ func Sentence(err error) string {
 	return text
 }
 
-// BadJSON returns the problem for an error of encoding/json about what: "body" or a
-// part of it.
+// BadJSON returns the problem for an error of encoding/json. what is "body" or a part
+// of it.
 func BadJSON(what string, err error) *Problem {
 	var kind *json.UnmarshalTypeError
 	var tooLong *http.MaxBytesError

@@ -1,5 +1,5 @@
-// Package describe writes a policy in other forms: Go code, a command line and a line
-// for curl.
+// Package describe writes a policy as Go code, as a command line and as a curl
+// command.
 package describe
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// described is a policy in those forms, or what is wrong with it.
+// described is a policy in those forms, or its error.
 type described struct {
 	Algorithm limiter.Algorithm `json:"algorithm"`
 	Go        string            `json:"go,omitempty"`
@@ -37,7 +37,7 @@ func Handler(command []string) http.Handler {
 		var in struct {
 			Key      string            `json:"key"`
 			Policies []json.RawMessage `json:"policies"`
-			Costs    []float64         `json:"costs"` // one for each policy; empty is 1 of each
+			Costs    []float64         `json:"costs"` // one for each policy; empty: 1 each
 		}
 		if err := api.Read(w, r, &in); err != nil {
 			return nil, err
@@ -66,7 +66,7 @@ func Handler(command []string) http.Handler {
 	})
 }
 
-// describe describes an ask; curl reaches the playground by host.
+// describe describes a request. host is the playground's address for curl.
 func describe(request limiter.Request, command []string, host string) (d described, err error) {
 	d.Algorithm = request.Policy.Algorithm
 	if d.Go, err = goCode(request); err != nil {
@@ -77,7 +77,7 @@ func describe(request limiter.Request, command []string, host string) (d describ
 	return d, nil
 }
 
-// goCode returns an ask in Go.
+// goCode returns a request as Go code.
 func goCode(request limiter.Request) (string, error) {
 	var text strings.Builder
 	text.WriteString("policy := limiter.Policy{\n")
@@ -129,7 +129,7 @@ func times(n time.Duration, unit string) string {
 	return fmt.Sprintf("%d * time.%s", int64(n), unit)
 }
 
-// commandLine returns an ask as a line for the shell that begins with command.
+// commandLine returns a request as a shell command that begins with command.
 func commandLine(command []string, request limiter.Request) string {
 	words := slices.Clone(command)
 	for _, f := range fields(request.Policy) {
@@ -143,7 +143,7 @@ func commandLine(command []string, request limiter.Request) string {
 	}
 	before := ""
 	switch {
-	case request.Key == "-": // which is standard input
+	case request.Key == "-": // "-" means standard input
 		before = "echo - | "
 	case strings.HasPrefix(request.Key, "-"):
 		words = append(words, "--")
@@ -155,7 +155,7 @@ func commandLine(command []string, request limiter.Request) string {
 	return before + strings.Join(words, " ")
 }
 
-// curlLine returns an ask as a line for the shell that asks the playground at host.
+// curlLine returns a curl command that sends a request to the playground at host.
 func curlLine(host string, request limiter.Request) string {
 	query := url.Values{"key": {request.Key}}
 	for _, f := range fields(request.Policy) {
@@ -170,7 +170,7 @@ func curlLine(host string, request limiter.Request) string {
 	return "curl -i " + shellQuote(at.String())
 }
 
-// shellQuote quotes a word for a POSIX shell, if it has to be.
+// shellQuote quotes a word for a POSIX shell if needed.
 func shellQuote(word string) string {
 	safe := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%+,", r)
@@ -218,8 +218,8 @@ func plain(value any) string {
 	return fmt.Sprint(value)
 }
 
-// decimal returns a number as people write it. It is exact in Go, on a command line
-// and in a URL.
+// decimal returns a number in decimal notation if it is 1e-6 or more. The result is
+// exact in Go, on a command line and in a URL.
 func decimal(v float64) string {
 	if math.Abs(v) < 1e-6 {
 		return strconv.FormatFloat(v, 'g', -1, 64)

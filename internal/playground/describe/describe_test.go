@@ -18,7 +18,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// askedOf are asks of every kind of field.
+// askedOf has requests with every kind of field.
 var askedOf = []struct {
 	policy string
 	cost   float64
@@ -34,7 +34,7 @@ var askedOf = []struct {
 	{`{"algorithm":"sliding_window_log","limit":3,"period":"2m0.000001s"}`, 1},
 }
 
-// wanted is the ask of a policy's text.
+// wanted returns the request for a policy in JSON.
 func wanted(t *testing.T, policy string, key string, cost float64) limiter.Request {
 	t.Helper()
 	var p limiter.Policy
@@ -72,8 +72,8 @@ func describeAll(t *testing.T, s sitetest.Site, key string) []described {
 	return all
 }
 
-// TestDescribeGo compiles what is shown and asks by it: it is the policy, and as
-// gofmt has it.
+// TestDescribeGo compiles and runs the Go code: it is formatted, and sends a request
+// with the policy.
 func TestDescribeGo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "pglimit", "allow")
@@ -115,7 +115,7 @@ func main() {
 `)
 	for _, d := range describeAll(t, s, key) {
 		if formatted, err := format.Source([]byte(d.Go)); err != nil || string(formatted) != d.Go {
-			t.Errorf("not as gofmt has it: %v\n%s", err, d.Go)
+			t.Errorf("not formatted by gofmt: %v\n%s", err, d.Go)
 		}
 		fmt.Fprintf(&program, "\tfunc() {\n%s\n\t\tif _ = r; err != nil {\n\t\t\tpanic(err)\n\t\t}\n\t}()\n", d.Go)
 	}
@@ -140,7 +140,7 @@ func main() {
 	}
 }
 
-// TestDescribeText: what people see.
+// TestDescribeText: the three forms of one policy.
 func TestDescribeText(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "pglimit", "allow", "--data-dir", "my data")
@@ -171,7 +171,7 @@ r, err := l.Allow(ctx, policy, "alice")
 	}
 }
 
-// TestDescribeCommandQuoted: a shell takes a key as one word, whatever is in it.
+// TestDescribeCommandQuoted: a shell parses any key as one word.
 func TestDescribeCommandQuoted(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "pglimit", "allow")
@@ -190,7 +190,7 @@ func TestDescribeCommandQuoted(t *testing.T) {
 	}
 }
 
-// TestDescribeCurl: the URL shown is read as the policy it is of.
+// TestDescribeCurl: the playground parses the URL shown as the same policy.
 func TestDescribeCurl(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "pglimit", "allow")

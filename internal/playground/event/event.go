@@ -1,4 +1,4 @@
-// Package event has the events of the playground's streams.
+// Package event defines the events of the playground's streams.
 package event
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Encode writes an event as server-sent events have it.
+// Encode returns an event in the format of server-sent events.
 func Encode(name string, data any) []byte {
 	text, err := json.Marshal(data)
-	if err != nil { // plain numbers and strings
+	if err != nil { // cannot happen for numbers and strings
 		panic(err)
 	}
 	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, text)
@@ -58,7 +58,7 @@ type Decision struct {
 	Body       string            `json:"body"`
 }
 
-// Decided returns the event of an ask's decision.
+// Decided returns the event for a request's decision.
 func Decided(request limiter.Request, r limiter.Result) Decision {
 	d := Decision{
 		Algorithm: request.Policy.Algorithm, At: Millis(r.At), Outcome: "allowed",
@@ -73,7 +73,7 @@ func Decided(request limiter.Request, r limiter.Result) Decision {
 		}
 		httplimit.SetHeader(client.header, requests, all)
 		Allowed(client, nil)
-		client.body.Reset() // it is the same for all
+		client.body.Reset() // the same for all allowed requests
 	} else {
 		d.Outcome, all.DeniedBy = "denied", 0
 		httplimit.Deny(client, requests, all)
@@ -85,7 +85,7 @@ func Decided(request limiter.Request, r limiter.Result) Decision {
 // Allowed answers a request of /limited/ that is allowed.
 func Allowed(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("allowed\n")) // a client that has gone needs no answer
+	_, _ = w.Write([]byte("allowed\n")) // fails if the client is gone
 }
 
 func seconds(d time.Duration) *float64 {
@@ -96,8 +96,8 @@ func seconds(d time.Duration) *float64 {
 	return &s
 }
 
-// recorder is a ResponseWriter that keeps what a client would see, except the Date
-// and Content-Length that net/http adds.
+// recorder is a ResponseWriter that keeps the answer, without the fields Date and
+// Content-Length, which net/http adds.
 type recorder struct {
 	header http.Header
 	status int
@@ -108,7 +108,7 @@ func (r *recorder) Header() http.Header         { return r.header }
 func (r *recorder) WriteHeader(status int)      { r.status = status }
 func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
 
-// Lines returns a header's lines in the order that net/http sends them in.
+// Lines returns a header's lines in the order in which net/http sends them.
 func Lines(h http.Header) (lines [][2]string) {
 	for name, values := range h {
 		for _, value := range values {

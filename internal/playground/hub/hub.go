@@ -1,5 +1,5 @@
-// Package hub knows which keys of the playground are in use and hands every event of
-// a key to the streams that watch it.
+// Package hub records which keys of the playground are in use, and sends every event
+// of a key to the streams that watch it.
 package hub
 
 import (
@@ -21,13 +21,14 @@ import (
 const (
 	maxKeys    = 1000 // in use at once
 	maxStreams = 64   // at once
-	maxBehind  = 4096 // events that wait for one stream's reader
+	maxBehind  = 4096 // events queued for one stream
 
-	// samplePeriod is the time from one look at a watched key to the next.
+	// samplePeriod is the time between two reads of a watched key.
 	samplePeriod = 100 * time.Millisecond
 )
 
-// Hub is safe for concurrent use. Make it by New, and Close it at the end.
+// Hub sends decisions to streams. It is safe for concurrent use. Create it with New,
+// and Close it at the end.
 type Hub struct {
 	// Limiter makes the decisions that the hub observes. Close does not close it.
 	Limiter *limiter.Limiter
@@ -36,18 +37,18 @@ type Hub struct {
 	stop     context.CancelFunc
 	samplers sync.WaitGroup
 
-	mu      sync.Mutex // guards the fields below, and all that they point to
+	mu      sync.Mutex // guards the fields below and what they point to
 	keys    map[string]*watched
 	streams int
 	closed  bool
 }
 
-// watched is what is known of one key.
+// watched is the state of one key.
 type watched struct {
 	used     policies
 	streams  map[*stream]struct{}
-	sampling bool // a goroutine does
-	changes  int  // decisions, resets and new streams: each makes an earlier look at the key out of date
+	sampling bool // a sampler goroutine runs
+	changes  int  // count of decisions, resets and new streams, which make an earlier read out of date
 	resets   int
 }
 
@@ -57,7 +58,7 @@ type stream struct {
 	cut    func()      // ends a write that waits for the reader
 }
 
-// New returns a hub and makes its limiter: by newLimiter, with config and Observe.
+// New returns a hub. Its limiter is newLimiter's, from config with Observe set.
 func New(newLimiter func(*limiter.Config) (*limiter.Limiter, error), config limiter.Config) (*Hub, error) {
 	h := &Hub{keys: map[string]*watched{}}
 	config.Observe = h.observe
@@ -87,8 +88,8 @@ func (h *Hub) endStreams() {
 	}
 }
 
-// Admit returns nil if asks for the key may be sent. It bounds the keys in use, so that
-// all of them can be forgotten at the end.
+// Admit returns nil if requests for the key may be sent. It bounds the number of keys
+// in use, so that all can be reset at the end.
 func (h *Hub) Admit(key string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -98,9 +99,9 @@ func (h *Hub) Admit(key string) error {
 	return nil
 }
 
-// observe is the limiter's Config.Observe: it gets every decision.
+// observe is the limiter's Config.Observe.
 func (h *Hub) observe(_ context.Context, request limiter.Request, r limiter.Result, err error) {
-	if request.Cost == 0 || errors.Is(err, limiter.ErrInvalid) { // a look of a sampler, or no decision
+	if request.Cost == 0 || errors.Is(err, limiter.ErrInvalid) { // a sampler's read, or no decision
 		return
 	}
 	h.mu.Lock()
@@ -108,7 +109,7 @@ func (h *Hub) observe(_ context.Context, request limiter.Request, r limiter.Resu
 	w.used[request.Policy.Algorithm] = request.Policy
 	watching := len(w.streams) > 0
 	h.mu.Unlock()
-	if !watching || err != nil { // the ask may have been counted, so the key is in use
+	if !watching || err != nil { // after an error the request may have been counted, so the key is in use
 		return
 	}
 	text := event.Encode("decision", event.Decided(request, r))
@@ -121,8 +122,8 @@ func (h *Hub) observe(_ context.Context, request limiter.Request, r limiter.Resu
 	}
 }
 
-// publish sends an event to a key's streams. A stream whose reader is too far behind
-// ends: its browser reconnects, and knows that it has missed events. The hub is locked.
+// publish sends an event to a key's streams. It ends a stream with a full queue: the
+// browser then reconnects and knows that it has missed events. The hub must be locked.
 func (h *Hub) publish(w *watched, text []byte) {
 	for s := range w.streams {
 		select {
@@ -161,7 +162,7 @@ func (h *Hub) leave(key string, s *stream) {
 	h.tidy(key)
 }
 
-// end ends a stream, once. The hub is locked.
+// end ends a stream. Further calls do nothing. The hub must be locked.
 func (h *Hub) end(w *watched, s *stream) {
 	if _, open := w.streams[s]; !open {
 		return
@@ -172,8 +173,8 @@ func (h *Hub) end(w *watched, s *stream) {
 	s.cut()
 }
 
-// wake starts a sampler of a key that is watched and in use, unless one runs. The hub
-// is locked.
+// wake starts a sampler for a key that is watched and in use, unless one runs. The hub
+// must be locked.
 func (h *Hub) wake(key string, w *watched) {
 	if w.sampling || h.closed || len(w.streams) == 0 || len(w.used) == 0 {
 		return
@@ -191,8 +192,8 @@ func (h *Hub) wake(key string, w *watched) {
 	})
 }
 
-// sample looks at a key once and tells its streams. It returns false when nothing is
-// left to look for: then wake has to be called again.
+// sample reads a key once and sends its levels to its streams. It returns false when
+// the sampler can stop; wake starts another.
 func (h *Hub) sample(key string, w *watched, failing *bool) (more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -207,14 +208,14 @@ func (h *Hub) sample(key string, w *watched, failing *bool) (more bool) {
 	switch {
 	case err != nil && !*failing:
 		h.publish(w, event.Encode("problem", api.ProblemOf(err, "")))
-	case err == nil && w.resets == resets: // else it may be older than the reset
+	case err == nil && w.resets == resets: // otherwise the read may be older than the reset
 		h.publish(w, event.Encode("levels", seen))
 	}
 	*failing = err != nil
 	return held || err != nil || w.changes != changes
 }
 
-// Reset forgets a key, and tells its streams.
+// Reset resets a key, and sends that to its streams.
 func (h *Hub) Reset(ctx context.Context, key string) error {
 	used := h.forgetting(key)
 	if err := h.forget(ctx, key, limiter.Algorithms()); err != nil {
@@ -225,7 +226,7 @@ func (h *Hub) Reset(ctx context.Context, key string) error {
 	return nil
 }
 
-// ForgetAll resets all keys in use. The error names those that could not be reset.
+// ForgetAll resets all keys in use. The error names the keys that could not be reset.
 func (h *Hub) ForgetAll(ctx context.Context) error {
 	var errs []error
 	for key, used := range h.all() {
@@ -239,7 +240,7 @@ func (h *Hub) ForgetAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// forget resets a key for each of the algorithms.
+// forget resets a key under each of the algorithms.
 func (h *Hub) forget(ctx context.Context, key string, algorithms []limiter.Algorithm) error {
 	errs := make([]error, len(algorithms))
 	var all sync.WaitGroup
@@ -250,8 +251,8 @@ func (h *Hub) forget(ctx context.Context, key string, algorithms []limiter.Algor
 	return cmp.Or(errs...)
 }
 
-// forgetting notes that a key is about to be reset, and returns what was known of its
-// use. A decision after it may outlive the reset, so it counts as a new use.
+// forgetting records that a key is about to be reset, and returns the policies it was
+// used with. A later decision may survive the reset, so it counts as a new use.
 func (h *Hub) forgetting(key string) policies {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -262,7 +263,7 @@ func (h *Hub) forgetting(key string) policies {
 	return used
 }
 
-// remember undoes forgetting: the key could not be reset.
+// remember undoes forgetting, if the reset failed.
 func (h *Hub) remember(key string, used policies) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -275,7 +276,7 @@ func (h *Hub) remember(key string, used policies) {
 	h.wake(key, w)
 }
 
-// forgotten notes that a key has been reset.
+// forgotten records that a key has been reset.
 func (h *Hub) forgotten(key string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -286,7 +287,7 @@ func (h *Hub) forgotten(key string) {
 	}
 }
 
-// all returns the policies used of all keys. They must not be used any more.
+// all returns the used policies of all keys. No key may be in use any more.
 func (h *Hub) all() map[string]policies {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -299,7 +300,7 @@ func (h *Hub) all() map[string]policies {
 	return all
 }
 
-// key returns what is known of a key. The hub is locked.
+// key returns the state of a key. The hub must be locked.
 func (h *Hub) key(key string) *watched {
 	w := h.keys[key]
 	if w == nil {
@@ -309,7 +310,7 @@ func (h *Hub) key(key string) *watched {
 	return w
 }
 
-// tidy drops a key that no stream watches and that is not in use. The hub is locked.
+// tidy removes a key that is neither watched nor in use. The hub must be locked.
 func (h *Hub) tidy(key string) {
 	if w := h.keys[key]; w != nil && len(w.streams) == 0 && len(w.used) == 0 {
 		delete(h.keys, key)

@@ -22,7 +22,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// newHub makes a hub that counts in memory.
+// newHub returns a hub that counts in memory.
 func newHub(t *testing.T, newLimiter func(*limiter.Config) (*limiter.Limiter, error)) *Hub {
 	t.Helper()
 	h, err := New(newLimiter, limiter.Config{DisableDenyCache: true, Logger: slog.New(slog.DiscardHandler)})
@@ -32,8 +32,8 @@ func newHub(t *testing.T, newLimiter func(*limiter.Config) (*limiter.Limiter, er
 	return h
 }
 
-// looking makes limiters in memory whose Checks of cost 0 are counted. at is called
-// before each is answered.
+// looking returns a function that makes memory limiters. n counts Checks of cost 0; at
+// is called before each answer.
 func looking(n *atomic.Int64, at func()) func(*limiter.Config) (*limiter.Limiter, error) {
 	return func(config *limiter.Config) (*limiter.Limiter, error) {
 		observe := config.Observe
@@ -50,12 +50,12 @@ func looking(n *atomic.Int64, at func()) func(*limiter.Config) (*limiter.Limiter
 	}
 }
 
-// policy is a policy of the playground.
+// policy returns a policy of the playground.
 func policy(a limiter.Algorithm, limit float64, period time.Duration) limiter.Policy {
 	return limiter.Policy{Name: parse.PolicyName, Algorithm: a, Limit: limit, Period: period}
 }
 
-// allow asks for n units of k's.
+// allow requests n units of key k.
 func allow(t *testing.T, h *Hub, p limiter.Policy, n float64) {
 	t.Helper()
 	if _, err := h.Limiter.AllowN(t.Context(), p, "k", n); err != nil {
@@ -88,7 +88,8 @@ func (s *stage) WriteHeader(status int)      { s.status = status }
 func (s *stage) Write(p []byte) (int, error) { return s.behind.Write(p) }
 func (s *stage) Flush()                      { s.text <- s.behind.String(); s.behind.Reset() }
 
-// listenIn opens a stream without a network. What is flushed to the stage is its text.
+// listenIn opens a stream without a network. The stage receives what the handler
+// flushes.
 func listenIn(t *testing.T, h *Hub, key string) (on *stage, leave func()) {
 	t.Helper()
 	on = newStage()
@@ -101,7 +102,7 @@ func listenIn(t *testing.T, h *Hub, key string) (on *stage, leave func()) {
 	return on, func() { stop(); <-ended }
 }
 
-// seen takes what the stage has of an event so far.
+// seen returns the data of an event that the stage has received so far.
 func (s *stage) seen(t *testing.T, event string) (data []string) {
 	t.Helper()
 	for {
@@ -119,8 +120,8 @@ func (s *stage) seen(t *testing.T, event string) (data []string) {
 	}
 }
 
-// TestHubSampling: a key is looked at ten times a second while somebody watches and
-// something is held, once more then, and never else.
+// TestHubSampling: a key is read ten times a second while it is watched and something
+// is counted, once more after that, and otherwise never.
 func TestHubSampling(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,7 +133,7 @@ func TestHubSampling(t *testing.T) {
 		allow(t, h, p, 10)
 		pass(5 * time.Second)
 		if n := looks.Load(); n != 0 {
-			t.Errorf("%d looks while nobody watched", n)
+			t.Errorf("%d reads without a stream", n)
 		}
 		on, leave := listenIn(t, h, "k")
 		allow(t, h, window, 1)
@@ -163,21 +164,21 @@ func TestHubSampling(t *testing.T) {
 		before := looks.Load()
 		pass(5 * time.Second)
 		if n := looks.Load(); n != before {
-			t.Errorf("%d looks after the last stream had ended", n-before)
+			t.Errorf("%d reads after the last stream had ended", n-before)
 		}
-		// Who comes when nothing is held sees it once.
+		// A stream that begins when nothing is counted receives the levels once.
 		pass(time.Minute)
 		on, leave = listenIn(t, h, "k")
 		pass(time.Minute)
 		if n := len(on.seen(t, "levels")); n != 1 {
-			t.Errorf("%d times levels of a key that holds nothing", n)
+			t.Errorf("%d times levels of an unused key", n)
 		}
 		leave()
 		h.Close()
 	})
 }
 
-// TestHubLastPolicy: a key is looked at by the policy that was used last.
+// TestHubLastPolicy: a key is read under the policy that was used last.
 func TestHubLastPolicy(t *testing.T) {
 	t.Parallel()
 	h := newHub(t, sitetest.Memory)
@@ -196,7 +197,7 @@ func TestHubLastPolicy(t *testing.T) {
 	}
 }
 
-// TestHubResetInMidLook: what was seen before a reset is not told after it.
+// TestHubResetInMidLook: levels read before a reset are not sent after it.
 func TestHubResetInMidLook(t *testing.T) {
 	t.Parallel()
 	var looks atomic.Int64
@@ -226,8 +227,8 @@ func TestHubResetInMidLook(t *testing.T) {
 	}
 }
 
-// TestHubDecisionInMidLook: a decision while a key is looked at makes the hub look again,
-// even if the look found nothing held.
+// TestHubDecisionInMidLook: after a decision during a read, the hub reads again, even
+// if the read found nothing counted.
 func TestHubDecisionInMidLook(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -235,7 +236,7 @@ func TestHubDecisionInMidLook(t *testing.T) {
 		looked, goOn := make(chan struct{}, 1000), make(chan struct{})
 		h := newHub(t, looking(&looks, func() { looked <- struct{}{}; <-goOn }))
 		allow(t, h, policy(limiter.FixedWindow, 1, time.Millisecond), 1)
-		<-time.After(time.Second) // nothing is held any more
+		<-time.After(time.Second) // nothing is counted any more
 		s, err := h.join("k", func() {})
 		if err != nil {
 			t.Fatal(err)
@@ -255,7 +256,7 @@ func TestHubDecisionInMidLook(t *testing.T) {
 	})
 }
 
-// TestHubReset: after a reset the key is new for every algorithm, and no longer in use.
+// TestHubReset: after a reset the key is unused for every algorithm, and not in use.
 func TestHubReset(t *testing.T) {
 	t.Parallel()
 	h := newHub(t, sitetest.Memory)
@@ -265,7 +266,7 @@ func TestHubReset(t *testing.T) {
 			p := policy(a, 3, 1000*time.Hour)
 			for i := range 4 {
 				if r, err := h.Limiter.Allow(t.Context(), p, "k"); err != nil || r.Allowed != (i < 3) {
-					t.Errorf("%s: ask %d: %+v, %v", a, i, r, err)
+					t.Errorf("%s: request %d: %+v, %v", a, i, r, err)
 				}
 			}
 		}
@@ -274,12 +275,12 @@ func TestHubReset(t *testing.T) {
 		}
 		w.Until(t, "reset", &struct{}{})
 		if left := h.all(); len(left) != 0 {
-			t.Errorf("still to be forgotten: %v", left)
+			t.Errorf("still to be reset: %v", left)
 		}
 	}
 }
 
-// TestHubForgetAll: at the end nothing is left of the counts.
+// TestHubForgetAll: at the end no counts are left.
 func TestHubForgetAll(t *testing.T) {
 	t.Parallel()
 	h := newHub(t, sitetest.Memory)
@@ -299,7 +300,7 @@ func TestHubForgetAll(t *testing.T) {
 	}
 }
 
-// TestHubAdmit: no more keys are taken than can be forgotten.
+// TestHubAdmit: the number of keys in use is limited.
 func TestHubAdmit(t *testing.T) {
 	t.Parallel()
 	h := newHub(t, sitetest.Memory)
@@ -319,7 +320,7 @@ func TestHubAdmit(t *testing.T) {
 	}
 }
 
-// TestHandlerBeat: a stream on which nothing happens is kept alive.
+// TestHandlerBeat: comments keep an idle stream alive.
 func TestHandlerBeat(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -335,7 +336,7 @@ func TestHandlerBeat(t *testing.T) {
 	})
 }
 
-// TestHandlerErrors: a stream needs a key, and there are not more than can be served.
+// TestHandlerErrors: a stream needs a key, and the number of streams is limited.
 func TestHandlerErrors(t *testing.T) {
 	t.Parallel()
 	h := newHub(t, sitetest.Memory)
@@ -353,7 +354,7 @@ func TestHandlerErrors(t *testing.T) {
 	}
 	s.ExpectProblem(t, http.MethodGet, "/api/events?key=k", "", 503, "", "", "64 streams of events are open already: close another tab")
 	h.leave("0", open[0])
-	h.leave("0", open[0]) // once is enough
+	h.leave("0", open[0]) // leaving twice counts once
 	w := s.Watch(t, "k")
 	s.ExpectProblem(t, http.MethodGet, "/api/events?key=k", "", 503, "", "", "64 streams")
 	h.endStreams()
@@ -366,8 +367,8 @@ func TestHandlerErrors(t *testing.T) {
 	}
 }
 
-// TestHandlerSlowReader: one who does not read loses the stream, and not events in silence;
-// others lose nothing.
+// TestHandlerSlowReader: a stream that is not read ends instead of losing events, and
+// other streams lose nothing.
 func TestHandlerSlowReader(t *testing.T) {
 	t.Parallel()
 	h := newHub(t, sitetest.Memory)
@@ -391,7 +392,7 @@ func TestHandlerSlowReader(t *testing.T) {
 		open = h.streams == 2
 		h.mu.Unlock()
 	}
-	// What waited for it is gone with the stream.
+	// Queued events are lost with the stream.
 	if n := slow.Ended(); n == 0 || n >= maxBehind || sent < maxBehind || sent == 2*maxBehind {
 		t.Errorf("the slow reader got %d events of %d", n, sent)
 	}

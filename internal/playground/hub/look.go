@@ -8,10 +8,11 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// policies has the last policy used of each algorithm.
+// policies has the last used policy of each algorithm.
 type policies map[limiter.Algorithm]limiter.Policy
 
-// look reads the state of a key under each policy, and whether anything is held.
+// look reads the state of a key under each policy. held reports whether anything is
+// counted.
 func look(ctx context.Context, l *limiter.Limiter, key string, used policies) (seen event.Levels, held bool, err error) {
 	var all sync.WaitGroup
 	var mu sync.Mutex

@@ -40,7 +40,7 @@ func Handler(h *Hub) http.Handler {
 			if _, err := w.Write(text); err != nil {
 				return
 			}
-			for range len(in.events) { // all that is there goes out in one piece
+			for range len(in.events) { // send all queued events together
 				if _, err := w.Write(<-in.events); err != nil {
 					return
 				}
@@ -63,8 +63,8 @@ func Handler(h *Hub) http.Handler {
 	})
 }
 
-// hello returns the beginning of a stream: the time of the clock that decides, and how
-// soon to reconnect when the stream has ended.
+// hello returns the beginning of a stream: the time of the limiter's clock, and the
+// delay before reconnecting.
 func hello(r *http.Request, l *limiter.Limiter, key string) []byte {
 	now, err := l.Check(r.Context(), parse.Any(limiter.GCRA), key, 0)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package parse reads policies, keys and asks as clients of the playground write
-// them. Every error is an *api.Problem.
+// Package parse parses policies, keys and requests of the playground's clients. Every
+// error is an *api.Problem.
 package parse
 
 import (
@@ -18,16 +18,16 @@ import (
 // PolicyName is the name of every policy of the playground.
 const PolicyName = "playground"
 
-// MaxKey is the longest key in bytes.
+// MaxKey is the longest valid key in bytes.
 const MaxKey = 256
 
-// model validates asks, so that the database gets valid ones only.
+// model validates requests before they go to the database.
 var model = limiter.NewMemory(nil)
 
-// Key returns what is wrong with a key, or nil.
+// Key returns an error if a key is not valid.
 func Key(key string) error {
 	if key == "" {
-		return api.BadField("key", "is empty: name somebody, such as alice")
+		return api.BadField("key", "is empty: use a name, such as alice")
 	}
 	if len(key) > MaxKey {
 		return api.BadField("key", "is %d bytes long: %d at most", len(key), MaxKey)
@@ -44,8 +44,8 @@ func Any(a limiter.Algorithm) limiter.Policy {
 	return limiter.Policy{Name: PolicyName, Algorithm: a, Limit: 1, Period: time.Second}
 }
 
-// Ask reads a policy and returns the ask for cost units of it, which is valid. With
-// an error, the ask has what could be read.
+// Request parses a policy and returns the request for cost units of it. If the request
+// is not valid, it returns an error and the parts that could be parsed.
 func Request(policy []byte, key string, cost float64) (limiter.Request, error) {
 	p, err := readPolicy(policy)
 	request := p.Request(key, cost)
@@ -55,7 +55,7 @@ func Request(policy []byte, key string, cost float64) (limiter.Request, error) {
 	return request, err
 }
 
-// Costs returns one cost for each of n policies: costs or, if that is empty, 1 of each.
+// Costs returns one cost for each of n policies: costs or, if that is empty, 1 each.
 func Costs(costs []float64, n int) ([]float64, error) {
 	if len(costs) == 0 {
 		return slices.Repeat([]float64{1}, n), nil
@@ -66,7 +66,7 @@ func Costs(costs []float64, n int) ([]float64, error) {
 	return costs, nil
 }
 
-// readPolicy reads a policy and gives it the playground's name. check validates it.
+// readPolicy parses a policy and sets its name. check validates it.
 func readPolicy(text []byte) (p limiter.Policy, _ error) {
 	if len(text) == 0 {
 		return p, api.BadField("policy", "is missing")
@@ -85,11 +85,11 @@ func readPolicy(text []byte) (p limiter.Policy, _ error) {
 	var bad *api.Problem
 	switch {
 	case p.Name != "" && p.Name != PolicyName:
-		bad = api.BadField("name", "is %.40q: leave it out, it is always %q here", p.Name, PolicyName)
+		bad = api.BadField("name", "is %.40q: leave it out: it is always %q here", p.Name, PolicyName)
 	case p.Durability != limiter.Durable:
-		bad = api.BadField("durability", "is %s: leave it out, it is always durable here", p.Durability)
+		bad = api.BadField("durability", "is %s: leave it out: it is always durable here", p.Durability)
 	case p.OnError != limiter.FailClosed:
-		bad = api.BadField("on_error", "is %s: leave it out, it is always fail_closed here", p.OnError)
+		bad = api.BadField("on_error", "is %s: leave it out: it is always fail_closed here", p.OnError)
 	}
 	if bad != nil {
 		bad.Algorithm = p.Algorithm
@@ -99,9 +99,9 @@ func readPolicy(text []byte) (p limiter.Policy, _ error) {
 	return p, nil
 }
 
-// check returns what is wrong with an ask, or nil.
+// check returns an error if a request is not valid.
 func check(request limiter.Request) error {
-	if request.Cost == 0 { // valid for Check alone
+	if request.Cost == 0 { // valid only for Check
 		return &api.Problem{Message: "cost 0: must be positive", Field: "cost", Algorithm: request.Policy.Algorithm}
 	}
 	if _, err := model.Check(context.Background(), request.Policy, request.Key, request.Cost); err != nil {
@@ -110,8 +110,8 @@ func check(request limiter.Request) error {
 	return nil
 }
 
-// parameters maps the parameters of a URL's query to what reads them. Each is the
-// field of a policy with the same name in JSON.
+// parameters maps the parameters of a URL's query to their parsers. Each is the field
+// of a policy with the same name in JSON.
 var parameters = map[string]func(text string) (any, error){
 	"limit": number, "period": asIs, "burst": number, "tick": asIs, "aligned": boolean,
 	"calendar": asIs, "time_zone": asIs, "block_for": asIs,
@@ -121,7 +121,7 @@ func asIs(s string) (any, error)    { return s, nil }
 func number(s string) (any, error)  { return strconv.ParseFloat(s, 64) }
 func boolean(s string) (any, error) { return strconv.ParseBool(s) }
 
-// Query reads the query of a URL of /limited/.
+// Query parses the query of a URL of /limited/.
 func Query(a limiter.Algorithm, rawQuery string) (request limiter.Request, _ error) {
 	query, err := url.ParseQuery(rawQuery)
 	if err != nil {
@@ -143,7 +143,7 @@ func Query(a limiter.Algorithm, rawQuery string) (request limiter.Request, _ err
 			}
 			request.Cost = cost
 		case !known:
-			return request, &api.Problem{Message: "there is no parameter " + strconv.Quote(name) + ": take limit, period, burst, tick, aligned, calendar, time_zone, block_for, cost and key"}
+			return request, &api.Problem{Message: "there is no parameter " + strconv.Quote(name) + ": use limit, period, burst, tick, aligned, calendar, time_zone, block_for, cost and key"}
 		default:
 			value, err := parse(values[0])
 			if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestQuery: all fields of a policy can be named in the URL.
+// TestQuery: the URL can set all fields of a policy.
 func TestQuery(t *testing.T) {
 	t.Parallel()
 	for at, want := range map[string]limiter.Policy{

@@ -1,5 +1,4 @@
-// Package replays replays access logs that are uploaded, and keeps the reports for a
-// while.
+// Package replays replays uploaded access logs, and keeps the last reports.
 package replays
 
 import (
@@ -20,25 +19,25 @@ import (
 	"github.com/pglimit/pglimit/internal/replay"
 )
 
-// MaxUpload is the longest log in bytes, as it is sent.
+// MaxUpload is the largest upload in bytes.
 const MaxUpload = 256 << 20
 
 const (
 	maxUnpacked = 1 << 30   // bytes
-	maxClients  = 1_000_000 // each takes some 800 bytes while it is replayed
+	maxClients  = 1_000_000 // each needs about 800 bytes during the replay
 	maxReplays  = 2         // at once
-	// maxWait is how long a replay waits until another ends: one whose client has gone
-	// needs a moment to end.
+	// maxWait is how long a replay waits for another to end. A replay whose client has
+	// disconnected ends soon.
 	maxWait = 10 * time.Second
 )
 
-// Server replays logs and serves the reports. Make it by New.
+// Server replays logs and serves the reports. Create it with New.
 type Server struct {
 	reports          reports
 	turns            chan struct{} // one token for each running replay
-	upload, unpacked int64         // bounds of a log in bytes: as it is sent, and as it is read
-	clients          int           // bound of a log
-	wait             time.Duration // bound of a replay's wait for its turn
+	upload, unpacked int64         // largest log in bytes: as sent, and unpacked
+	clients          int           // most clients of a log
+	wait             time.Duration // longest wait of a replay for its turn
 }
 
 // New returns a Server.
@@ -59,7 +58,7 @@ type replayed struct {
 	BadLines int    `json:"bad_lines"`
 }
 
-// HTTPStatus says that a report was made.
+// HTTPStatus returns 201: a report was created.
 func (replayed) HTTPStatus() int { return http.StatusCreated }
 
 // replay replays the access log in the body under up to three policies, and keeps the
@@ -77,9 +76,9 @@ func (s *Server) replay(w http.ResponseWriter, r *http.Request) (any, error) {
 	case <-waiting.Done():
 		return nil, api.Unavailable(fmt.Sprintf("%d replays are running already: try again when one has ended", maxReplays))
 	}
-	// A client that sends slowly, or nothing more, does not delay the end of the server.
+	// A slow or stalled client must not delay the end of the server.
 	defer context.AfterFunc(r.Context(), func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now()) })()
-	// The body's own error says more than the context's, so reading ends with the body.
+	// Read without the context: the body's error says more than the context's.
 	log, err := s.readLog(context.WithoutCancel(r.Context()), http.MaxBytesReader(w, r.Body, s.upload))
 	if err != nil {
 		return nil, err
@@ -96,8 +95,8 @@ func (s *Server) replay(w http.ResponseWriter, r *http.Request) (any, error) {
 	return replayed{"/reports/" + s.reports.add(page.Bytes()), report.Requests, report.BadLines}, nil
 }
 
-// readCandidates reads the parameters "policies", a JSON array of up to three, and
-// "costs", an array with one cost for each. Without it, every cost is 1.
+// readCandidates parses the parameters "policies", a JSON array of up to three, and
+// "costs", a JSON array with one cost for each. Default: 1 each.
 func readCandidates(query url.Values) ([]replay.Candidate, error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal([]byte(query.Get("policies")), &list); err != nil {
@@ -127,7 +126,7 @@ func readCandidates(query url.Values) ([]replay.Candidate, error) {
 	return candidates, nil
 }
 
-// readLog reads an access log, packed or not, within the bounds that keep it in memory.
+// readLog reads an access log, compressed or not, within the bounds of s.
 func (s *Server) readLog(ctx context.Context, body io.Reader) (*replay.Log, error) {
 	unreadable := func(err error) *api.Problem {
 		var tooLong *http.MaxBytesError
@@ -135,9 +134,9 @@ func (s *Server) readLog(ctx context.Context, body io.Reader) (*replay.Log, erro
 		switch {
 		case errors.As(err, &p):
 		case errors.As(err, &tooLong):
-			p.Status, p.Message = http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d MiB: send a part of it, or take pglimit replay", s.upload>>20)
+			p.Status, p.Message = http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d MiB: send a part of it, or use pglimit replay", s.upload>>20)
 		case errors.Is(err, errUnpacked):
-			p.Status, p.Message = http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d MiB when unpacked: send a part of it, or take pglimit replay", s.unpacked>>20)
+			p.Status, p.Message = http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d MiB when unpacked: send a part of it, or use pglimit replay", s.unpacked>>20)
 		}
 		return p
 	}
@@ -145,7 +144,7 @@ func (s *Server) readLog(ctx context.Context, body io.Reader) (*replay.Log, erro
 	if err != nil {
 		return nil, unreadable(err)
 	}
-	// An empty line first, so that a log that was packed twice is not unpacked twice.
+	// The empty line prevents unpacking a log twice that was compressed twice.
 	log, err := replay.Read(ctx, io.MultiReader(strings.NewReader("\n"), &bounded{text, s.unpacked}), nil)
 	var other *replay.NotALogError
 	if errors.As(err, &other) {
@@ -156,14 +155,14 @@ func (s *Server) readLog(ctx context.Context, body io.Reader) (*replay.Log, erro
 	}
 	if n := log.Clients(); n > s.clients {
 		return nil, &api.Problem{Status: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf(
-			"the file has %d clients, more than %d: send a part of it, or take pglimit replay", n, s.clients)}
+			"the file has %d clients, more than %d: send a part of it, or use pglimit replay", n, s.clients)}
 	}
 	return log, nil
 }
 
 var errUnpacked = errors.New("too large when unpacked")
 
-// bounded reads r, and fails when that is more than left bytes.
+// bounded reads r, and fails if r has more than left bytes.
 type bounded struct {
 	r    io.Reader
 	left int64

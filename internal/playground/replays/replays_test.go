@@ -60,8 +60,8 @@ func (s *site) send(t *testing.T, path, log string) replayed {
 	return got
 }
 
-// TestReplay: a log becomes a report, which may be shown in the page and kept as a
-// file, and may do nothing.
+// TestReplay: a report can be shown in the page and saved as a file, and can run or
+// load nothing.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -93,14 +93,14 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReplayCosts: a policy's cost is its own.
+// TestReplayCosts: each policy has its cost.
 func TestReplayCosts(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	got := s.send(t, sitetest.ReplayPath(sitetest.FourAMinute, sitetest.FourAMinute)+"&costs=[1,2.5]", sitetest.AccessLog())
 	_, page := s.Call(t, http.MethodGet, got.URL, "")
 	if n := strings.Count(page, "Each request costs 2.5"); n != 1 {
-		t.Errorf("a cost of 2.5 is told %d times:\n%s", n, page)
+		t.Errorf("a cost of 2.5 is shown %d times:\n%s", n, page)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestReplayErrors(t *testing.T) {
 		{sitetest.ReplayPath(good) + "&costs=1", log, 400, "costs", "", "costs is not a JSON array of numbers"},
 		{sitetest.ReplayPath(good) + "&costs=[1,1]", log, 400, "costs", "", "costs are 2: must be as many as the 1 policies"},
 		{sitetest.ReplayPath(good) + "&costs=[0]", log, 400, "cost", "fixed_window", "cost 0"},
-		{sitetest.ReplayPath(good), "", 422, "", "", "none of its 0 lines is of an access log; one looks like 192.0.2.7"},
+		{sitetest.ReplayPath(good), "", 422, "", "", "none of its 0 lines is from an access log; a valid line: 192.0.2.7"},
 		{sitetest.ReplayPath(good), "a picture\nof a cat", 422, "", "", "none of its 2 lines is of an access log"},
 		{sitetest.ReplayPath(good), "\x1f\x8b and no more", 422, "", "", "the file cannot be read: gzip"},
 		{sitetest.ReplayPath(good), packed(t, log)[:60], 422, "", "", "the file cannot be read: unexpected EOF"},
@@ -130,7 +130,7 @@ func TestReplayErrors(t *testing.T) {
 	} {
 		s.ExpectProblem(t, http.MethodPost, c.at, c.log, c.status, c.field, c.algorithm, c.want)
 	}
-	s.ExpectProblem(t, http.MethodGet, "/reports/nobodys", "", 404, "", "", "not kept any more: the last 8 are")
+	s.ExpectProblem(t, http.MethodGet, "/reports/nobodys", "", 404, "", "", "only the last 8 reports are kept")
 	s.upload, s.unpacked = 2<<20, 3<<20
 	s.ExpectProblem(t, http.MethodPost, sitetest.ReplayPath(good), strings.Repeat("x", 2<<20+1), 413, "", "", "the file is larger than 2 MiB: send a part")
 	s.ExpectProblem(t, http.MethodPost, sitetest.ReplayPath(good), packed(t, strings.Repeat(log, 10_000)), 413, "", "", "the file is larger than 3 MiB when unpacked")
@@ -145,7 +145,7 @@ func TestReplayErrors(t *testing.T) {
 	s.ExpectProblem(t, http.MethodPost, sitetest.ReplayPath(good), two+strings.ReplaceAll(two, "192.0.2.1", "192.0.2.3"), 413, "", "", "the file has 3 clients, more than 2: send a part")
 }
 
-// TestReportsKept: the last ones, and no more.
+// TestReportsKept: only the last reports are kept.
 func TestReportsKept(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -164,8 +164,8 @@ func TestReportsKept(t *testing.T) {
 	}
 }
 
-// TestReplayUploadCancelled: a client that goes away while it sends a log has its replay
-// stopped, and makes room for others. Two run at most.
+// TestReplayUploadCancelled: if a client disconnects during its upload, its replay
+// stops and frees its place. At most two run at once.
 func TestReplayUploadCancelled(t *testing.T) {
 	t.Parallel()
 	s := &site{Server: New()}
@@ -204,7 +204,7 @@ func TestReplayUploadCancelled(t *testing.T) {
 	s.send(t, sitetest.ReplayPath(sitetest.FourAMinute), sitetest.AccessLog())
 }
 
-// TestReplayWaits: a replay waits for its turn, and not for ever.
+// TestReplayWaits: a replay waits for its turn, for a limited time.
 func TestReplayWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -220,18 +220,18 @@ func TestReplayWaits(t *testing.T) {
 		}
 		go replay()
 		if code := <-replayed; code != http.StatusServiceUnavailable {
-			t.Errorf("where others do not end: %d", code)
+			t.Errorf("while others run: %d", code)
 		}
 		go replay()
 		synctest.Wait()
 		<-s.turns
 		if code := <-replayed; code != http.StatusCreated {
-			t.Errorf("where one has ended: %d", code)
+			t.Errorf("after one has ended: %d", code)
 		}
 	})
 }
 
-// TestReplayCancelled: deciding stops as well when nobody waits for it.
+// TestReplayCancelled: deciding also stops when the client disconnects.
 func TestReplayCancelled(t *testing.T) {
 	t.Parallel()
 	s := New()
@@ -244,7 +244,7 @@ func TestReplayCancelled(t *testing.T) {
 	}
 }
 
-// stopping is a reader at whose end it is called.
+// stopping is a function that is called at the end of a reader.
 type stopping func()
 
 func (f stopping) Read([]byte) (int, error) { f(); return 0, io.EOF }

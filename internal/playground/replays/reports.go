@@ -10,10 +10,10 @@ import (
 	"github.com/pglimit/pglimit/internal/replay"
 )
 
-const maxReports = 8 // kept; the oldest goes first
+const maxReports = 8 // reports kept; the oldest is dropped first
 
-// reportPolicy is the Content-Security-Policy of reports. It allows their one style
-// alone, and lets the page show them in a frame.
+// reportPolicy is the Content-Security-Policy of reports. It allows only their style,
+// and lets the page show them in a frame.
 var reportPolicy = "default-src 'none'; style-src '" + replay.StyleHash + "'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 
 // reports keeps the last reports. Its zero value is ready for use.
@@ -46,11 +46,11 @@ func (r *reports) get(id string) (page []byte, known bool) {
 	return page, known
 }
 
-// ServeHTTP sends a report; with ?download, as a file.
+// ServeHTTP sends a report, as a file with ?download.
 func (r *reports) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	page, known := r.get(request.PathValue("id"))
 	if !known {
-		api.Send(w, nil, &api.Problem{Status: http.StatusNotFound, Message: fmt.Sprintf("that report is not kept any more: the last %d are; replay the log again", maxReports)})
+		api.Send(w, nil, &api.Problem{Status: http.StatusNotFound, Message: fmt.Sprintf("only the last %d reports are kept: replay the log again", maxReports)})
 		return
 	}
 	h := w.Header()
@@ -60,5 +60,5 @@ func (r *reports) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	if request.URL.Query().Has("download") {
 		h.Set("Content-Disposition", `attachment; filename="pglimit-replay.html"`)
 	}
-	_, _ = w.Write(page) // a client that has gone needs no answer
+	_, _ = w.Write(page) // fails if the client is gone
 }

@@ -19,14 +19,14 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Hang is how long a test waits for an answer or an event at most.
+// Hang is the longest wait of a test for an answer or an event.
 const Hang = 30 * time.Second
 
 // Site is a handler that answers on the network.
 type Site struct{ URL string }
 
-// New serves a handler until the test ends. Streams have to end before: call t.Cleanup
-// with what ends them after New.
+// New serves a handler until the test ends. Streams must end before: after New, call
+// t.Cleanup with a function that ends them.
 func New(t *testing.T, h http.Handler) Site {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -63,7 +63,7 @@ func (s Site) Call(t *testing.T, method, path, body string, headers ...string) (
 	return answer, string(text)
 }
 
-// Post sends JSON and reads the answer into a value, which has to know its fields.
+// Post sends JSON and decodes the answer by Strict.
 func (s Site) Post(t *testing.T, path, body string, into any) {
 	t.Helper()
 	answer, text := s.Call(t, http.MethodPost, path, body)
@@ -73,7 +73,7 @@ func (s Site) Post(t *testing.T, path, body string, into any) {
 	Strict(t, text, into)
 }
 
-// Strict decodes JSON into a value that has to know all fields.
+// Strict decodes JSON into into, which must have all its fields.
 func Strict(t *testing.T, text string, into any) {
 	t.Helper()
 	d := json.NewDecoder(strings.NewReader(text))
@@ -93,7 +93,7 @@ type Watcher struct {
 	Stop context.CancelFunc
 }
 
-// Watch opens a stream and reads its hello.
+// Watch opens a stream and reads its first event.
 func (s Site) Watch(t *testing.T, key string) *Watcher {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), Hang)
@@ -138,7 +138,7 @@ func (w *Watcher) Next(t *testing.T) (name, data string) {
 	return "", ""
 }
 
-// Until reads events until one has the name, and reads that.
+// Until reads events up to one with the name, and decodes that.
 func (w *Watcher) Until(t *testing.T, name string, into any) {
 	t.Helper()
 	for {
@@ -160,7 +160,7 @@ func (w *Watcher) Ended() (events int) {
 	return events
 }
 
-// ExpectProblem sends a request and expects a problem as the answer.
+// ExpectProblem sends a request and checks that the answer is this problem.
 func (s Site) ExpectProblem(t *testing.T, method, at, body string, status int, field, algorithm, want string) {
 	t.Helper()
 	answer, text := s.Call(t, method, at, body)
@@ -174,7 +174,7 @@ func (s Site) ExpectProblem(t *testing.T, method, at, body string, status int, f
 	}
 }
 
-// Memory makes a limiter without a database.
+// Memory returns a limiter without a database.
 func Memory(config *limiter.Config) (*limiter.Limiter, error) { return limiter.NewMemory(config), nil }
 
 // AccessLog returns a log of ten requests by one client within a minute, and one line
@@ -187,7 +187,7 @@ func AccessLog() string {
 	return log.String() + "what is this\n"
 }
 
-// FourAMinute is a policy.
+// FourAMinute is a policy of four requests a minute.
 const FourAMinute = `{"algorithm":"fixed_window","limit":4,"period":"1m"}`
 
 // ReplayPath returns the path and query that replay a log under policies.
@@ -198,10 +198,11 @@ func ReplayPath(policies ...string) string {
 // Telling is an empty reader that sends to the channel when it is read.
 type Telling chan<- struct{}
 
-// Read tells that it is called, and returns io.EOF.
+// Read sends to the channel and returns io.EOF.
 func (c Telling) Read([]byte) (int, error) { c <- struct{}{}; return 0, io.EOF }
 
-// Handler returns next, with the body of a replay told of when next begins to read it.
+// Handler returns next. When next begins to read the body of a replay, it sends to the
+// channel.
 func (c Telling) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if body := r.Body; r.URL.Path == "/api/replay" {

@@ -1,6 +1,6 @@
-// What the page says to its server.
+// Requests from the page to its server.
 
-/** A failure in words for a person; field and algorithm where the server names them. */
+/** An error message for the user, with field and algorithm if the server names them. */
 export class Failure extends Error {
   constructor(answer) {
     super(answer.error);
@@ -11,7 +11,7 @@ export class Failure extends Error {
 
 const gone = "The playground does not answer. Start it again with: pglimit playground";
 
-/** Posts and returns the answer's JSON; throws a Failure. signal, if any, gives it up. */
+/** Posts body and returns the answer's JSON. Throws a Failure. signal, if given, aborts the request. */
 export async function post(path, body, signal) {
   const raw = body instanceof Blob;
   let response;
@@ -36,7 +36,7 @@ export async function get(path) {
   }
 }
 
-/** Why a URL of events is refused, in words; "" if it is not, or nobody answers. */
+/** Returns why a URL of events is refused; "" if it is not, or the server does not answer. */
 export async function refusal(path) {
   const enough = new AbortController();
   try {

@@ -1,4 +1,4 @@
-// The page: its cards, what concerns all of them, and the link that holds the set-up.
+// The page: its cards, the controls for all cards, and the link with the set-up.
 
 import { get, post } from "./api.js";
 import { Card, copied, title, words } from "./card.js";
@@ -7,12 +7,12 @@ import { Stream } from "./stream.js";
 import { keepSending } from "./traffic.js";
 
 const element = (id) => document.getElementById(id);
-const frame = 33; // ms between two drawings
+const frame = 33; // ms between two frames
 const defaultKey = "alice";
 
 const key = element("key");
 const status = element("status");
-let outage; // what the stream told last, unless all is well since
+let outage; // the last problem event, until levels arrive
 const problem = (e) => (element("problem").textContent = (e ?? outage)?.message ?? "");
 const say = (text) => (element("said").textContent = text);
 const page = { key: () => key.value.toWellFormed() || defaultKey, say, changed };
@@ -24,7 +24,7 @@ const stream = new Stream({
   connected: () => {
     state("connected", "connected");
     outage = undefined;
-    problem(null); // as on the cards, nothing says any more that there is no answer
+    problem(null); // remove "does not answer" here; describe() removes it on the cards
     describe();
   },
   lost: (why) => {
@@ -35,7 +35,7 @@ const stream = new Stream({
     gap();
     state("paused", "paused while the tab is hidden");
   },
-  decision: (d) => card(d.algorithm)?.decision(d), // maybe one of before an outage
+  decision: (d) => card(d.algorithm)?.decision(d), // it may be from before an outage
   levels: (e) => {
     if (outage) problem((outage = undefined));
     for (const [algorithm, seen] of Object.entries(e.levels)) {
@@ -61,7 +61,7 @@ function state(name, words) {
   if (status.textContent !== words) status.textContent = words;
 }
 
-// The set-up in the address: what is not at its default.
+// Writes every value that differs from its default to the address.
 function writeLink() {
   const link = new URLSearchParams();
   if (key.value !== defaultKey) link.set("key", key.value);
@@ -81,7 +81,7 @@ function readLink() {
 }
 
 let describing;
-let wanted = 0; // what was answered before the last change is of no use
+let wanted = 0; // answers to requests before the last change are ignored
 function changed() {
   wanted++;
   writeLink();
@@ -89,7 +89,7 @@ function changed() {
   describing = setTimeout(describe, 150);
 }
 
-// Asks what the policies are in other forms, and whether they are valid.
+// Requests the policies in other forms, and whether they are valid.
 async function describe() {
   const mine = ++wanted;
   const valid = [];
@@ -139,7 +139,7 @@ async function copyLink() {
     say("The link is copied.");
     copied(element("link"));
   } catch {
-    problem(new Error("The browser does not let the page copy: take the address from its address bar."));
+    problem(new Error("The browser does not let the page copy: copy the address from the address bar."));
   }
 }
 
@@ -149,7 +149,7 @@ function changeKey() {
   stream.follow(page.key());
 }
 
-// Draws what is in sight, and names it anew every two seconds.
+// Draws the visible plots, and updates the labels every two seconds.
 function draw() {
   const inSight = new Set();
   const watch = new IntersectionObserver((seen) => {

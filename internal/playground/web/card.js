@@ -1,16 +1,16 @@
-// A card: one algorithm, its policy as controls, its traffic and what came of it.
+// A card: one algorithm with its policy as controls, its traffic and its results.
 
 import { Failure, post } from "./api.js";
 import { Plot, short } from "./plot.js";
 
 const about = {
-  leaky_bucket: ["Leaky bucket, meter", "Each request fills a bucket that leaks at the limit’s pace; what would overflow is denied. With a tick it leaks in steps."],
-  leaky_bucket_queue: ["Leaky bucket, queue", "Requests wait for evenly spaced turns; who finds the queue full is denied."],
-  token_bucket: ["Token bucket", "Each request takes a token; tokens come back at the limit’s pace, up to the burst."],
-  gcra: ["GCRA", "The generic cell rate algorithm: decides as a token bucket, told in arrival times."],
-  fixed_window: ["Fixed window", "Counts up to the limit, then starts anew. Twice the limit passes around a window’s edge: send a burst just before it and one after."],
-  sliding_window_counter: ["Sliding window counter", "Two windows, the one before weighed by how much of it still counts."],
-  sliding_window_log: ["Sliding window log", "Keeps every hit of a period: never more than the limit in any period, exactly."],
+  leaky_bucket: ["Leaky bucket, meter", "Each request fills a bucket that leaks at the limit’s rate. A request that would overflow it is denied. With a tick it leaks in steps."],
+  leaky_bucket_queue: ["Leaky bucket, queue", "Requests wait for evenly spaced turns. If the queue is full, they are denied."],
+  token_bucket: ["Token bucket", "Each request takes a token. Tokens come back at the limit’s rate, up to the burst."],
+  gcra: ["GCRA", "The generic cell rate algorithm: a token bucket, computed from arrival times."],
+  fixed_window: ["Fixed window", "Counts to the limit in each window. Around a window’s edge twice the limit can pass: send a burst just before it and one after."],
+  sliding_window_counter: ["Sliding window counter", "Adds a share of the previous window to the current one: the part still within the period."],
+  sliding_window_log: ["Sliding window log", "Keeps every request of a period. Exact: never more than the limit in any period."],
 };
 
 export const title = (algorithm) => about[algorithm]?.[0] ?? algorithm;
@@ -22,16 +22,16 @@ const calendars = ["", "hour", "day", "week", "month"];
 const controls = [
   ["limit", "Limit", "number"],
   ["period", "Period", "text", "such as 10s, 1m or 1h30m"],
-  ["burst", "Burst", "number", "how many pass at once; empty is the limit", buckets],
-  ["tick", "Tick", "text", "leak in whole steps, such as 2s; empty is continuously", ["leaky_bucket"]],
-  ["aligned", "Aligned", "checkbox", "windows on the clock instead of from the first hit", ["fixed_window"]],
+  ["burst", "Burst", "number", "units allowed at once; empty: the limit", buckets],
+  ["tick", "Tick", "text", "leak in whole steps, such as 2s; empty: continuously", ["leaky_bucket"]],
+  ["aligned", "Aligned", "checkbox", "align windows to the clock, not to the first request", ["fixed_window"]],
   ["calendar", "Calendar", calendars, "windows of the calendar instead of a period", ["fixed_window"]],
-  ["time_zone", "Time zone", "text", "of the calendar, such as Europe/Vienna; empty is UTC", ["fixed_window"]],
-  ["block_for", "Block for", "text", "deny for that long once denied, such as 5s; empty does not block"],
-  ["cost", "Cost", "number", "units that each request takes"],
+  ["time_zone", "Time zone", "text", "of the calendar, such as Europe/Vienna; empty: UTC", ["fixed_window"]],
+  ["block_for", "Block for", "text", "block a key for this long after a denial, such as 5s; empty: no block"],
+  ["cost", "Cost", "number", "units per request"],
 ];
 
-/** What a failure says, with a control's label in place of the name that the server has for it. */
+/** Returns a failure's message, with the control's label instead of the server's field name. */
 export function words({ error, message = error, field = "" }) {
   const label = controls.find(([name]) => name === field)?.[1];
   const [first] = message.match(/^\w*/);
@@ -41,7 +41,7 @@ export function words({ error, message = error, field = "" }) {
 
 const burst = 10;
 
-/** Says on a button for a moment that it has copied. */
+/** Shows "Copied" on a button for a moment. */
 export function copied(button) {
   button.dataset.words ??= button.textContent;
   button.textContent = "Copied";
@@ -103,7 +103,7 @@ export class Card {
     this.find(".controls").append(field);
   }
 
-  // A calendar takes the period's place.
+  // A calendar replaces the period.
   #follow() {
     const { calendar, period, time_zone: zone } = this.#inputs;
     if (!calendar) return;
@@ -111,7 +111,7 @@ export class Card {
     zone.disabled = calendar.value === "";
   }
 
-  /** Sets the controls, those not named in values to their defaults. */
+  /** Sets the controls to values, or to their defaults if values lacks them. */
   set(values) {
     for (const [name, input] of Object.entries(this.#inputs)) {
       const v = values[name] ?? this.defaults[name] ?? "";
@@ -121,7 +121,7 @@ export class Card {
     this.#follow();
   }
 
-  /** The controls that are not at their defaults. */
+  /** Returns the values that differ from their defaults. */
   changes() {
     const changes = {};
     for (const [name, input] of Object.entries(this.#inputs)) {
@@ -131,7 +131,7 @@ export class Card {
     return changes;
   }
 
-  /** The policy as the controls have it. Throws a Failure that names the control. */
+  /** Returns the policy of the controls. Throws a Failure that names the control. */
   policy() {
     const p = { algorithm: this.algorithm };
     for (const [name, input] of Object.entries(this.#inputs)) {
@@ -158,7 +158,7 @@ export class Card {
     }
   }
 
-  /** What the server says of the policy: its text in other forms, or what is wrong. */
+  /** Shows the server's answer about the policy: its other forms, or its error. */
   described(d) {
     this.problem(d.error ? d : null);
     this.#described = d;
@@ -169,7 +169,7 @@ export class Card {
     this.plot.steps = Boolean(p.tick) || /fixed|log/.test(this.algorithm);
   }
 
-  /** Shows a failure at the card and at its control; null is none. */
+  /** Shows a failure on the card and its control; null removes it. */
   problem(failure) {
     this.failed = failure;
     const text = failure ? words(failure) : "";
@@ -181,7 +181,7 @@ export class Card {
     }
   }
 
-  /** Sends the card’s request so many times at once; failures are shown here. */
+  /** Sends the card’s request times times at once, and shows a failure on the card. */
   async send(times) {
     try {
       const answer = await post("/api/send", { key: this.page.key(), times, requests: [this.request()] });
@@ -206,7 +206,7 @@ export class Card {
       copied(button);
     } catch {
       getSelection().selectAllChildren(this.find("." + form));
-      this.page.say("The browser does not let the page copy: it is selected now.");
+      this.page.say("The browser does not let the page copy: the text is selected.");
     }
   }
 
@@ -220,7 +220,7 @@ export class Card {
     this.find(".headers").textContent = lines.join("\n") + (d.body ? "\n\n" + d.body : "");
   }
 
-  /** Shows a level, unless a later one is shown. */
+  /** Shows a level, unless a later one is already shown. */
   level({ at, level, remaining }) {
     if (at < this.#shownAt) return;
     this.#shownAt = at;
@@ -228,7 +228,7 @@ export class Card {
     this.find(".remaining").textContent = short(remaining, this.plot.capacity);
   }
 
-  /** Shows no hits. at is from when on the level is 0; without it that is not known. */
+  /** Clears the card. The level is 0 from at on; without at it is unknown. */
   reset(at) {
     for (const outcome of Object.keys(this.#counts)) this.#count(outcome, 0);
     this.plot.clear(at);

@@ -1,7 +1,7 @@
-// A level over time, on a canvas: the curve, the capacity and a mark per hit.
+// A plot of a level over time: the curve, the capacity and a mark per request.
 
 export const span = 30_000; // ms shown
-const lag = 150; // ms that the plot is behind, so that curves end in what is known
+const lag = 150; // ms that the plot is delayed, so that curves end at a known level
 const room = { top: 20, right: 8, bottom: 20, left: 8 };
 
 let colours;
@@ -21,12 +21,12 @@ for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"])
 }
 
 export class Plot {
-  steps = false; // whether the level falls in steps, not along a line
+  steps = false; // whether the level falls in steps instead of continuously
   #capacity = 1;
   #stale = true;
-  #size; // of the canvas; undefined: to be read
-  #drawnIn; // the colours
-  #points = []; // {at, level}, in order; level is NaN where nothing is known
+  #size; // of the canvas; undefined until measured
+  #drawnIn; // the colours of the last frame
+  #points = []; // {at, level}, in order; level is NaN if unknown
   #marks = []; // {at, level, outcome}
 
   constructor(canvas) {
@@ -54,12 +54,12 @@ export class Plot {
     this.#add({ at, level });
   }
 
-  /** From now on nothing is known until the next level. */
+  /** Marks the level as unknown from at until the next level. */
   gap(at) {
     if (this.#points.length) this.#add({ at, level: NaN });
   }
 
-  /** Forgets all. The level is 0 from at on; without an at it is not known. */
+  /** Removes everything. The level is 0 from at on; without at it is unknown. */
   clear(at) {
     this.#points = at ? [{ at, level: 0 }] : [];
     this.#marks = [];
@@ -74,14 +74,14 @@ export class Plot {
     if (points.length > 4000) points.splice(0, 1000);
   }
 
-  /** Whether it would look as it was drawn. */
+  /** Reports whether a new frame would equal the last one. */
   #still(now) {
     const last = this.#points.at(-1);
     const moves = last && (last.level > 0 || now - last.at < span + 2 * lag + 1000);
     return !moves && !this.#stale && this.#size && colours && this.#drawnIn === colours;
   }
 
-  /** The words for who cannot see it. */
+  /** Returns a description of the plot for screen readers. */
   words(now) {
     const recent = this.#marks.filter((m) => m.at > now - span);
     const count = (o) => recent.filter((m) => m.outcome === o).length;
@@ -189,7 +189,7 @@ function line(c, x1, y1, x2, y2) {
   c.stroke();
 }
 
-// The outcomes differ in shape as in colour.
+// Outcomes differ in shape as well as in colour.
 function mark(c, outcome, x, y) {
   c.fillStyle = c.strokeStyle = colours[outcome];
   c.lineWidth = 2;
@@ -211,7 +211,7 @@ function mark(c, outcome, x, y) {
 
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4, roundingMode: "trunc" });
 
-/** A number in so few characters that a card has room for it, beside the capacity of. */
+/** Formats a number briefly enough for a card. of, the capacity, sets the precision. */
 export function short(v, of = v) {
   if (v >= 1e5) return compact.format(v);
   if (of > 0 && of < 0.1) return String(Number(v.toFixed(1 - Math.floor(Math.log10(of)))));

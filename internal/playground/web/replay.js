@@ -1,4 +1,4 @@
-// What a card's policy would have done to an access log.
+// The replay of an access log under the cards' policies.
 
 import { post } from "./api.js";
 import { title, words } from "./card.js";
@@ -7,7 +7,7 @@ const most = 3;
 const first = ["token_bucket", "fixed_window", "sliding_window_log"];
 const element = (id) => document.getElementById(id);
 
-/** Sets the section up for the cards, and for logs of up to maxBytes. */
+/** Sets up the section for the cards and logs of up to maxBytes. */
 export function setUpReplay(cards, maxBytes) {
   const boxes = cards.map((card) => {
     const box = Object.assign(document.createElement("input"), {
@@ -40,7 +40,7 @@ export function setUpReplay(cards, maxBytes) {
     drop.classList.remove("over");
     const { files } = e.dataTransfer;
     if (files.length === 1) replayed(files[0]);
-    else say(`${files.length ? "These are several files" : "That is no file"}: drop one access log.`, "failed");
+    else say(`${files.length ? "These are several files" : "That is not a file"}: drop one access log.`, "failed");
   });
   // A file that misses the zone must not replace the page.
   for (const name of ["dragover", "drop"]) addEventListener(name, (e) => e.preventDefault());
@@ -56,9 +56,9 @@ async function replay(file, cards, maxBytes) {
   say(`Reading ${file.name} …`, "working");
   try {
     if (!cards.length) throw new Error("Choose a policy first: check one to three cards.");
-    if (file.size > maxBytes) throw new Error(`larger than ${maxBytes >> 20} MiB: take a part of it, or pglimit replay.`);
+    if (file.size > maxBytes) throw new Error(`larger than ${maxBytes >> 20} MiB: use a part of it, or pglimit replay.`);
     await file.slice(0, 1).arrayBuffer().catch(() => {
-      throw new Error("cannot be read: choose a file, not a folder, that you may read.");
+      throw new Error("cannot be read: choose a file that you may read, not a folder.");
     });
     const requests = cards.map((c) => c.request());
     const query = new URLSearchParams({
@@ -69,7 +69,7 @@ async function replay(file, cards, maxBytes) {
     const answer = await post("/api/replay?" + query, file, signal);
     if (signal.aborted) return;
     frame.onload = () => {
-      const report = frame.contentDocument; // null where none could be loaded
+      const report = frame.contentDocument; // null if loading failed
       if (report) frame.style.height = report.documentElement.scrollHeight + 24 + "px";
     };
     frame.src = answer.url;

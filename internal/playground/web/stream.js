@@ -1,20 +1,20 @@
-// The decisions of one key as they happen, and the clock they happen by.
+// The events of one key, and the database's clock.
 
 import { refusal } from "./api.js";
 
 const retryAfter = 1000;
-// ms after which a hidden tab listens no more. A browser opens six connections to a
-// host: six streams would leave none for all that is asked.
+// ms after which a hidden tab ends its stream. A browser opens at most six connections
+// to a host: six streams would leave none for requests.
 const restAfter = 5000;
-const setBack = 5000; // ms by which no message is late, so that a clock must have been set
+const setBack = 5000; // ms: a larger delay means that a clock was set, not that a message is late
 
 export class Stream {
   #source;
   #timer;
   #rest;
-  #lead = Infinity; // how far this machine's clock is ahead of the database's, as far as seen
+  #lead = Infinity; // ms that this machine's clock is ahead of the database's; an estimate
 
-  /** on has decision(d), levels(l), reset(), problem(p), connected(), paused() and lost(why), "" if that is not known. */
+  /** on has decision(d), levels(l), reset(), problem(p), connected(), paused() and lost(why); why is "" if unknown. */
   constructor(on) {
     this.on = on;
     const look = () => {
@@ -26,12 +26,12 @@ export class Stream {
     look();
   }
 
-  /** The database's clock as of now, in Unix milliseconds. */
+  /** Returns the time of the database's clock in Unix milliseconds. */
   now() {
     return Date.now() - (this.#lead === Infinity ? 0 : this.#lead);
   }
 
-  /** Follows key from now on, and no other. */
+  /** Follows key instead of the key before. */
   follow(key) {
     this.key = key;
     this.#end();
@@ -53,7 +53,7 @@ export class Stream {
     on("reset", () => this.on.reset());
     on("problem", (e) => this.on.problem(e));
     source.onerror = async () => {
-      source.close(); // it would not try again after an answer such as 503
+      source.close(); // EventSource does not retry after an answer such as 503
       const why = opened ? "" : await refusal(url);
       if (source !== this.#source) return;
       this.on.lost(why);
@@ -73,7 +73,7 @@ export class Stream {
     this.on.paused();
   }
 
-  // What came quickest tells most of the clocks.
+  // The fastest message gives the best estimate of the difference between the clocks.
   #seen(e) {
     const lead = Date.now() - e.at;
     this.#lead = lead > this.#lead + setBack ? lead : Math.min(this.#lead, lead);

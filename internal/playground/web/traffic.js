@@ -1,8 +1,8 @@
-// A slider that keeps sending.
+// A slider that sends requests repeatedly.
 
-const mostInFlight = 4; // a slow server is not buried
+const mostInFlight = 4; // protects a slow server
 
-/** Sends by f, as often per second as the slider says, until it says 0. */
+/** Calls f as many times per second as the slider's value. 0 stops. */
 export function keepSending(slider, f) {
   let timer;
   let inFlight = 0;

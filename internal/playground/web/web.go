@@ -15,7 +15,7 @@ import (
 //go:embed *.html *.css *.js *.svg
 var files embed.FS
 
-// kinds are the types of the page's files: the system's own table may be wrong.
+// kinds maps extensions to content types, because the system's table may be wrong.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",
@@ -33,7 +33,7 @@ func Add(mux *http.ServeMux) error {
 		}
 		kind, known := kinds[path.Ext(name)]
 		if !known {
-			return fmt.Errorf("playground: web/%s: no type is known of such a file", name)
+			return fmt.Errorf("playground: web/%s: its content type is unknown", name)
 		}
 		content, err := fs.ReadFile(files, name)
 		if err != nil {
@@ -46,7 +46,7 @@ func Add(mux *http.ServeMux) error {
 		tag := fmt.Sprintf(`"%x"`, sha256.Sum256(content))
 		mux.HandleFunc("GET "+at, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", kind)
-			w.Header().Set("Cache-Control", "no-cache") // revalidate each time: the next pglimit may serve another page
+			w.Header().Set("Cache-Control", "no-cache") // revalidate: another version of pglimit may serve another page
 			w.Header().Set("ETag", tag)
 			http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(content))
 		})

@@ -10,11 +10,11 @@ import (
 	"github.com/pglimit/pglimit/internal/playground/sitetest"
 )
 
-// maxPage is how large the page may be in all.
+// maxPage bounds the size of all files together, in bytes.
 const maxPage = 64 << 10
 
-// TestAdd: every file of the page is served by its path and with its type, and a client
-// that has it already gets no second copy.
+// TestAdd: every file of the page is served at its path with its type. A client that
+// has it receives no second copy.
 func TestAdd(t *testing.T) {
 	t.Parallel()
 	mux := http.NewServeMux()

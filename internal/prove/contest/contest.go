@@ -1,5 +1,5 @@
-// Package contest has many workers ask for a few keys of one algorithm at once, and holds
-// what they were admitted to what the algorithm allows.
+// Package contest lets many workers send requests for a few keys of one algorithm
+// concurrently, and compares what was admitted with what the algorithm allows.
 package contest
 
 import (
@@ -16,32 +16,33 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Client is one way to ask, such as a pool of connections. It is safe for concurrent
+// Client sends requests, such as over a pool of connections. It is safe for concurrent
 // use.
 type Client interface {
-	// Ask asks alone.
+	// Request sends a request without a transaction.
 	Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
-	// AskInTx asks in a transaction, calls before, and then commits or rolls back.
+	// RequestInTx sends a request in a transaction, calls before, and then commits or
+	// rolls back.
 	RequestInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error)
 }
 
 const (
 	maxCost = 3
 
-	// Of a thousand asks so many are made in transactions, and so many by
-	// clients that leave within maxPatience.
+	// Of 1,000 requests, the number in transactions that roll back and that commit, and
+	// the number from clients that disconnect within maxPatience.
 	inTxAndBack, inTxAndKept, impatient = 80, 80, 5
 	maxPatience                         = 3 * time.Millisecond
 
-	// maxFailures in a row are no longer killed clients but a database in
-	// trouble.
+	// After maxFailures in a row, the reason is the database, not killed clients.
 	maxFailures = 10
 )
 
-// Contest is the contention on one algorithm. Make it by New, and Contend once.
+// Contest is the contention on one algorithm. Create it with New, and call Contend
+// once.
 type Contest struct {
 	clients   []Client
-	holder    Client // holds rows
+	holder    Client // locks rows in transactions
 	workers   int
 	groups    groups
 	holding   holding
@@ -54,7 +55,7 @@ type Contest struct {
 	stalls    int64
 }
 
-// New returns a contest on an algorithm. Its rows have the name of the run.
+// New returns a contest on an algorithm. run is the prefix of its policies' names.
 func New(clients []Client, holder Client, workers int, a limiter.Algorithm, run string, lasts time.Duration) *Contest {
 	return &Contest{
 		clients: clients, holder: holder, workers: workers, groups: newGroups(a, run, lasts), tallies: tallies{},
@@ -62,8 +63,9 @@ func New(clients []Client, holder Client, workers int, a limiter.Algorithm, run 
 	}
 }
 
-// Contend lets the workers ask until lasts is over, and waits for the last answers. It
-// returns what was seen, also with an error. clock reads the database's clock.
+// Contend lets the workers send requests until lasts has passed, and waits for the last
+// answers. It returns what was measured, also with an error. clock reads the database's
+// clock.
 func (c *Contest) Contend(ctx context.Context, lasts time.Duration, clock func(context.Context) (time.Time, error)) (Algorithm, error) {
 	first, err := clock(ctx)
 	if err != nil {
@@ -90,11 +92,11 @@ func (c *Contest) Contend(ctx context.Context, lasts time.Duration, clock func(c
 		return c.report(time.Since(start), 0), context.Cause(ctx)
 	}
 	last, err := clock(ctx)
-	// Should the database's clock have been set back meanwhile, ours goes on.
+	// If the database's clock was set back meanwhile, use ours.
 	return c.report(time.Since(start), max(time.Since(start), last.Sub(first))), err
 }
 
-// work is one worker. It keeps its own books, and adds them to the contest at the end.
+// work is one worker. It counts for itself, and adds that to the contest at the end.
 func (c *Contest) work(ctx context.Context, to Client, until time.Time) error {
 	books := tallies{}
 	var latencies []time.Duration
@@ -124,7 +126,7 @@ func (c *Contest) work(ctx context.Context, to Client, until time.Time) error {
 			answered++
 			held.answered(s.subject)
 		case errors.Is(err, limiter.ErrRetryTx):
-			continue // the database says that it was rolled back
+			continue // the database reported that it was rolled back
 		case Hopeless(err):
 			return err
 		default:
@@ -133,7 +135,7 @@ func (c *Contest) work(ctx context.Context, to Client, until time.Time) error {
 				failures++
 			}
 			if failures >= maxFailures {
-				return fmt.Errorf("%d asks in a row failed, the last: %w", failures, err)
+				return fmt.Errorf("%d requests in a row failed, the last: %w", failures, err)
 			}
 			continue
 		}
@@ -152,13 +154,12 @@ func (c *Contest) work(ctx context.Context, to Client, until time.Time) error {
 	return nil
 }
 
-// pick chooses what a worker asks for next. The worker calls leave when it has its
-// answer.
-func (c *Contest) pick() (s ask, leave func()) {
+// pick chooses a worker's next request. The worker calls leave when it has its answer.
+func (c *Contest) pick() (s request, leave func()) {
 	if rand.IntN(freeKeys+heldKeys) < heldKeys {
 		if leave, ok := c.holding.enter(); ok {
 			if row := c.holding.now.Load(); row != nil {
-				return row.ask, leave
+				return row.request, leave
 			}
 			return c.groups.of(heldKind), leave
 		}
@@ -166,20 +167,20 @@ func (c *Contest) pick() (s ask, leave func()) {
 	return c.groups.pick(), nothing
 }
 
-// manner is how an ask was made.
+// manner is the way in which a request was sent.
 type manner int
 
 const (
 	alone manner = iota
 	kept
 	rolledBack
-	left // by a client that may have gone before the answer
+	left // by a client that may have disconnected before the answer
 )
 
-// one makes one ask in one of the manners.
-func (c *Contest) one(ctx context.Context, to Client, s ask, n float64) (r limiter.Result, how manner, err error) {
+// one sends one request in one of the manners.
+func (c *Contest) one(ctx context.Context, to Client, s request, n float64) (r limiter.Result, how manner, err error) {
 	switch d := rand.IntN(1000); {
-	case s.kind == heldKind: // a transaction would keep its connection while it waits
+	case s.kind == heldKind: // in a transaction it would occupy its connection while it waits
 	case d < inTxAndBack:
 		r, err = to.RequestInTx(ctx, s.policy, s.key, n, false, nothing)
 		return r, rolledBack, err
@@ -198,8 +199,9 @@ func (c *Contest) one(ctx context.Context, to Client, s ask, n float64) (r limit
 
 func nothing() {}
 
-// hold holds rows, one after the other, until then, but at least one to its end.
-// Each is held until the key was asked for and others were answered.
+// hold locks rows in transactions, one after the other, until until; at least one. It
+// keeps each locked until requests for its key have begun and requests for others were
+// answered.
 func (c *Contest) hold(ctx context.Context, until time.Time) error {
 	defer c.holding.over.Store(true)
 	books := tallies{}
@@ -215,7 +217,7 @@ func (c *Contest) hold(ctx context.Context, until time.Time) error {
 		t.requests++
 		t.asked++
 		commit := rand.IntN(2) == 0
-		row := &heldRow{ask: s, holding: &c.holding, enough: make(chan struct{})}
+		row := &heldRow{request: s, holding: &c.holding, enough: make(chan struct{})}
 		stalled := false
 		r, err := c.holder.RequestInTx(ctx, s.policy, s.key, 1, commit, func() { stalled = c.whileHeld(ctx, row) })
 		c.count(row, stalled, err == nil)
@@ -245,12 +247,12 @@ func (c *Contest) hold(ctx context.Context, until time.Time) error {
 	return nil
 }
 
-// whileHeld returns when row was held for long enough, and whether it stalled all
-// others.
+// whileHeld returns when row was locked for long enough. stalled reports whether no
+// other key was answered meanwhile.
 func (c *Contest) whileHeld(ctx context.Context, row *heldRow) (stalled bool) {
 	c.holding.now.Store(row)
 	defer c.holding.now.Store(nil)
-	if callers := c.holding.callers; len(callers) == cap(callers) { // they may have begun just before
+	if callers := c.holding.callers; len(callers) == cap(callers) { // their requests may have begun just before
 		row.see(func() { row.called = true })
 	}
 	most := time.NewTimer(c.holding.most)
@@ -265,7 +267,7 @@ func (c *Contest) whileHeld(ctx context.Context, row *heldRow) (stalled bool) {
 	}
 }
 
-// count adds a hold to those that the report shows.
+// count adds a locked row to the report's counts.
 func (c *Contest) count(row *heldRow, stalled, whole bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -278,8 +280,8 @@ func (c *Contest) count(row *heldRow, stalled, whole bool) {
 	}
 }
 
-// report holds what was seen to what elapsed, by the clock that decides,
-// allows; took is how long the workers worked.
+// report compares the counts with the bounds for elapsed, measured by the database's
+// clock. took is the time that the workers worked.
 func (c *Contest) report(took, elapsed time.Duration) Algorithm {
 	a := Algorithm{Algorithm: c.groups[hotKind].plans[0].Algorithm, Keys: len(c.tallies), Exceeded: []Excess{}}
 	for s, t := range c.tallies {
@@ -310,7 +312,7 @@ func (c *Contest) report(took, elapsed time.Duration) Algorithm {
 	return a
 }
 
-// Hopeless reports whether no other try can succeed after err.
+// Hopeless reports whether no retry can succeed after err.
 func Hopeless(err error) bool {
 	return errors.Is(err, limiter.ErrNotMigrated) || errors.Is(err, limiter.ErrInvalid) || errors.Is(err, limiter.ErrUnsupported) || pooler.Lost(err)
 }

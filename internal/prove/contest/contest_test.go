@@ -13,8 +13,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// honest asks a memory limiter, which cannot roll back: there it only looks. What
-// one plan admitted counts against the other by honest's own arithmetic.
+// honest sends requests to a memory limiter. That cannot roll back, so there honest only
+// checks. honest itself counts units admitted under one plan against the other.
 type honest struct {
 	l     *limiter.Limiter
 	plans *sync.Mutex
@@ -49,7 +49,7 @@ func (h honest) as(ctx context.Context, p limiter.Policy, key string, n float64,
 	return do(ctx, large, key, n)
 }
 
-// forgetful forgets what a key has used above the limit that is asked under.
+// forgetful forgets what a key has used above the limit of the request.
 type forgetful struct{ honest }
 
 func (f forgetful) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
@@ -67,7 +67,7 @@ func (f forgetful) Request(ctx context.Context, p limiter.Policy, key string, n 
 	return f.honest.Request(ctx, p, key, n)
 }
 
-// stalling answers nobody while a row is held.
+// stalling answers no request while a row is locked.
 type stalling struct {
 	honest
 	held *sync.RWMutex
@@ -90,7 +90,7 @@ func (s stalling) RequestInTx(ctx context.Context, p limiter.Policy, key string,
 	return s.honest.RequestInTx(ctx, p, key, n, commit, before)
 }
 
-// generous lets one denied ask pass, on one kind of key.
+// generous allows one denied request, on one kind of key.
 type generous struct {
 	honest
 	kind  string
@@ -121,7 +121,7 @@ func (g *generous) RequestInTx(ctx context.Context, p limiter.Policy, key string
 	return g.pass(r, p, err)
 }
 
-// racy reads, and writes what it read: the mistake that this is all about.
+// racy reads and then writes without a lock: the mistake that a contest must find.
 type racy struct{ honest }
 
 func (r racy) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
@@ -129,12 +129,12 @@ func (r racy) Request(ctx context.Context, p limiter.Policy, key string, n float
 	if err != nil || !seen.Allowed {
 		return seen, err
 	}
-	runtime.Gosched() // another reads meanwhile
+	runtime.Gosched() // let another goroutine read
 	_, err = r.l.Charge(ctx, p, key, n)
 	return seen, err
 }
 
-// lossy counts, and loses every tenth answer.
+// lossy counts every request, and loses every tenth answer.
 type lossy struct {
 	honest
 	requests atomic.Int64
@@ -150,8 +150,8 @@ func (l *lossy) Request(ctx context.Context, p limiter.Policy, key string, n flo
 
 func wallClock(context.Context) (time.Time, error) { return time.Now(), nil }
 
-// contend contends for a while, and then on fresh clients for longer and longer,
-// until it was enough to tell anything: a slow machine asks little in a while.
+// contend runs contests with fresh clients, each longer than the one before, until
+// enough returns true: a slow machine sends few requests in a short time.
 func contend[C Client](t *testing.T, fresh func() C, a limiter.Algorithm, lasts time.Duration, enough func(C, Algorithm) bool) Algorithm {
 	t.Helper()
 	for {
@@ -167,8 +167,8 @@ func contend[C Client](t *testing.T, fresh func() C, a limiter.Algorithm, lasts 
 	}
 }
 
-// TestContestHonest: a limiter that keeps to its definition passes, answers lost or
-// not, for longer than a hot key's period.
+// TestContestHonest: a correct limiter passes, with and without lost answers, for longer
+// than a hot key's period.
 func TestContestHonest(t *testing.T) {
 	t.Parallel()
 	for _, a := range limiter.Algorithms() {
@@ -183,7 +183,7 @@ func TestContestHonest(t *testing.T) {
 			}
 			if seen.Plans.Admitted == 0 || float64(seen.Plans.Admitted) > seen.Plans.Allowed || seen.Held.Rows == 0 || seen.Held.Meanwhile < holdAnswers ||
 				seen.Held.Admitted == 0 || float64(seen.Held.Admitted) > seen.Held.Allowed || seen.Held.Stalls != 0 {
-				t.Errorf("plans and held rows: %+v, %+v", seen.Plans, seen.Held)
+				t.Errorf("plans and locked rows: %+v, %+v", seen.Plans, seen.Held)
 			}
 			seen = contend(t, func() *lossy { return &lossy{honest: newHonest()} }, a, 50*time.Millisecond,
 				func(l *lossy, _ Algorithm) bool { return l.requests.Load() >= 10 })
@@ -194,8 +194,8 @@ func TestContestHonest(t *testing.T) {
 	}
 }
 
-// TestContestFindsGenerous: one ask too many, on a cold key, alone or in a
-// transaction, is found for every algorithm.
+// TestContestFindsGenerous: one request too many on a cold key is found for every
+// algorithm, with and without a transaction.
 func TestContestFindsGenerous(t *testing.T) {
 	t.Parallel()
 	for _, a := range limiter.Algorithms() {
@@ -211,7 +211,7 @@ func TestContestFindsGenerous(t *testing.T) {
 	}
 }
 
-// TestContestFindsRacy: so is a limiter that reads before it locks.
+// TestContestFindsRacy: a limiter that reads before it locks is found.
 func TestContestFindsRacy(t *testing.T) {
 	t.Parallel()
 	for _, a := range limiter.Algorithms() {
@@ -223,8 +223,8 @@ func TestContestFindsRacy(t *testing.T) {
 	}
 }
 
-// TestContestFindsForgetful: so is one that forgets under one plan what was spent under
-// another.
+// TestContestFindsForgetful: a limiter that forgets under one plan what was spent under
+// another is found.
 func TestContestFindsForgetful(t *testing.T) {
 	t.Parallel()
 	for _, a := range limiter.Algorithms() {
@@ -241,8 +241,8 @@ func TestContestFindsForgetful(t *testing.T) {
 	}
 }
 
-// TestContestFindsStalling: a limiter that answers for no other key while a row is held
-// stalls, and one without workers to spare does not.
+// TestContestFindsStalling: a limiter that answers no other key while a row is locked is
+// found. A contest without workers to spare reports no stall.
 func TestContestFindsStalling(t *testing.T) {
 	t.Parallel()
 	s := stalling{newHonest(), new(sync.RWMutex)}
@@ -268,7 +268,7 @@ func (f failing) RequestInTx(context.Context, limiter.Policy, string, float64, b
 	return limiter.Result{}, f.err
 }
 
-// TestContestGivesUp: a database in trouble ends a proof with its error.
+// TestContestGivesUp: if the database fails, the contest returns its error.
 func TestContestGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, cause := range []error{limiter.ErrUnavailable, limiter.ErrNotMigrated} {

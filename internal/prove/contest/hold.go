@@ -7,36 +7,37 @@ import (
 )
 
 const (
-	// holdMost bounds the hold of a row. It is well under the time that asks wait.
+	// holdMost is the longest time that a row stays locked. It is well below the timeout
+	// of requests.
 	holdMost = 5 * time.Second
-	// holdAnswers is how many asks for other keys have to be answered before a
-	// hold ends.
+	// holdAnswers is the number of requests for other keys that must be answered before
+	// a row is unlocked.
 	holdAnswers = 10
 )
 
-// heldCallers is how many of the workers ask for the held key at once: a quarter,
-// and never all, as they wait and others have to be left for the other keys.
+// heldCallers returns how many workers may request the key of the locked row at once: a
+// quarter, and never all, because they wait and other keys need workers too.
 func heldCallers(workers int) int { return min(workers/2, max(1, workers/4)) }
 
-// holding is the state of the row that a transaction holds.
+// holding is the state of the row that a transaction has locked.
 type holding struct {
 	most    time.Duration
-	callers chan struct{} // one for each worker that asks for the held key
+	callers chan struct{} // one for each worker that requests the key of the locked row
 	now     atomic.Pointer[heldRow]
-	over    atomic.Bool // no row will be held any more
+	over    atomic.Bool // no row will be locked any more
 }
 
-// heldRow is a row that is held, and counts the answers to others meanwhile.
+// heldRow is a locked row. It counts the answers for other keys meanwhile.
 type heldRow struct {
-	ask
+	request
 	holding *holding
 	mu      sync.Mutex
-	called  bool // a worker asks for its key, or no more may
+	called  bool // a worker requests its key, or no more may
 	others  int64
 	enough  chan struct{}
 }
 
-// enter lets a worker ask for the held key, unless too many do.
+// enter lets a worker request the key of the locked row, unless too many do.
 func (h *holding) enter() (leave func(), ok bool) {
 	select {
 	case h.callers <- struct{}{}:
@@ -46,8 +47,8 @@ func (h *holding) enter() (leave func(), ok bool) {
 	}
 }
 
-// begin notes that a worker begins to ask for s. It returns the row that is held then,
-// or nil.
+// begin records that a request for s begins. It returns the row that is locked then, or
+// nil.
 func (h *holding) begin(s subject) *heldRow {
 	row := h.now.Load()
 	if row != nil && row.subject == s {
@@ -56,14 +57,14 @@ func (h *holding) begin(s subject) *heldRow {
 	return row
 }
 
-// answered notes the answer to an ask for s that began while the row was held.
+// answered records the answer to a request for s that began while the row was locked.
 func (r *heldRow) answered(s subject) {
 	if r != nil && r.subject.kind != s.kind && r.holding.now.Load() == r {
 		r.see(func() { r.others++ })
 	}
 }
 
-// see changes what was seen. It ends the hold when enough was seen.
+// see changes the counts. It unlocks the row when they are sufficient.
 func (r *heldRow) see(change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,7 +75,7 @@ func (r *heldRow) see(change func()) {
 	}
 }
 
-// seen returns how many asks for other keys were answered.
+// seen returns how many requests for other keys were answered.
 func (r *heldRow) seen() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,11 +12,11 @@ import (
 // kind is a kind of keys. Each kind has its policies and its bound.
 type kind string
 
-// Cold keys are exact to the unit: their period is so much longer than the run
-// that nothing comes back, and once one is used up the next takes its place, so
-// that its first row is fought for too. Hot keys give back all the time. The keys
-// of two plans are cold and are asked for under either limit. Held keys are cold,
-// and a transaction holds their rows.
+// Cold keys are exact to the unit: their period is so long that no units come back
+// during the run. A used up key is replaced by a new one, so that the insertion of rows
+// is contended too. Hot keys get units back all the time. The keys of two plans are cold
+// and are requested under either limit. Held keys are cold, and a transaction locks
+// their rows.
 const (
 	coldKind  kind = "cold"
 	hotKind   kind = "hot"
@@ -31,7 +31,7 @@ const (
 	hotKeys, hotLimit   = 2, 100
 	plansKeys, heldKeys = 1, 1
 	freeKeys            = coldKeys + hotKeys + plansKeys
-	smallPlan           = 10 // the larger is coldLimit
+	smallPlan           = 10 // the larger plan is coldLimit
 	hotPeriod           = time.Second
 	coldPeriods         = 1000 // runs in a cold period
 )
@@ -42,12 +42,12 @@ type groups map[kind]*group
 // group is the keys of one kind.
 type group struct {
 	plans  []limiter.Policy // of one name, the largest first
-	rounds []atomic.Int64   // which key has each place; of hot keys it stays 0
+	rounds []atomic.Int64   // number of the key in each place; always 0 for hot keys
 }
 
 func (g *group) largest() limiter.Policy { return g.plans[0] }
 
-// newGroups makes the groups for an algorithm in a run.
+// newGroups returns the groups for an algorithm in a run.
 func newGroups(a limiter.Algorithm, run string, lasts time.Duration) groups {
 	cold := limiter.Policy{Algorithm: a, Limit: coldLimit, Period: max(time.Hour, coldPeriods*lasts).Truncate(time.Microsecond)}
 	small := cold
@@ -66,7 +66,7 @@ func newGroups(a limiter.Algorithm, run string, lasts time.Duration) groups {
 	return all
 }
 
-// Prefix returns the beginning of the names of a run's policies.
+// Prefix returns the prefix of the names of a run's policies.
 func Prefix(run string) string { return "prove." + run }
 
 func policyName(run string, k kind) string { return Prefix(run) + "." + string(k) }
@@ -79,21 +79,21 @@ func PolicyNames(run string) (names []string) {
 	return names
 }
 
-// subject is a key that is counted for.
+// subject is a key with its kind.
 type subject struct {
 	kind kind
 	key  string
 }
 
-// ask is a key to ask for, and under which policy.
-type ask struct {
+// request is a key to request, and its policy.
+type request struct {
 	subject
 	policy limiter.Policy
-	usedUp func() // to be called when the policy has nothing left for the key
+	usedUp func() // call it when the policy has nothing left for the key
 }
 
-// pick returns a key that no transaction holds, of any kind.
-func (all groups) pick() ask {
+// pick returns a key of any kind whose row is not locked by a transaction.
+func (all groups) pick() request {
 	switch i := rand.IntN(freeKeys); {
 	case i < coldKeys:
 		return all.of(coldKind)
@@ -104,11 +104,11 @@ func (all groups) pick() ask {
 }
 
 // of returns a current key of one kind, under one of its plans.
-func (all groups) of(k kind) ask {
+func (all groups) of(k kind) request {
 	g := all[k]
 	plan, place := rand.IntN(len(g.plans)), rand.IntN(len(g.rounds))
 	round := g.rounds[place].Load()
-	return ask{subject{k, fmt.Sprintf("%s-%d-%d", k, place, round)}, g.plans[plan], func() {
+	return request{subject{k, fmt.Sprintf("%s-%d-%d", k, place, round)}, g.plans[plan], func() {
 		if k != hotKind && plan == 0 {
 			g.rounds[place].CompareAndSwap(round, round+1)
 		}

@@ -7,36 +7,36 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Algorithm is what was seen of one algorithm. Asked, Admitted, Allowed,
-// RolledBack and Unknown are units.
+// Algorithm has the results of one algorithm. Asked, Admitted, Allowed, RolledBack and
+// Unknown are units.
 type Algorithm struct {
 	Algorithm limiter.Algorithm `json:"algorithm"`
 	Keys      int               `json:"keys"`
 	Requests  int64             `json:"requests"`
 	Asked     int64             `json:"asked"`
-	// Admitted was acknowledged and, in a transaction, committed.
+	// Admitted units were acknowledged and, in a transaction, committed.
 	Admitted int64 `json:"admitted"`
-	// Allowed is the sum of what the policies admit to the keys in that time.
+	// Allowed is the most units that the policies admit to the keys in that time.
 	Allowed float64 `json:"allowed"`
-	// RolledBack was admitted in transactions that were rolled back.
+	// RolledBack units were admitted in transactions that were rolled back.
 	RolledBack int64 `json:"rolled_back"`
-	// Unknown was asked by clients that were killed or went away before they
-	// had an answer: it may be counted, but nobody was admitted.
+	// Unknown units were requested by clients that were killed or disconnected before
+	// the answer: they may be counted, but were not admitted.
 	Unknown int64 `json:"unknown"`
-	// PerSecond is how many asks were answered in a second.
+	// PerSecond is the number of requests answered per second.
 	PerSecond float64 `json:"per_second"`
-	// P99 is within how many seconds 99 of 100 lone asks were answered.
+	// P99 is the 99th percentile, in seconds, of the latency of requests outside
+	// transactions for rows that are not locked.
 	P99 float64 `json:"p99_s"`
-	// Plans are the keys that were asked for under two limits in turn.
+	// Plans has the keys that were requested under two limits in turn.
 	Plans Part `json:"plans"`
-	// Held are the keys whose rows a transaction held.
+	// Held has the keys whose rows a transaction locked.
 	Held Held `json:"held"`
-	// Exceeded lists the keys that were admitted more than is allowed.
+	// Exceeded lists the keys that were admitted more than allowed.
 	Exceeded []Excess `json:"exceeded"`
 }
 
-// Part is what was seen of some of the keys. Asked, Admitted and Allowed are
-// units.
+// Part has the results of some of the keys. Asked, Admitted and Allowed are units.
 type Part struct {
 	Keys     int     `json:"keys"`
 	Asked    int64   `json:"asked"`
@@ -44,19 +44,19 @@ type Part struct {
 	Allowed  float64 `json:"allowed"`
 }
 
-// Held is what was seen of keys whose rows a transaction held while others asked.
+// Held has the results of keys whose rows a transaction locked during other requests.
 type Held struct {
 	Part
-	// Rows is how often a row was held.
+	// Rows is the number of times that a row was locked.
 	Rows int64 `json:"rows"`
-	// Meanwhile is how many asks for other keys were made and answered while a
-	// row was held.
+	// Meanwhile is the number of requests for other keys that began and were answered
+	// while a row was locked.
 	Meanwhile int64 `json:"answered_meanwhile"`
-	// Stalls is how often no other key was answered for as long as a row was held.
+	// Stalls is the number of locked rows during which no other key was answered.
 	Stalls int64 `json:"stalls"`
 }
 
-// Excess is a key that was admitted too much.
+// Excess is a key that was admitted more than allowed.
 type Excess struct {
 	Policy   limiter.Policy `json:"policy"`
 	Key      string         `json:"key"`
@@ -71,10 +71,10 @@ func (p *Part) add(t *tally, most float64) {
 	p.Allowed += most
 }
 
-// tallies are what was seen of each key.
+// tallies has the counts of each key.
 type tallies map[subject]*tally
 
-// tally is what was seen of one key. All but asks are units.
+// tally has the counts of one key, in units except for requests.
 type tally struct{ requests, asked, admitted, rolledBack, unknown int64 }
 
 // of returns the tally of a key.
@@ -99,7 +99,7 @@ func (all tallies) add(books tallies) {
 	}
 }
 
-// p99 is the 99th percentile, 0 of nothing. It sorts in place.
+// p99 returns the 99th percentile, 0 if all is empty. It sorts all in place.
 func p99(all []time.Duration) time.Duration {
 	if len(all) == 0 {
 		return 0

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	plotHeight = 200 // pixels; widths are shares of whatever the page gives
+	plotHeight = 200 // pixels; widths are shares of the page's width
 	gridLines  = 5   // at most, above the axis
-	axisTicks  = 8   // about how many
+	axisTicks  = 8   // approximate number
 	barShare   = 0.84
 	widestBar  = 6.0 // percent of the plot
 )
@@ -36,10 +36,10 @@ type Line struct {
 type Tick struct {
 	X     string
 	Label string
-	Minor bool // without a label where the page is narrow
+	Minor bool // without a label on a narrow page
 }
 
-// Bar is one part of the time.
+// Bar is the bar of one part of the time.
 type Bar struct {
 	From                     string
 	Allowed, Delayed, Denied int
@@ -51,7 +51,7 @@ type Rect struct {
 	Class, X, Y, Width, Height string
 }
 
-// NewAxes returns axes for parts of which the busiest has so many requests.
+// NewAxes returns axes for parts. busiest is the most requests of any part.
 func NewAxes(p timeline.Parts, busiest int) Axes {
 	step := roundStep(busiest)
 	a := Axes{parts: p, top: (busiest + step - 1) / step * step}
@@ -59,7 +59,7 @@ func NewAxes(p timeline.Parts, busiest int) Axes {
 		a.Lines = append(a.Lines, Line{Y: number(plotHeight * (1 - float64(n)/float64(a.top))), Label: words.Grouped(int64(n))})
 	}
 	times, layout := ticksOf(p)
-	labelled := 0 // every second tick is, from the first that is a date among hours
+	labelled := 0 // every second tick is, starting at the first date among hours
 	for i, at := range times {
 		t, text := timeline.UTC(at), layout
 		if layout == hourLayout && t.Hour() == 0 && t.Minute() == 0 {
@@ -149,7 +149,7 @@ func (a Axes) Bars(allowed, delayed, denied []int) []Bar {
 			if part.n == 0 {
 				continue
 			}
-			height := max(2, plotHeight*float64(part.n)/float64(a.top)) // one among thousands must be visible
+			height := max(2, plotHeight*float64(part.n)/float64(a.top)) // one request among thousands must be visible
 			y -= height
 			b.Rects = append(b.Rects, Rect{
 				Class: part.class, X: number(slot*float64(i)+(slot-wide)/2) + "%", Width: number(wide) + "%", Y: number(y), Height: number(height),
@@ -172,8 +172,8 @@ func begin(p timeline.Parts, i int) string {
 	return at.Format(time.DateOnly)
 }
 
-// number returns a coordinate. It is short: a page has many.
+// number formats a coordinate, rounded to two places because a page has many.
 func number(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64) }
 
-// Share returns a share of a width.
+// Share returns n of of in percent, with a percent sign.
 func Share(n, of float64) string { return number(100*n/of) + "%" }

@@ -45,7 +45,7 @@ func TestTicks(t *testing.T) {
 		labels := map[string]bool{}
 		for _, at := range times {
 			label := timeline.UTC(at).Format(layout)
-			if labels[label] && layout != hourLayout { // which two days share
+			if labels[label] && layout != hourLayout { // hours repeat on the next day
 				t.Fatalf("%d s: two ticks %s", span/timeline.Second, label)
 			}
 			labels[label] = true

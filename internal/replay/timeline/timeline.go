@@ -15,14 +15,14 @@ const (
 const (
 	maxParts = 72 // an hour of minutes, and more
 
-	// monday is the first Monday since 1970. Parts are counted from it: so weeks begin
-	// on Mondays, and all shorter parts on the clock.
+	// monday is the first Monday since 1970. Parts are counted from it, so that weeks
+	// begin on Mondays, and all shorter parts are aligned to the clock.
 	monday = 4 * Day
 )
 
-// Lengths are the lengths that parts can have; beyond the last, each is twice the one
-// before. They are whole seconds, as a log's times are: parts of 1.5 s would have the
-// requests of one second and of two by turns.
+// Lengths are the possible lengths of parts; after the last, each is twice the one before.
+// They are whole seconds, like a log's times: parts of 1.5 s would alternately have the
+// requests of one second and of two.
 var Lengths = []int64{
 	Second, 2 * Second, 5 * Second, 10 * Second, 15 * Second, 30 * Second,
 	Minute, 2 * Minute, 5 * Minute, 10 * Minute, 15 * Minute, 30 * Minute,
@@ -35,7 +35,7 @@ type Parts struct {
 	Count         int
 }
 
-// Divide returns the shortest parts of which maxParts cover first to last.
+// Divide returns the shortest parts such that at most maxParts cover first to last.
 func Divide(first, last int64) Parts {
 	for i := 0; ; i++ {
 		length := Lengths[min(i, len(Lengths)-1)]

@@ -2,8 +2,8 @@ package timeline
 
 import "testing"
 
-// TestDivide: however long a log is, there are not too many parts, of whole
-// seconds, and its first and last requests are in the first and the last.
+// TestDivide: logs of any length have a suitable number of parts of whole seconds. Their
+// first and last requests are in the first and the last part.
 func TestDivide(t *testing.T) {
 	from := UTC(0).AddDate(56, 4, 16).UnixMicro() + 36_303*Second
 	for span := int64(0); span < 8000*365*Day; span += span/7 + Second {
@@ -15,7 +15,7 @@ func TestDivide(t *testing.T) {
 			t.Fatalf("%d s: %+v", span/Second, p)
 		}
 		if p.Length > Second && p.Count < maxParts/4 {
-			t.Errorf("%d s: %d parts are few", span/Second, p.Count)
+			t.Errorf("%d s: %d parts are too few", span/Second, p.Count)
 		}
 	}
 	for _, c := range []struct {

@@ -1,4 +1,4 @@
-// Package words writes policies, times and numbers for people.
+// Package words formats policies, times and numbers for display.
 package words
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Titles are the algorithms' names for people.
+// Titles maps the algorithms to their display names.
 var Titles = map[limiter.Algorithm]string{
 	limiter.LeakyBucket: "Leaky bucket", limiter.LeakyBucketQueue: "Leaky bucket as a queue",
 	limiter.TokenBucket: "Token bucket", limiter.GCRA: "GCRA", limiter.FixedWindow: "Fixed window",
@@ -27,7 +27,7 @@ func Policy(p limiter.Policy, cost float64) string {
 	var s string
 	switch p.Algorithm {
 	case limiter.LeakyBucketQueue:
-		s = fmt.Sprintf("Lets %s through per %s, evenly spaced; up to %s wait for their turn.", limit, Span(p.Period), burst)
+		s = fmt.Sprintf("Allows %s per %s, evenly spaced; up to %s wait for their turn.", limit, Span(p.Period), burst)
 	case limiter.FixedWindow:
 		s = fmt.Sprintf("Up to %s in each %s", limit, window(p))
 	case limiter.SlidingWindowCounter:
@@ -45,7 +45,7 @@ func Policy(p limiter.Policy, cost float64) string {
 		s += fmt.Sprintf(" Each request costs %s.", units(cost))
 	}
 	if p.BlockFor != 0 {
-		s += fmt.Sprintf(" Who is denied stays so for %s.", Long(p.BlockFor.Microseconds()))
+		s += fmt.Sprintf(" A denied client is blocked for %s.", Long(p.BlockFor.Microseconds()))
 	}
 	return s
 }
@@ -63,7 +63,7 @@ func window(p limiter.Policy) string {
 	return Span(p.Period) + ", counted from a client's first request."
 }
 
-// Span returns a period as it follows "per" or "each": "minute", not "1 minute".
+// Span returns a period in the form after "per" or "each": "minute", not "1 minute".
 func Span(d time.Duration) string {
 	s := Long(d.Microseconds())
 	if one, ok := strings.CutPrefix(s, "1 "); ok && !strings.Contains(one, " ") {
@@ -73,7 +73,7 @@ func Span(d time.Duration) string {
 }
 
 // Long returns a length in microseconds in words, such as 1 minute 30 seconds. Below a
-// timeline.Second it is as Go writes it.
+// timeline.Second it has Go's format.
 func Long(us int64) string {
 	if us < timeline.Second {
 		return (time.Duration(us) * time.Microsecond).String()
@@ -98,7 +98,7 @@ func Long(us int64) string {
 	return strings.Join(all, " ")
 }
 
-// About is Long without seconds if it has hours, and without minutes if it has days.
+// About is like Long, but without seconds above an hour and without minutes above a day.
 func About(us int64) string {
 	switch {
 	case us > timeline.Day:
@@ -137,7 +137,8 @@ func units(v float64) string {
 	return whole
 }
 
-// Percent returns a share with one digit. It is 0 or 100 only if the share is.
+// Percent returns a share with one decimal place. It is 0 or 100 only if the share is
+// exactly that.
 func Percent(n, of int) string {
 	v := 100 * float64(n) / float64(of)
 	switch {

@@ -1,10 +1,9 @@
-// Package checkout gives tests the command and files of this repository that are
-// outside their own module.
+// Package checkout gives tests access to the command and files of this repository outside
+// their module.
 //
-// go test keeps a passing result until a file changes that the test looked at, but
-// it only notes files below the module's directory. So each module that tests what
-// is outside has a link to the repository's root, testdata/checkout, and its tests
-// look at files through this link.
+// go test caches a result until a file that the test read changes, but it records only
+// files below the module's directory. So each module that tests files outside has a link
+// to the repository's root, testdata/checkout, and its tests read files through it.
 package checkout
 
 import (
@@ -22,8 +21,8 @@ const (
 	program = "github.com/pglimit/pglimit/cmd/pglimit"
 )
 
-// BuildCommand builds the command pglimit in a directory and returns its path. A
-// test has to call it, not TestMain: go test notes no files before the tests.
+// BuildCommand builds the command pglimit in dir and returns its path. Call it in a test,
+// not in TestMain: go test records no files before the tests.
 func BuildCommand(dir string) (path string, err error) {
 	through, err := findLink()
 	if err != nil {
@@ -43,8 +42,8 @@ func BuildCommand(dir string) (path string, err error) {
 	return path, noteSources(root, through)
 }
 
-// noteSources has go test note the command's sources, so that it runs the test
-// again when one changes.
+// noteSources makes go test record the command's sources, so that it runs the test again
+// when one changes.
 func noteSources(root, through string) error {
 	const sources = `{{with .Module}}{{if .Main}}` +
 		`{{.GoMod}}{{"\n"}}` +
@@ -67,7 +66,7 @@ func noteSources(root, through string) error {
 	return nil
 }
 
-// goTool runs the Go tool in the workspace, also for a test that runs without it.
+// goTool runs the Go tool in the workspace, even if the test runs without it.
 func goTool(root string, args ...string) (stdout string, err error) {
 	cmd := exec.Command("go", args...)
 	cmd.Env = append(os.Environ(), "GOWORK="+filepath.Join(root, "go.work"))
@@ -78,8 +77,7 @@ func goTool(root string, args ...string) (stdout string, err error) {
 	return string(out), err
 }
 
-// findLink returns the path of the module's link. It begins with the path of the
-// module's directory.
+// findLink returns the path of the module's link, below the module's directory.
 func findLink() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

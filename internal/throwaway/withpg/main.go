@@ -1,12 +1,12 @@
-// Withpg runs a command with a PostgreSQL database of its own:
+// Withpg runs a command with a new PostgreSQL database:
 //
 //	withpg -- COMMAND [ARGUMENT …]
 //
-// It gets a throwaway server (see package throwaway), creates an empty
-// database there, runs COMMAND with DATABASE_URL set to it, removes both, and
-// exits with COMMAND's status. If COMMAND runs tests, all their processes share
-// the server: withpg sets throwaway.SharedURL. Without a COMMAND it only shows which server
-// there is to be had, after fetching or building what that takes.
+// It starts a throwaway server (see package throwaway), creates an empty database on it,
+// runs COMMAND with DATABASE_URL set to that, removes both, and exits with COMMAND's
+// status. Withpg also sets throwaway.SharedURL, so that all test processes of COMMAND share
+// the server. Without a COMMAND it only shows which server is available, after downloading
+// or building what it needs.
 package main
 
 import (
@@ -22,13 +22,13 @@ import (
 	"github.com/pglimit/pglimit/internal/throwaway"
 )
 
-// dropTimeout bounds the removal of the database.
+// dropTimeout is the timeout for dropping the database.
 const dropTimeout = 30 * time.Second
 
-// maxConnections is enough for the packages that go test runs at once.
+// maxConnections is enough for the packages that go test runs concurrently.
 const maxConnections = "1000"
 
-// failed is the status of withpg's own failures, which no usual command has.
+// failed is the exit status if withpg itself fails. Commands rarely use it.
 const failed = 125
 
 func main() {
@@ -49,12 +49,12 @@ func main() {
 	os.Exit(status)
 }
 
-// run does it all and returns the command's status.
+// run does the whole work and returns the command's status.
 func run(command []string) (status int, err error) {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP)
 
-	// Until the command runs, a signal ends the preparations.
+	// Before the command runs, a signal ends the preparation.
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	prepared := make(chan struct{})
@@ -93,12 +93,13 @@ func run(command []string) (status int, err error) {
 	return execute(command, []string{"DATABASE_URL=" + address, throwaway.SharedURL + "=" + server.URL()}, signals)
 }
 
-// logf tells what takes long and which server is taken.
+// logf logs slow steps and the chosen server.
 func logf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "withpg: "+format+"\n", args...)
 }
 
-// execute runs the command in the environment with some more in it, and passes signals on to it.
+// execute runs the command with the added environment variables, and forwards signals to
+// it.
 func execute(command, environment []string, signals <-chan os.Signal) (int, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env = append(os.Environ(), environment...)
@@ -112,7 +113,7 @@ func execute(command, environment []string, signals <-chan os.Signal) (int, erro
 		select {
 		case s := <-signals:
 			if !terminalSent(s) {
-				_ = cmd.Process.Signal(s) // fails if it has just ended
+				_ = cmd.Process.Signal(s) // fails if the command has just ended
 			}
 		case err := <-ended:
 			if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
@@ -123,7 +124,7 @@ func execute(command, environment []string, signals <-chan os.Signal) (int, erro
 	}
 }
 
-// exitStatus is the status as a shell gives it: 128 + n after signal n.
+// exitStatus returns the status like a shell: 128 + n after signal n.
 func exitStatus(state *os.ProcessState) int {
 	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Signaled() {
 		return 128 + int(w.Signal())

@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// terminalSent is always true: a console signals all its processes itself.
+// terminalSent always returns true: a console signals all its processes.
 func terminalSent(os.Signal) bool { return true }

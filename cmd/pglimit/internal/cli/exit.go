@@ -1,5 +1,5 @@
-// Package cli has what every subcommand needs of the command line: exit codes,
-// signals, output as text or JSON, and an interruptible standard input.
+// Package cli has the parts of the command line that all subcommands share: exit
+// codes, signals, output as text or JSON, and an interruptible standard input.
 package cli
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// The exit codes, for scripts to branch on.
+// Exit codes.
 const (
 	ExitDone     = 0 // allowed, or done
 	ExitDenied   = 1 // the limit denied the request, or there is no such row
@@ -21,17 +21,17 @@ const (
 	exitSignal = 128 // plus the signal's number, as shells report it
 )
 
-// ErrDenied ends a command whose answer is no. The answer itself is on stdout,
-// so nothing is printed for it on stderr.
+// ErrDenied is the error of a command whose answer is no. The answer is on stdout;
+// nothing is printed on stderr.
 var ErrDenied = errors.New("denied")
 
-// databaseError is an error that came from working with the database.
+// databaseError is an error of the database.
 type databaseError struct{ error }
 
 func (e databaseError) Unwrap() error { return e.error }
 
-// DatabaseError marks err as the database's; nil stays nil. An error that a
-// pooler causes gets the next step added.
+// DatabaseError marks err as an error of the database; nil stays nil. If a pooler
+// caused err, it adds what to do next.
 func DatabaseError(err error) error {
 	if err == nil {
 		return nil
@@ -39,8 +39,8 @@ func DatabaseError(err error) error {
 	return databaseError{pooler.Explain(err)}
 }
 
-// LimiterError marks what a Limiter returned as the database's error, unless it
-// rejects the request: such an error is the user's to correct.
+// LimiterError marks an error of a Limiter as an error of the database, unless it
+// rejects the request: the user can correct that.
 func LimiterError(err error) error {
 	for _, rejection := range []error{limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrNoReservation, limiter.ErrReservationEnded} {
 		if errors.Is(err, rejection) {
@@ -51,9 +51,9 @@ func LimiterError(err error) error {
 }
 
 // ExitCode returns the exit code of a command that returned err under ctx.
-// silent reports whether nothing is to be printed for it.
+// silent reports whether to print nothing for it.
 //
-// An error without a mark is the user's to correct.
+// An error without a mark is a usage error.
 func ExitCode(ctx context.Context, err error) (code int, silent bool) {
 	if code, ok := cutShort(ctx, err); ok {
 		return code, code == exitSignal+int(syscall.SIGPIPE) // no reader is left
@@ -70,11 +70,11 @@ func ExitCode(ctx context.Context, err error) (code int, silent bool) {
 	return ExitUsage, false
 }
 
-// cutShort returns the code of a command that could not finish: a signal ended
-// ctx, or the reader of its output is gone.
+// cutShort returns the exit code of a command that could not finish because a
+// signal ended ctx or its output was closed.
 func cutShort(ctx context.Context, err error) (code int, ok bool) {
 	var cause signalError
-	var db databaseError // its own connections break with EPIPE too
+	var db databaseError // database connections fail with EPIPE too
 	switch {
 	case err == nil, errors.Is(err, ErrDenied):
 		return 0, false

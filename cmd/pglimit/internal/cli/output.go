@@ -10,7 +10,7 @@ import (
 
 // Output writes results to a command's stdout, as text or as JSON.
 type Output struct {
-	// JSON is set by --json.
+	// JSON selects JSON. It is set by --json.
 	JSON bool
 }
 
@@ -30,8 +30,8 @@ func (o *Output) Print(cmd *cobra.Command, value any, text string) error {
 	return enc.Encode(value)
 }
 
-// Answer prints the result of a command that asks whether something holds. It
-// returns ErrDenied if the answer is no.
+// Answer prints the result of a command with a yes-or-no answer. It returns
+// ErrDenied if the answer is no.
 func (o *Output) Answer(cmd *cobra.Command, yes bool, value any, text string) error {
 	if err := o.Print(cmd, value, text); err != nil {
 		return err

@@ -12,11 +12,11 @@ type signalError struct{ signal os.Signal }
 
 func (e signalError) Error() string { return e.signal.String() }
 
-// WithSignals ends ctx at Ctrl-C or SIGTERM, with the signal as its cause. The
-// second signal ends the program at once. stop restores the default handling.
+// WithSignals returns a context that Ctrl-C or SIGTERM cancels, with the signal as
+// its cause. A second signal ends the program immediately. stop restores the
+// default handling.
 //
-// A closed pipe becomes an error of the write that met it, so that commands can
-// clean up what they began.
+// A closed pipe becomes an error of the write, so that commands can clean up.
 func WithSignals(parent context.Context) (ctx context.Context, stop func()) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, cancel := context.WithCancelCause(parent)

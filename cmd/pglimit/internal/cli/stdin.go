@@ -10,8 +10,8 @@ import (
 var ErrInterrupted = errors.New("interrupted")
 
 // Interruptible returns a reader of in whose reads fail with ErrInterrupted once
-// ctx ends. A read of a terminal or a pipe cannot be cancelled: it goes on in
-// the background, and its bytes are lost.
+// ctx ends. A read of a terminal or a pipe cannot be cancelled: it continues in
+// the background and its bytes are lost.
 func Interruptible(ctx context.Context, in io.Reader) io.Reader {
 	return &interruptibleReader{ctx: ctx, in: in, done: make(chan readResult, 1)}
 }
@@ -32,7 +32,7 @@ func (r *interruptibleReader) Read(p []byte) (int, error) {
 	if r.ctx.Err() != nil {
 		return 0, ErrInterrupted
 	}
-	// Not into p: it belongs to the caller again once Read has returned.
+	// Do not read into p: the caller may reuse it once Read has returned.
 	if len(r.buf) < len(p) {
 		r.buf = make([]byte, len(p))
 	}

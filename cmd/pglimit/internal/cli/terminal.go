@@ -6,7 +6,7 @@ import (
 	"golang.org/x/term"
 )
 
-// OnTerminal reports whether w is a terminal, where a person watches.
+// OnTerminal reports whether w is a terminal.
 func OnTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

@@ -22,23 +22,23 @@ func newRoot(db *connect.Database) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pglimit",
 		Short: "Rate limits in PostgreSQL",
-		Long: `Rate limits in PostgreSQL: set up the tables, ask, and look after them.
+		Long: `Rate limits in PostgreSQL: create the tables, decide requests, and maintain them.
 
-The database is named by DATABASE_URL or --database-url, as a URL or as
-key=value pairs. ?search_path=limits at the end of a URL takes the tables from
-schema limits. A password in DATABASE_URL stays out of the process list.
+DATABASE_URL or --database-url names the database, as a URL or as key=value
+pairs. ?search_path=limits at the end of a URL selects the tables in schema
+limits. A password in DATABASE_URL stays out of the process list.
 
-Without a database of your own, --embedded runs the newest PostgreSQL server
-installed on this machine (PGBIN names another) for as long as a command uses
-it, with the tables in place. What is counted stays, in your data directory or
-in --data-dir; commands at the same time share the server. For root, which
-PostgreSQL refuses, it runs as user postgres or nobody.
+--embedded runs a PostgreSQL server while a command uses it, with the tables in
+place: the newest one installed on this machine, or the one in PGBIN. The data
+stay in your data directory, or in --data-dir. Commands that run at the same time
+share the server. For root, the server runs as user postgres or nobody, because
+PostgreSQL refuses to run as root.
 
 Exit codes: 0 allowed or done, 1 denied or no such row, 2 wrong usage, 3 database
-error; 130 after Ctrl-C. Results go to stdout, everything else to stderr.`,
+error, 130 ended by Ctrl-C. Results go to stdout, everything else to stderr.`,
 		Example: `  export DATABASE_URL=postgres://app@localhost:5432/shop
   pglimit migrate up
-  pglimit allow --limit 10 --period 1m alice && echo go on
+  pglimit allow --limit 10 --period 1m alice && echo allowed
   pglimit allow --embedded --limit 10 --period 1m alice`,
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -61,8 +61,8 @@ error; 130 after Ctrl-C. Results go to stdout, everything else to stderr.`,
 	return root
 }
 
-// addCompletion adds cobra's completion command, with examples as all commands
-// have them. The command writes to the stdout that root has now.
+// addCompletion adds cobra's completion command, with examples. Call it after
+// root.SetOut: the command writes to the stdout that root has then.
 func addCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	examples := map[string]string{

@@ -22,8 +22,8 @@ func commandLines(c *cobra.Command) (all [][]string) {
 	return all
 }
 
-// TestHelp compares every command's help with a file, and finds an example in
-// each.
+// TestHelp compares every command's help with a golden file. Each help must have an
+// example.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -31,7 +31,7 @@ func TestHelp(t *testing.T) {
 	commands.AddCompletion(root)
 	for _, args := range commandLines(root) {
 		if len(args) > 0 && args[0] == "help" {
-			continue // cobra's own, about the others
+			continue // help is cobra's
 		}
 		code, stdout, stderr := commandtest.Call(t, append(args, "--help")...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:\n") || !strings.Contains(stdout, "--json") {
@@ -47,12 +47,12 @@ func TestHelp(t *testing.T) {
 	}
 	for _, f := range files {
 		if !seen[f.Name()] {
-			t.Errorf("testdata/help/%s is of no command: remove it", f.Name())
+			t.Errorf("testdata/help/%s belongs to no command: remove it", f.Name())
 		}
 	}
 }
 
-// TestCompletion: the scripts are there, and values complete.
+// TestCompletion: each shell has a script, and flag values are completed.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
@@ -80,9 +80,9 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestAlgorithmDefault: every command with an --algorithm has the same
-// default, so that they mean the same row of a key. Only wait differs: other
-// algorithms have no queue to wait in.
+// TestAlgorithmDefault: every command with --algorithm has the same default, so
+// that all find the same row of a key. Only wait differs: other algorithms have no
+// queue.
 func TestAlgorithmDefault(t *testing.T) {
 	t.Parallel()
 	root := commands.NewRoot(&connect.Database{})

@@ -1,5 +1,5 @@
-// Package commands is the command line of pglimit: its root command, and below it
-// a package for each subcommand or group of them.
+// Package commands is the command line of pglimit. It has the root command; each
+// subcommand or group of subcommands has a package below it.
 package commands
 
 import (
@@ -14,7 +14,7 @@ import (
 )
 
 // Run runs the command line args, without the program's name, and returns the
-// exit code. An error is one line on stderr.
+// exit code. It prints an error as one line on stderr.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var db connect.Database
 	root := newRoot(&db)
@@ -37,8 +37,8 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return code
 }
 
-// oneLine joins the lines of an error that has several, such as one from
-// connecting to several hosts.
+// oneLine joins the lines of an error, such as one from connecting to several
+// hosts.
 func oneLine(message string) string {
 	var lines []string
 	for line := range strings.Lines(message) {

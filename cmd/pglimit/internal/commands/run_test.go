@@ -16,7 +16,7 @@ func TestRunUsageErrors(t *testing.T) {
 		args string
 		want string // part of the one line on stderr
 	}{
-		{"migrate", "say up, down, status, print or export"},
+		{"migrate", "use up, down, status, print or export"},
 		{"migrate sideways", `unknown command "sideways"`},
 		{"sideways", `unknown command "sideways"`},
 		{"--sideways", "unknown flag: --sideways"},
@@ -37,7 +37,7 @@ func TestRunUsageErrors(t *testing.T) {
 		{"check --limit 0 k", "Limit 0: must be from 1e-9"},
 		{"charge --limit 1 --algorithm bucket k", `Algorithm "bucket": must be one of`},
 		{"refund --limit 1 --name UPPER k", `Name "UPPER": must match`},
-		{"allow --limit 1 --durability no k", `--durability is "no": take durable or relaxed`},
+		{"allow --limit 1 --durability no k", `--durability is "no": use durable or relaxed`},
 		{"allow --limit 1 --algorithm gcra --calendar month k", `Calendar "month": is for fixed_window only`},
 		{"wait --limit 1 --calendar month k", `Calendar "month": is for fixed_window only`},
 		{"allow --limit 1 --calendar month --tick 1s k", "Tick 1s"},
@@ -49,13 +49,13 @@ func TestRunUsageErrors(t *testing.T) {
 		{"wait --limit 1 --timeout -1s k", "--timeout is -1s"},
 		{"wait --limit 1 --timeout soon k", `"soon" for "--timeout"`},
 		{"block k", "accepts 2 arg"},
-		{"block k soon", `DURATION is "soon": take a number and a unit, such as 15m`},
+		{"block k soon", `DURATION is "soon": use a number and a unit, such as 15m`},
 		{"unblock --limit 1 k", "unknown flag: --limit"},
 		{"reset --algorithm x k", `Algorithm "x": must be one of`},
 		{"janitor --interval 0", "--interval is 0: leave it out"},
 		{"janitor now", `unknown command "now"`},
-		{"prove --for 1ms", "For is 1ms: take 7ms"},
-		{"prove --workers 0", "Workers is 0: take 1 to 1000"},
+		{"prove --for 1ms", "For is 1ms: use 7ms"},
+		{"prove --workers 0", "Workers is 0: use 1 to 1000"},
 		{"version 1", `unknown command "1"`},
 	} {
 		code, stdout, stderr := commandtest.Call(t, strings.Fields(c.args)...)
@@ -73,8 +73,8 @@ type failingWriter struct{ err error }
 
 func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// TestRunClosedPipe: a reader that closes the pipe, such as head, is no error. A
-// full disk is one.
+// TestRunClosedPipe: a reader that closes the pipe, such as head, causes no error
+// message. A full disk does.
 func TestRunClosedPipe(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// Call runs a command line, without the program's name.
+// Call runs a command line, given without the program's name.
 func Call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
@@ -25,8 +25,8 @@ func Call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), err.String()
 }
 
-// Decode runs a command line and decodes its JSON, which must have no fields
-// besides those of into.
+// Decode runs a command line and decodes its JSON into into, which must have all
+// its fields.
 func Decode(t *testing.T, into any, args ...string) {
 	t.Helper()
 	code, stdout, stderr := Call(t, args...)
@@ -56,9 +56,9 @@ func Golden(t *testing.T, got string, path ...string) {
 	}
 	want, err := os.ReadFile(file)
 	if err != nil {
-		t.Fatalf("%v; make it with go test -update in this directory", err)
+		t.Fatalf("%v; create it with go test -update in this directory", err)
 	}
 	if got != strings.ReplaceAll(string(want), "\r\n", "\n") {
-		t.Errorf("%s differs; if that is meant, go test -update in this directory. Got:\n%s", file, got)
+		t.Errorf("%s differs; if this is intended, run go test -update in this directory. Got:\n%s", file, got)
 	}
 }

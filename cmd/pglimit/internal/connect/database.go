@@ -1,5 +1,5 @@
 // Package connect opens the database that the flags or the environment name, or
-// a PostgreSQL server that the command runs itself.
+// runs an embedded PostgreSQL server.
 package connect
 
 import (
@@ -24,11 +24,11 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// databaseEnv names the variable with the database's URL: a flag would show a
-// password in it to other users.
+// databaseEnv names the environment variable with the database's URL. Unlike a
+// flag, it does not show a password to other users.
 const databaseEnv = "DATABASE_URL"
 
-// connectTimeout holds unless the URL has a connect_timeout.
+// connectTimeout is the default for the URL's connect_timeout.
 const connectTimeout = 10 * time.Second
 
 // Database is the database that a command line names.
@@ -49,29 +49,31 @@ func (d *Database) Named() bool { return d.NamedByFlags() || os.Getenv(databaseE
 // NamedByFlags reports whether the flags name a database.
 func (d *Database) NamedByFlags() bool { return d.server.wanted() || d.url != "" }
 
-// options are what a command wants of its database.
+// options select how a command opens its database.
 type options struct {
 	orEmbedded bool // without a named database, run the embedded server
 	unmigrated bool // leave the embedded server's tables as they are
 }
 
-// Open connects to the named database and reports on stderr which one that is.
-// An embedded server has the tables in place. The caller closes the pool.
+// Open connects to the named database and prints its name on stderr. It runs the
+// migrations on an embedded server. The caller closes the pool.
 func (d *Database) Open(cmd *cobra.Command) (*pgxpool.Pool, error) {
 	return d.open(cmd, options{})
 }
 
-// OpenOrEmbedded is Open, but uses the embedded server if no database is named.
+// OpenOrEmbedded is like Open, but uses the embedded server if no database is
+// named.
 func (d *Database) OpenOrEmbedded(cmd *cobra.Command) (*pgxpool.Pool, error) {
 	return d.open(cmd, options{orEmbedded: true})
 }
 
-// OpenUnmigrated is Open, but runs no migrations on the embedded server.
+// OpenUnmigrated is like Open, but runs no migrations on the embedded server.
 func (d *Database) OpenUnmigrated(cmd *cobra.Command) (*pgxpool.Pool, error) {
 	return d.open(cmd, options{unmigrated: true})
 }
 
-// WithLimiter opens the database, as Open does, for as long as use runs.
+// WithLimiter calls use with a limiter on the database, opened as by Open, and
+// closes the pool when use returns.
 func (d *Database) WithLimiter(cmd *cobra.Command, use func(*limiter.Limiter) error) error {
 	pool, err := d.Open(cmd)
 	if err != nil {
@@ -85,11 +87,10 @@ func (d *Database) WithLimiter(cmd *cobra.Command, use func(*limiter.Limiter) er
 	return use(l)
 }
 
-// Leave ends the use of the embedded server, if there was any.
+// Leave ends the use of the embedded server. Without one it does nothing.
 func (d *Database) Leave() error { return d.server.leave() }
 
-// EmbeddedFlags returns the flags that name the embedded server in use, nil if
-// none is in use.
+// EmbeddedFlags returns the flags that select the embedded server in use, or nil.
 func (d *Database) EmbeddedFlags() []string { return d.server.flagsInUse() }
 
 func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
@@ -108,7 +109,7 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 	}
 	cfg, err := pgxpool.ParseConfig(address)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s; take a form such as postgres://user:password@host:5432/database", from, unparsable(err))
+		return nil, fmt.Errorf("%s: %s; use a form such as postgres://user:password@host:5432/database", from, unparsable(err))
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", describe(cfg.ConnConfig))
 	return openPool(cmd.Context(), cfg)
@@ -147,7 +148,7 @@ func (d *Database) openEmbedded(cmd *cobra.Command, o options) (*pgxpool.Pool, e
 // ServerVersion returns the version of pool's server as the server reports it.
 func ServerVersion(ctx context.Context, pool *pgxpool.Pool) (version string, err error) {
 	if err := pool.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
-		return "", cli.DatabaseError(fmt.Errorf("ask for the server's version: %w", err))
+		return "", cli.DatabaseError(fmt.Errorf("read the server's version: %w", err))
 	}
 	return version, nil
 }
@@ -171,7 +172,7 @@ func openPool(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
 	return nil, cli.DatabaseError(fmt.Errorf("connect: %w", err))
 }
 
-// describe names the database without the password.
+// describe returns the database's name, address and user, without the password.
 func describe(c *pgx.ConnConfig) string {
 	at := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
 	if strings.HasPrefix(c.Host, "/") { // a socket's directory
@@ -180,8 +181,8 @@ func describe(c *pgx.ConnConfig) string {
 	return fmt.Sprintf("%s at %s as %s", cmp.Or(c.Database, c.User), at, c.User)
 }
 
-// unparsable returns why a connection string cannot be parsed, without quoting
-// any of it: broken syntax leaves open which part the password is.
+// unparsable returns why a connection string cannot be parsed. It quotes nothing,
+// because with broken syntax any part may be the password.
 func unparsable(err error) string {
 	var parse *pgconn.ParseConfigError
 	if !errors.As(err, &parse) {
@@ -190,6 +191,6 @@ func unparsable(err error) string {
 	blank := *parse
 	blank.ConnString = ""
 	text := strings.TrimPrefix(blank.Error(), "cannot parse ``: ")
-	reason, _, _ := strings.Cut(text, " (") // the text in brackets may quote it
+	reason, _, _ := strings.Cut(text, " (") // the parenthesis may quote the string
 	return reason
 }

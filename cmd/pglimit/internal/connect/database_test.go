@@ -8,8 +8,8 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
 )
 
-// TestOpenPasswordStaysSecret tries connection strings that are broken in ways
-// that leave open which part the password is.
+// TestOpenPasswordStaysSecret: no error quotes the password, even of a connection
+// string with broken syntax.
 func TestOpenPasswordStaysSecret(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]int{

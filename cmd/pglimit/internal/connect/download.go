@@ -12,18 +12,18 @@ import (
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
-// repositoryEnv names the variable with the repository to download servers from,
-// such as a company's mirror. Default: the library's own.
+// repositoryEnv names the environment variable with the URL of the repository for
+// downloads, such as a company's mirror. Default: the library's repository.
 const repositoryEnv = "PGLIMIT_DOWNLOAD_URL"
 
-// downloadable are the servers that --download knows, the newest first.
+// downloadable lists the versions that --download supports, newest first.
 var downloadable = []embeddedpostgres.PostgresVersion{
 	embeddedpostgres.V18, embeddedpostgres.V17, embeddedpostgres.V16,
 	embeddedpostgres.V15, embeddedpostgres.V14, embeddedpostgres.V13,
 }
 
-// download returns the directory of a server's programs in the cache. It downloads
-// them first if they are not there. An empty major version is the newest.
+// download returns the directory of a server's programs in the cache, and downloads
+// them if they are missing. An empty major version selects the newest.
 func download(ctx context.Context, major string, logf func(string, ...any)) (bindir string, err error) {
 	version, err := versionOf(major)
 	if err != nil {
@@ -40,7 +40,7 @@ func download(ctx context.Context, major string, logf func(string, ...any)) (bin
 	repository := strings.TrimSuffix(os.Getenv(repositoryEnv), "/")
 	from := repository
 	if from == "" {
-		from = "the usual place"
+		from = "the default repository"
 	}
 	logf("fetching PostgreSQL %s from %s into %s", version, from, cache)
 	if err := os.MkdirAll(cache, 0o755); err != nil {
@@ -55,7 +55,7 @@ func download(ctx context.Context, major string, logf func(string, ...any)) (bin
 	select {
 	case err = <-fetched:
 	case <-ctx.Done():
-		err = ctx.Err() // the rest of the download ends with the program
+		err = ctx.Err() // the download stops when the program exits
 	}
 	if err == nil {
 		// If another process downloads the same version, the first to finish wins.
@@ -71,8 +71,8 @@ func download(ctx context.Context, major string, logf func(string, ...any)) (bin
 	return filepath.Join(final, "bin"), nil
 }
 
-// versionOf returns the version to download for a major version, or the newest for
-// none.
+// versionOf returns the version to download for a major version. An empty one
+// selects the newest.
 func versionOf(major string) (embeddedpostgres.PostgresVersion, error) {
 	if major == "" {
 		return downloadable[0], nil
@@ -82,15 +82,15 @@ func versionOf(major string) (embeddedpostgres.PostgresVersion, error) {
 			return version, nil
 		}
 	}
-	return "", fmt.Errorf("the data are of PostgreSQL %s, which --download does not know: install it, or name another --data-dir", major)
+	return "", fmt.Errorf("the data are of PostgreSQL %s, which --download does not support: install it, or name another --data-dir", major)
 }
 
-// unpack downloads a server and unpacks it to work/server. The library does so
-// only on the way to starting it. It would run with other settings than ours, and
-// not as root, so an encoding that initdb refuses stops it right after unpacking.
+// unpack downloads a server and unpacks it to work/server. The library can only do
+// so as part of starting a server, with the wrong settings and not as root. An
+// encoding that initdb refuses stops it right after unpacking.
 func unpack(version embeddedpostgres.PostgresVersion, repository, work string) error {
 	const nextStep = "unable to init database"
-	for _, name := range []string{"TMPDIR", "TMP"} { // or its log stays in the system's
+	for _, name := range []string{"TMPDIR", "TMP"} { // otherwise its log stays in the system's directory
 		before, set := os.LookupEnv(name)
 		_ = os.Setenv(name, work) // fails only for an invalid name
 		if set {
@@ -109,12 +109,12 @@ func unpack(version embeddedpostgres.PostgresVersion, repository, work string) e
 		BinariesPath(filepath.Join(work, "server")).
 		RuntimePath(filepath.Join(work, "run")).
 		DataPath(filepath.Join(work, "data")).
-		Port(0). // checked before anything else, and free
+		Port(0). // checked first; 0 is always free
 		Encoding("none: only unpack").
 		Logger(io.Discard))
 	err := server.Start()
 	if err == nil {
-		return errors.Join(errors.New("a server started that was only to be unpacked"), server.Stop())
+		return errors.Join(errors.New("the server was started instead of only unpacked"), server.Stop())
 	}
 	if !strings.HasPrefix(err.Error(), nextStep) {
 		return err
@@ -122,14 +122,14 @@ func unpack(version embeddedpostgres.PostgresVersion, repository, work string) e
 	for _, program := range []string{"initdb", "postgres"} {
 		found, _ := filepath.Glob(filepath.Join(work, "server", "bin", program+"*")) // or .exe
 		if len(found) == 0 {
-			return fmt.Errorf("there is no %s in what was fetched", program)
+			return fmt.Errorf("the download has no %s", program)
 		}
 	}
 	return os.Chmod(filepath.Join(work, "server"), 0o755) // the server may run as another user
 }
 
-// cacheDir returns where downloaded servers are kept. Root's is one that the user
-// as whom PostgreSQL then runs can read.
+// cacheDir returns the directory of downloaded servers. For root it is one that the
+// user who then runs PostgreSQL can read.
 func cacheDir() (string, error) {
 	if os.Geteuid() == 0 && os.Getenv("XDG_CACHE_HOME") == "" {
 		return "/var/cache/pglimit", nil

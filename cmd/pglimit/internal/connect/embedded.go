@@ -16,29 +16,29 @@ import (
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
-// embeddedServer is the PostgreSQL server that the command runs itself: its
-// flags and, once it is joined, its session.
+// embeddedServer has the flags of the embedded PostgreSQL server and, after join,
+// its session.
 type embeddedServer struct {
 	embedded bool
 	dataDir  string
 	download bool
 
-	dir     string            // where the data are, from the flags or the default
-	session *embedded.Session // nil unless the server is in use
+	dir     string            // data directory, from the flags or the default
+	session *embedded.Session // nil if the server is not in use
 }
 
 func (s *embeddedServer) register(flags *pflag.FlagSet) {
-	flags.BoolVar(&s.embedded, "embedded", false, "run a PostgreSQL server for as long as the command runs")
-	flags.StringVar(&s.dataDir, "data-dir", "", "--embedded with its data in `DIR`")
-	flags.BoolVar(&s.download, "download", false, "with --embedded: fetch a server if none is installed")
+	flags.BoolVar(&s.embedded, "embedded", false, "run a PostgreSQL server while the command runs")
+	flags.StringVar(&s.dataDir, "data-dir", "", "like --embedded, with the data in `DIR`")
+	flags.BoolVar(&s.download, "download", false, "with --embedded: download a server if none is installed")
 }
 
-// wanted reports whether the flags name the embedded server.
+// wanted reports whether the flags select the embedded server.
 func (s *embeddedServer) wanted() bool { return s.embedded || s.dataDir != "" }
 
-// check refuses flags that contradict each other, or have no effect. other
-// reports whether another flag names a database, byDefault whether the command
-// runs the server without being asked.
+// check returns an error if flags contradict each other or have no effect. other:
+// another flag names a database. byDefault: the command runs the server without
+// a flag.
 func (s *embeddedServer) check(cmd *cobra.Command, other, byDefault bool) error {
 	if cmd.Flags().Changed("data-dir") && s.dataDir == "" {
 		return errors.New("--data-dir is empty: name a directory")
@@ -53,10 +53,10 @@ func (s *embeddedServer) check(cmd *cobra.Command, other, byDefault bool) error 
 		given = "--download"
 	}
 	if given != "" && other {
-		return fmt.Errorf("--database-url and %s are both given: take one of them", given)
+		return fmt.Errorf("--database-url and %s are both given: use one of them", given)
 	}
 	if s.download && !s.wanted() && !byDefault {
-		return errors.New("--download fetches a server to run: pass --embedded or --data-dir with it")
+		return errors.New("--download downloads a server to run: pass --embedded or --data-dir with it")
 	}
 	return nil
 }
@@ -87,8 +87,8 @@ func (s *embeddedServer) join(cmd *cobra.Command) (*embedded.Session, error) {
 	return session, nil
 }
 
-// findPrograms returns the directory of the server programs to run: installed
-// ones or, if there are none and --download is set, downloaded ones.
+// findPrograms returns the directory of the server programs to run: installed ones
+// or, with --download if none are installed, downloaded ones.
 func (s *embeddedServer) findPrograms(ctx context.Context, major string, logf func(string, ...any)) (bindir string, err error) {
 	bindir, _, err = localpg.FindMajor(major)
 	if errors.Is(err, localpg.ErrNotFound) && s.download {
@@ -97,7 +97,7 @@ func (s *embeddedServer) findPrograms(ctx context.Context, major string, logf fu
 	return bindir, err
 }
 
-// explain adds to an error of the server what to do about it.
+// explain adds the next step to an error of the server.
 func (s *embeddedServer) explain(ctx context.Context, err error) error {
 	switch text := strings.ToLower(err.Error()); {
 	case ctx.Err() != nil:
@@ -105,14 +105,14 @@ func (s *embeddedServer) explain(ctx context.Context, err error) error {
 	case errors.Is(err, datadir.ErrUnusable):
 		return fmt.Errorf("--data-dir: %w", err)
 	case errors.Is(err, localpg.ErrNotFound):
-		return cli.DatabaseError(fmt.Errorf("%w; or pass --download to fetch one", err))
+		return cli.DatabaseError(fmt.Errorf("%w; or pass --download to download one", err))
 	case strings.Contains(text, "no space left"), strings.Contains(text, "quota exceeded"), strings.Contains(text, "file too large"):
-		return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL in %s: no room for its data: make some, or name a --data-dir elsewhere: %w", s.dir, err))
+		return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL in %s: no space for its data: free some, or name another --data-dir: %w", s.dir, err))
 	}
 	return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL in %s: %w", s.dir, err))
 }
 
-// flagsInUse returns the flags that name the server that is in use.
+// flagsInUse returns the flags that select the server in use, or nil.
 func (s *embeddedServer) flagsInUse() []string {
 	switch {
 	case s.session == nil:
@@ -123,7 +123,7 @@ func (s *embeddedServer) flagsInUse() []string {
 	return []string{"--embedded"}
 }
 
-// leave ends the use of the server. It may be called without one.
+// leave ends the use of the server. Without one it does nothing.
 func (s *embeddedServer) leave() error {
 	if s.session == nil {
 		return nil

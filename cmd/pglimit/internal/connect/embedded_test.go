@@ -20,11 +20,11 @@ func TestEmbeddedServerCheck(t *testing.T) {
 		{[]string{"--embedded", "--download"}, false, false, ""},
 		{[]string{"--data-dir=d", "--download"}, false, false, ""},
 		{[]string{"--download"}, false, true, ""},
-		{[]string{"--download"}, false, false, "--download fetches a server to run: pass --embedded or --data-dir with it"},
+		{[]string{"--download"}, false, false, "--download downloads a server to run: pass --embedded or --data-dir with it"},
 		{[]string{"--data-dir="}, false, true, "--data-dir is empty: name a directory"},
-		{[]string{"--embedded"}, true, false, "--database-url and --embedded are both given: take one of them"},
-		{[]string{"--embedded", "--data-dir=d"}, true, false, "--database-url and --data-dir are both given: take one of them"},
-		{[]string{"--download"}, true, true, "--database-url and --download are both given: take one of them"},
+		{[]string{"--embedded"}, true, false, "--database-url and --embedded are both given: use one of them"},
+		{[]string{"--embedded", "--data-dir=d"}, true, false, "--database-url and --data-dir are both given: use one of them"},
+		{[]string{"--download"}, true, true, "--database-url and --download are both given: use one of them"},
 	} {
 		var s embeddedServer
 		cmd := &cobra.Command{}

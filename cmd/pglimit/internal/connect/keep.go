@@ -11,15 +11,15 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded"
 )
 
-// keepEmbedded is the name of the hidden command that runs the embedded server;
-// see package embedded.
+// keepEmbedded is the name of the hidden command that runs the embedded server. See
+// package embedded.
 const keepEmbedded = "keep-embedded"
 
-// keeper prepares this program as the one that keeps the server in dir running.
+// keeper returns a command that runs this program as keeper of the server in dir.
 func keeper(dir, bindir string) (*exec.Cmd, error) {
 	program, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("find this program, to run the server from: %w", err)
+		return nil, fmt.Errorf("find the path of this program, to run the keeper: %w", err)
 	}
 	return exec.Command(program, keepEmbedded, "--", dir, bindir), nil
 }
@@ -28,9 +28,9 @@ func keeper(dir, bindir string) (*exec.Cmd, error) {
 func NewKeepEmbedded() *cobra.Command {
 	return &cobra.Command{
 		Use:     keepEmbedded + " DIR BINDIR",
-		Short:   "Run the embedded server in DIR (commands call this by themselves)",
-		Long:    "Run the embedded server in DIR, from the programs in BINDIR, until no command uses\nit. Commands with --embedded or --data-dir call this by themselves.",
-		Example: "  pglimit allow --embedded --limit 10 alice",
+		Short:   "Run the embedded server in DIR (called by other commands)",
+		Long:    "Run the embedded server in DIR, from the programs in BINDIR, until no command uses\nit. Commands with --embedded or --data-dir call it.",
+		Example: "  pglimit allow --embedded --limit 10 alice\n  pglimit allow --data-dir ./data --limit 10 alice",
 		Hidden:  true,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

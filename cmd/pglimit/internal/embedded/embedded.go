@@ -1,22 +1,21 @@
-// Package embedded shares one PostgreSQL server per directory among the
-// commands that use it at the same time: the first starts it, others join,
+// Package embedded shares one PostgreSQL server per directory among the commands
+// that use it at the same time. The first command starts the server, others join,
 // and it stops with the last.
 //
-// The server belongs to no command but to a keeper, a process of its own that
-// a command starts, so that the first may end before the others. Two locks in
-// the directory say who is there; the system releases them when their process
-// ends, kill -9 included, so that no claim outlives who made it:
+// A separate process runs the server, the keeper, so that the first command may
+// end before the others. Two locks in the directory record the processes. The
+// system releases them when their process ends, even after kill -9:
 //
-//   - users.lock is held shared by each command while it uses the server. The
-//     keeper waits to have it alone: then nobody is left, it stops the server
-//     and ends. A command that comes meanwhile waits for the lock, and then
+//   - users.lock is shared by all commands that use the server. The keeper waits
+//     for exclusive use of it. When it gets that, no command is left: it stops the
+//     server and ends. A command that starts meanwhile waits for the lock, and then
 //     starts another keeper.
-//   - keeper.lock is held by the keeper as long as it lives. Whoever can have
-//     it knows that no keeper runs. server.json, which the keeper writes when
-//     its server is ready, counts only while keeper.lock is held.
+//   - keeper.lock is locked by the keeper while it runs. A process that can lock it
+//     knows that no keeper runs. The keeper writes server.json when its server is
+//     ready; the file is valid only while keeper.lock is locked.
 //
-// If the keeper itself is killed, localpg ends the server; PostgreSQL's own
-// postmaster.pid keeps the next keeper from starting one before that is done.
+// If the keeper is killed, localpg ends the server. PostgreSQL's postmaster.pid
+// prevents the next keeper from starting a server before that.
 package embedded
 
 import (
@@ -35,20 +34,21 @@ import (
 )
 
 const (
-	joinTimeout  = 2 * time.Minute // an initdb on a slow disk, and one more server's end before it
+	joinTimeout  = 2 * time.Minute // enough for stopping a server, and an initdb on a slow disk
 	leaveTimeout = 20 * time.Second
-	tick         = 10 * time.Millisecond // between two looks at a lock
+	tick         = 10 * time.Millisecond // between two attempts to lock
 )
 
-// Options of Join.
+// Options configures Join.
 type Options struct {
-	// Dir holds the locks and the data. It is made if it is missing.
+	// Dir is the directory of the locks and the data. Join creates it if it is
+	// missing.
 	Dir string
-	// Find returns the directory of the server programs, of a major version
-	// ("17") if the data are of one, else of any. It is asked only if no server
-	// runs on Dir.
+	// Find returns the directory of the server programs. major is the version of
+	// the data, such as "17", or empty if there are none. Find is called only if no
+	// server runs on Dir.
 	Find func(ctx context.Context, major string) (bindir string, err error)
-	// Keeper prepares a command that calls Keep with the same arguments and its
+	// Keeper returns a command that calls Keep with these arguments and its
 	// standard output.
 	Keeper func(dir, bindir string) (*exec.Cmd, error)
 }
@@ -61,21 +61,21 @@ type Session struct {
 	users   *flock.Flock
 }
 
-// URL connects to the server as its superuser.
+// URL returns the server's URL for its superuser.
 func (s *Session) URL() string { return s.state.URL }
 
-// Version is the server's version, such as "17.5".
+// Version returns the server's version, such as "17.5".
 func (s *Session) Version() string { return s.state.Version }
 
-// Dir is the directory, as an absolute path.
+// Dir returns the directory as an absolute path.
 func (s *Session) Dir() string { return string(s.dir) }
 
-// Started tells whether Join started the server, or else found it running.
+// Started reports whether Join started the server; if not, it was running.
 func (s *Session) Started() bool { return s.started }
 
-// Join makes the calling process a user of the server on o.Dir and starts the
-// server if none runs. It returns once the server answers. Leave ends the use;
-// so does the end of the process.
+// Join registers the process as a user of the server on o.Dir, and starts the
+// server if none runs. It returns once the server answers, or an error after two
+// minutes. Leave or the end of the process ends the use.
 func Join(ctx context.Context, o Options) (_ *Session, err error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
@@ -84,7 +84,7 @@ func Join(ctx context.Context, o Options) (_ *Session, err error) {
 		return nil, err
 	}
 	s.users = s.dir.Users()
-	// This waits while a server that nobody used any more is stopping.
+	// This waits while an unused server is stopping.
 	if ok, err := s.users.TryRLockContext(ctx, tick); !ok {
 		return nil, fmt.Errorf("wait for %s, whose server is stopping: %w", s.users.Path(), err)
 	}
@@ -116,7 +116,7 @@ func Join(ctx context.Context, o Options) (_ *Session, err error) {
 	}
 }
 
-// kept tells whether a keeper runs.
+// kept reports whether a keeper runs.
 func (s *Session) kept() (bool, error) {
 	lock := s.dir.Keeper()
 	free, err := lock.TryRLock()
@@ -126,8 +126,8 @@ func (s *Session) kept() (bool, error) {
 	return !free, lock.Unlock()
 }
 
-// start starts a keeper and waits for what it says. It is false without an
-// error if another command's keeper was faster.
+// start starts a keeper and waits for its report. It returns false without an error
+// if another command's keeper was faster.
 func (s *Session) start(ctx context.Context, o Options) (bool, error) {
 	major, err := localpg.DataMajor(s.dir.Data())
 	if err != nil {
@@ -161,10 +161,10 @@ func (s *Session) start(ctx context.Context, o Options) (bool, error) {
 		defer close(ended)
 		var r report
 		if err := json.NewDecoder(stdout).Decode(&r); err != nil {
-			r = report{Error: fmt.Sprintf("the process that keeps the server ended without a word; see %s", log.Name())}
+			r = report{Error: fmt.Sprintf("the process that runs the server ended without a report; see %s", log.Name())}
 		}
 		said <- r
-		_ = cmd.Wait() // how it ended matters to nobody any more
+		_ = cmd.Wait() // its exit code does not matter
 	}()
 	select {
 	case r := <-said:
@@ -173,7 +173,7 @@ func (s *Session) start(ctx context.Context, o Options) (bool, error) {
 		}
 		return !r.Taken, nil
 	case <-ctx.Done():
-		// Others who wait for this keeper start one of their own.
+		// Commands that wait for this keeper start another.
 		terminate(cmd.Process)
 		select {
 		case <-ended:
@@ -191,8 +191,8 @@ func (s *Session) ping(ctx context.Context) error {
 	return conn.Close(ctx)
 }
 
-// Leave ends the use of the server. If nobody else uses it, Leave stops it and
-// returns when it has stopped. Further calls do nothing.
+// Leave ends the use of the server. If no other process uses it, Leave stops the
+// server and returns when it has stopped. Further calls do nothing.
 func (s *Session) Leave() error {
 	if !s.users.RLocked() && !s.users.Locked() {
 		return nil
@@ -204,14 +204,14 @@ func (s *Session) Leave() error {
 		return errors.Join(err, s.users.Unlock())
 	}
 	if last {
-		// With the lock alone in our hands nobody can join until it is over.
+		// With the exclusive lock no process can join until the server has stopped.
 		if !stopKeeper(s.dir) {
 			err = s.users.Unlock() // then the keeper gets the lock, and ends
 		}
 		return errors.Join(err, s.awaitKeeper(ctx), s.users.Unlock())
 	}
-	// Trying lost the shared lock: another user is there, or the keeper, about
-	// to end. If the latter, its end is still ours to await.
+	// TryLock released the shared lock: another user has it, or the keeper, which
+	// is about to end. In the latter case wait for its end.
 	if err := s.users.Unlock(); err != nil {
 		return err
 	}

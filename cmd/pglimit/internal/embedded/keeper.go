@@ -15,24 +15,24 @@ import (
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
-// report is the one line a keeper says to the command that started it.
+// report is the one line that a keeper writes to the command that started it.
 type report struct {
 	Taken bool   `json:"taken,omitempty"` // another keeper is there
 	Error string `json:"error,omitempty"`
 }
 
-// lockPatience is how long a keeper tries for its lock: commands hold it for
-// moments, to see whether a keeper is there; a keeper, for long.
+// lockPatience is how long a keeper tries to get its lock. Commands lock it only
+// briefly, to find out whether a keeper runs.
 const lockPatience = time.Second
 
-// held is keeper.lock in the keeper. It is never unlocked: the system does that
-// when the process has ended, which is what others wait for.
+// held is keeper.lock in the keeper. It is never unlocked: other processes wait for
+// the end of this process, when the system releases it.
 var held *flock.Flock
 
-// Keep is the keeper: it runs the server on dir from the programs in bindir
-// until nobody uses it or ctx ends; the process is to end then, which releases
-// its locks. To out, which has to be what Options.Keeper left for Join, it says
-// how the start went.
+// Keep runs the server on dir from the programs in bindir until no process uses it
+// or ctx ends. The process must exit when Keep returns, which releases its locks.
+// Keep reports the result of the start on out, the standard output of the command
+// from Options.Keeper.
 func Keep(ctx context.Context, dir, bindir string, out io.WriteCloser) error {
 	say := func(r report) error { return errors.Join(json.NewEncoder(out).Encode(r), out.Close()) }
 
@@ -49,8 +49,8 @@ func Keep(ctx context.Context, dir, bindir string, out io.WriteCloser) error {
 	if err := d.RemoveState(); err != nil {
 		return errors.Join(err, say(report{Error: err.Error()}))
 	}
-	// The last to leave may want the keeper's end while the server starts; for
-	// that it has to know who that is. Without a URL nobody takes it for ready.
+	// The last command to leave may stop the keeper while the server starts, and
+	// needs its process ID for that. Without a URL the server is not ready.
 	if err := d.WriteState(datadir.State{Keeper: os.Getpid()}); err != nil {
 		return errors.Join(err, say(report{Error: err.Error()}))
 	}
@@ -65,19 +65,20 @@ func Keep(ctx context.Context, dir, bindir string, out io.WriteCloser) error {
 		return errors.Join(err, say(report{Error: err.Error()}))
 	}
 	if err := say(report{}); err != nil && ctx.Err() == nil {
-		// Who started us is gone. Others may be here: the lock will tell.
+		// The command that started us is gone, but others may use the server.
 		fmt.Fprintln(os.Stderr, "report the start:", err)
 	}
 
 	alone := make(chan error, 1)
 	users := d.Users()
-	go func() { alone <- users.Lock() }() // held to the end: nobody joins a server that stops
+	go func() { alone <- users.Lock() }() // never unlocked: no process may join a server that stops
 	select {
 	case err = <-alone:
 	case <-ctx.Done():
 	case <-server.Done():
 		err = errors.New("the server ended")
 	}
-	// In this order: who joins now finds no server.json, and waits for the lock.
+	// In this order, a command that joins now finds no server.json and waits for the
+	// lock.
 	return errors.Join(err, d.RemoveState(), server.Close())
 }

@@ -11,4 +11,4 @@ import (
 
 func ownSession(*exec.Cmd)              {}
 func terminate(keeper *os.Process) bool { return keeper.Kill() == nil }
-func stopKeeper(datadir.Dir) bool       { return false } // releasing users.lock will do
+func stopKeeper(datadir.Dir) bool       { return false } // releasing users.lock is enough

@@ -10,17 +10,18 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded/datadir"
 )
 
-// ownSession keeps the terminal's Ctrl-C and its end from the keeper.
+// ownSession protects the keeper from the terminal's Ctrl-C and hangup.
 func ownSession(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
-// stopKeeper asks the keeper of dir to end at once; false if it cannot be asked.
+// stopKeeper sends the keeper of dir a signal to end at once. It returns false if
+// that failed.
 func stopKeeper(dir datadir.Dir) bool {
 	s, err := dir.ReadState()
 	if err != nil {
 		return false
 	}
-	// The process found is the keeper, and no later one of its number, if the
-	// keeper still lives after it was found.
+	// If the keeper still runs after the process was found, the process is the
+	// keeper and not a later one with the same ID.
 	keeper, err := os.FindProcess(s.Keeper)
 	if err != nil {
 		return false
@@ -33,5 +34,5 @@ func stopKeeper(dir datadir.Dir) bool {
 	return terminate(keeper)
 }
 
-// terminate asks a keeper to end.
+// terminate sends a keeper the signal to end.
 func terminate(keeper *os.Process) bool { return keeper.Signal(syscall.SIGTERM) == nil }

@@ -1,5 +1,4 @@
-// Package human writes values as people read them: what the commands print
-// without --json.
+// Package human formats values for output without --json.
 package human
 
 import (
@@ -23,12 +22,12 @@ func Decision(r limiter.Result) string {
 	return fmt.Sprintf("allowed: %s of %s remaining, reset after %v", Units(r.Remaining), Units(r.Burst), r.ResetAfter)
 }
 
-// Units returns v with up to six digits behind the point.
+// Units returns v with up to six decimal places.
 func Units(v float64) string {
 	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(v, 'f', 6, 64), "0"), ".")
 }
 
-// Plural returns word in its form for n.
+// Plural returns word in the form for n things: with an s unless n is 1.
 func Plural(n int, word string) string {
 	if n == 1 {
 		return word

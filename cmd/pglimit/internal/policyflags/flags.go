@@ -1,5 +1,5 @@
-// Package policyflags has the flags that make a policy and a cost, with their
-// defaults: the same for every subcommand.
+// Package policyflags has the flags for a policy and a cost. Their defaults are
+// the same for every subcommand.
 package policyflags
 
 import (
@@ -14,17 +14,17 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// defaultAlgorithm is used without --algorithm and without a flag that implies
-// one. It is the same for all commands, so that they mean the same row of a key.
+// defaultAlgorithm applies if neither --algorithm nor another flag selects one. All
+// commands share it, so that they find the same row of a key.
 const defaultAlgorithm = limiter.TokenBucket
 
-// Flags are the flags of one command. Each Register method adds those of the
-// method before it and more; a command calls one of them.
+// Flags has the flags of one command. A command calls one Register method; each
+// adds the flags of the method before it and more.
 type Flags struct {
-	// Only is the algorithm of a command that supports no other. It replaces
-	// the default and is set before registering.
+	// Only is the algorithm of a command that supports no other. Set it before
+	// registering: it replaces the default.
 	Only limiter.Algorithm
-	// Cost is set by --cost.
+	// Cost is the number of units, set by --cost. Default: 1.
 	Cost float64
 
 	policy     limiter.Policy
@@ -34,8 +34,8 @@ type Flags struct {
 	flags      *pflag.FlagSet
 }
 
-// RegisterRow adds the flags that locate a key's row: enough for commands that
-// send no request.
+// RegisterRow adds the flags that locate a key's row, for commands that send no
+// request.
 func (f *Flags) RegisterRow(cmd *cobra.Command) {
 	var names []string
 	for _, a := range limiter.Algorithms() {
@@ -43,7 +43,7 @@ func (f *Flags) RegisterRow(cmd *cobra.Command) {
 	}
 	flags := cmd.Flags()
 	f.flags = flags
-	flags.StringVar(&f.policy.Name, "name", "cli", "the policy's `name`: the same key counts apart under another")
+	flags.StringVar(&f.policy.Name, "name", "cli", "the policy's `name`; a key is counted separately under each name")
 	flags.StringVar(&f.algorithm, "algorithm", string(cmp.Or(f.Only, defaultAlgorithm)), strings.Join(names, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -52,29 +52,30 @@ func (f *Flags) RegisterRow(cmd *cobra.Command) {
 func (f *Flags) RegisterPolicy(cmd *cobra.Command) {
 	f.RegisterRow(cmd)
 	flags := cmd.Flags()
-	flags.Float64Var(&f.policy.Limit, "limit", 0, "`units` that pass per period (needed)")
-	flags.DurationVar(&f.policy.Period, "period", time.Minute, "what the limit is per, such as 1s or 24h")
-	flags.Float64Var(&f.policy.Burst, "burst", 0, "`units` that pass at once; 0 is the limit")
+	flags.Float64Var(&f.policy.Limit, "limit", 0, "`units` allowed per period (required)")
+	flags.DurationVar(&f.policy.Period, "period", time.Minute, "period of the limit, such as 1s or 24h")
+	flags.Float64Var(&f.policy.Burst, "burst", 0, "`units` allowed at once; 0: same as --limit")
 	flags.DurationVar(&f.policy.Tick, "tick", 0, "leak in whole steps, one every tick"+f.implies(limiter.LeakyBucket))
-	flags.BoolVar(&f.policy.Aligned, "aligned", false, "windows on the clock instead of from the first hit"+f.implies(limiter.FixedWindow))
+	flags.BoolVar(&f.policy.Aligned, "aligned", false, "align windows to the clock, not to the first request"+f.implies(limiter.FixedWindow))
 	var calendars []string
 	for _, c := range limiter.Calendars() {
 		calendars = append(calendars, string(c))
 	}
-	flags.StringVar(&f.calendar, "calendar", "", "windows of the calendar, instead of --period: "+strings.Join(calendars, ", ")+f.implies(limiter.FixedWindow))
-	flags.StringVar(&f.policy.TimeZone, "time-zone", "", "the calendar's `zone`, such as Europe/Vienna; empty is UTC")
+	flags.StringVar(&f.calendar, "calendar", "", "use windows of the calendar instead of --period: "+strings.Join(calendars, ", ")+f.implies(limiter.FixedWindow))
+	flags.StringVar(&f.policy.TimeZone, "time-zone", "", "`zone` of the calendar, such as Europe/Vienna; default: UTC")
 	_ = cmd.RegisterFlagCompletionFunc("calendar", cobra.FixedCompletions(calendars, cobra.ShellCompDirectiveNoFileComp))
-	flags.DurationVar(&f.policy.BlockFor, "block-for", 0, "deny a key for that long once it was denied")
+	flags.DurationVar(&f.policy.BlockFor, "block-for", 0, "block a key for this long after a denial")
 	_ = cmd.MarkFlagRequired("limit")
 }
 
-// RegisterDecision adds --cost to them: everything that decides a request.
+// RegisterDecision adds the flags of RegisterPolicy and --cost.
 func (f *Flags) RegisterDecision(cmd *cobra.Command) {
 	f.RegisterPolicy(cmd)
-	cmd.Flags().Float64Var(&f.Cost, "cost", 1, "`units` that one request takes")
+	cmd.Flags().Float64Var(&f.Cost, "cost", 1, "`units` per request")
 }
 
-// RegisterRequest adds --durability to them, for requests sent to a database.
+// RegisterRequest adds the flags of RegisterDecision and --durability, for requests
+// to a database.
 func (f *Flags) RegisterRequest(cmd *cobra.Command) {
 	f.RegisterDecision(cmd)
 	names := []string{limiter.Durable.String(), limiter.Relaxed.String()}
@@ -90,8 +91,8 @@ func (f *Flags) implies(a limiter.Algorithm) string {
 	return fmt.Sprintf("; implies --algorithm %s", a)
 }
 
-// Policy returns the policy of the flags, or what is wrong with it. It needs no
-// database.
+// Policy returns the policy of the flags, or an error if it is not valid. It needs
+// no database.
 func (f *Flags) Policy() (limiter.Policy, error) {
 	f.policy.Algorithm, f.policy.Calendar = f.chosen(), limiter.Calendar(f.calendar)
 	if f.calendar != "" && !f.flags.Changed("period") {
@@ -102,20 +103,20 @@ func (f *Flags) Policy() (limiter.Policy, error) {
 	case limiter.Relaxed.String():
 		f.policy.Durability = limiter.Relaxed
 	default:
-		return f.policy, fmt.Errorf("--durability is %q: take durable or relaxed", f.durability)
+		return f.policy, fmt.Errorf("--durability is %q: use durable or relaxed", f.durability)
 	}
 	return f.policy, f.policy.Validate()
 }
 
-// RowPolicy returns the policy of a command that sends no request. The numbers
-// do not matter for locating a row, so any valid ones do.
+// RowPolicy returns the policy of a command that sends no request. Its limit and
+// period are arbitrary: they do not matter for locating a row.
 func (f *Flags) RowPolicy() (limiter.Policy, error) {
 	f.policy.Limit, f.policy.Period = 1, time.Minute
 	return f.Policy()
 }
 
-// chosen returns the algorithm of --algorithm if it is given, else the one that
-// another flag implies, else the default.
+// chosen returns the algorithm of --algorithm or, without it, the algorithm that
+// another flag implies or the default.
 func (f *Flags) chosen() limiter.Algorithm {
 	switch {
 	case f.Only != "" || f.flags.Changed("algorithm"):

@@ -9,8 +9,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestFlagsImplyAlgorithm: --calendar, --aligned and --tick choose the algorithm
-// that has them, unless --algorithm is given.
+// TestFlagsImplyAlgorithm: --calendar, --aligned and --tick select the algorithm
+// that supports them, unless --algorithm is given.
 func TestFlagsImplyAlgorithm(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]limiter.Algorithm{

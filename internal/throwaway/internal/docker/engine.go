@@ -39,7 +39,7 @@ func connectEngine(ctx context.Context) (*client.Client, error) {
 	for _, host := range hosts {
 		if socket, ok := strings.CutPrefix(host, "unix://"); ok {
 			if _, err := os.Stat(socket); err != nil {
-				errs = append(errs, err) // shorter than what the client says
+				errs = append(errs, err) // shorter than the client's error
 				continue
 			}
 		}
@@ -59,9 +59,8 @@ func connectEngine(ctx context.Context) (*client.Client, error) {
 	return nil, fmt.Errorf("no engine answers: %w; start it, or set DOCKER_HOST", errors.Join(errs...))
 }
 
-// prepareTestcontainers sets what testcontainers reads from the environment,
-// where the user has not. It has to be called before testcontainers is used:
-// the first call reads the variables, further ones do not.
+// prepareTestcontainers sets the environment variables of testcontainers that the user has
+// not set. Call it before using testcontainers, which reads them only once.
 func prepareTestcontainers(ctx context.Context, engine *client.Client, registry bool) {
 	tclog.SetDefault(tclog.NewNoopLogger())
 	setenv := func(name, value string) {
@@ -69,15 +68,15 @@ func prepareTestcontainers(ctx context.Context, engine *client.Client, registry 
 			os.Setenv(name, value)
 		}
 	}
-	// Ryuk removes the containers of runs that were killed. It is an image to
-	// pull itself; without it, removeOrphans does so at the next run.
+	// Ryuk removes the containers of killed runs, but its image must be pulled. Without
+	// it, removeOrphans removes them at the next run.
 	//lint:ignore SA1019 the only place that has the image's name
 	ryuk := testcontainers.ReaperDefaultImage
 	if !present(ctx, engine, ryuk) && (!registry || pull(ctx, engine, ryuk, firstProgress) != nil) {
 		setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
 	}
-	// With an engine inside this very container, published ports are here,
-	// not at the gateway where testcontainers would look for them.
+	// If the engine runs in this container, published ports are here and not at the
+	// gateway, which testcontainers would use.
 	_, err := os.Stat("/.dockerenv")
 	if _, ifErr := net.InterfaceByName("docker0"); err == nil && ifErr == nil && strings.HasPrefix(os.Getenv("DOCKER_HOST"), "unix:") {
 		setenv("TESTCONTAINERS_HOST_OVERRIDE", "127.0.0.1")

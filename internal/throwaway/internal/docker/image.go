@@ -22,20 +22,20 @@ const (
 	ownVersion    = "17"
 	ownImage      = "pglimit-test-postgres:" + ownVersion
 
-	firstProgress = 20 * time.Second // a registry that answers has begun by then
+	firstProgress = 20 * time.Second // a working registry has begun by then
 	nextProgress  = time.Minute
-	hopelessly    = 3 * time.Second // where an image of our own says that pulling failed before
+	hopelessly    = 3 * time.Second // if an image of our own shows that pulling failed before
 )
 
-// officialImages do if they are there, the first of them first.
+// officialImages are used if the engine has one, in this order.
 var officialImages = []string{
 	officialImage, "postgres:17-alpine", "postgres:18", "postgres:18-alpine", "postgres:latest",
 	"postgres:alpine", "postgres:16", "postgres:16-alpine", "postgres:15", "postgres:15-alpine",
 	"postgres:14", "postgres:14-alpine", "postgres:13", "postgres:13-alpine",
 }
 
-// chooseImage returns an image that is there by then. registry is false if
-// pulling is known to fail.
+// chooseImage returns an image that the engine has, after pulling or building it if
+// needed. registry is false if pulling is known to fail.
 func chooseImage(ctx context.Context, engine *client.Client, logf func(string, ...any)) (name string, registry bool, _ error) {
 	if name := os.Getenv(ImageVariable); name != "" {
 		if present(ctx, engine, name) {
@@ -43,7 +43,7 @@ func chooseImage(ctx context.Context, engine *client.Client, logf func(string, .
 		}
 		logf("pulling %s", name)
 		if err := pull(ctx, engine, name, firstProgress); err != nil {
-			return "", false, fmt.Errorf("%s is %s, which is not there and cannot be pulled: %w", ImageVariable, name, err)
+			return "", false, fmt.Errorf("%s is %s, which the engine does not have and cannot pull: %w", ImageVariable, name, err)
 		}
 		return name, true, nil
 	}
@@ -73,14 +73,14 @@ func chooseImage(ctx context.Context, engine *client.Client, logf func(string, .
 	return ownImage, false, nil
 }
 
-// present tells whether the engine has the image.
+// present reports whether the engine has the image.
 func present(ctx context.Context, engine *client.Client, image string) bool {
 	_, err := engine.ImageInspect(ctx, image)
 	return err == nil
 }
 
-// pull gets an image from its registry, unless that shows no progress within
-// the bound at first, or a minute later on.
+// pull pulls an image from its registry. It fails if there is no progress within bound at
+// first, or within a minute later.
 func pull(ctx context.Context, engine *client.Client, image string, bound time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -102,7 +102,7 @@ func pull(ctx context.Context, engine *client.Client, image string, bound time.D
 	return nil
 }
 
-// causeOf is why ctx was cancelled, if it was, else err.
+// causeOf returns the cause of ctx's cancellation or, without one, err.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -117,7 +117,7 @@ func buildImage(ctx context.Context, logf func(string, ...any)) error {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "scripts", "test-image"), ownVersion)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it removes its files
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // on SIGTERM it removes its files
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return err
@@ -136,8 +136,8 @@ func buildImage(ctx context.Context, logf func(string, ...any)) error {
 	return nil
 }
 
-// moduleRoot is the directory of the module that has scripts/test-image, the
-// working directory or one above.
+// moduleRoot returns the directory with scripts/test-image: the working directory or one
+// above.
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// Each container carries who started it, so that the next run can remove it
-// if that process was killed before it could. Where /proc does not tell
-// (outside Linux), containers carry nothing and Ryuk is relied upon.
+// ownerLabel has the process that started a container. If that process was killed, the
+// next run removes the container. Without /proc (outside Linux), containers have no label
+// and only Ryuk removes them.
 const ownerLabel = "com.github.pglimit.owner"
 
-// system names this boot of this machine and this view of its processes;
-// empty where unknown.
+// system identifies this boot of this machine and the process namespace. It is empty if
+// unknown.
 func system() string {
 	boot, err1 := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	namespace, err2 := os.Readlink("/proc/self/ns/pid")
@@ -25,15 +25,15 @@ func system() string {
 	return strings.TrimSpace(string(boot)) + "/" + namespace
 }
 
-// process names a running process such that a later one with the same number
-// has another name; empty if there is none.
+// process identifies a running process, in a way that differs for a later one with the same
+// ID. It is empty if there is none.
 func process(pid string) string {
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
 		return ""
 	}
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	const started = 22 - 3 // field 22, and these begin with field 3
+	const started = 22 - 3 // field 22; fields begins with field 3
 	if len(fields) <= started {
 		return ""
 	}
@@ -48,8 +48,7 @@ func ownerLabels() map[string]string {
 	return map[string]string{ownerLabel: sys + "/" + proc}
 }
 
-// orphaned tells whether the label is that of a process of this system which
-// has ended.
+// orphaned reports whether the label is of a process of this system that has ended.
 func orphaned(label string) bool {
 	sys := system()
 	rest, ours := strings.CutPrefix(label, sys+"/")
@@ -60,7 +59,7 @@ func orphaned(label string) bool {
 	return process(pid) != rest
 }
 
-// removeOrphans removes containers whose process has ended without doing so.
+// removeOrphans removes containers whose process has ended.
 func removeOrphans(ctx context.Context, engine *client.Client, logf func(string, ...any)) {
 	list, err := engine.ContainerList(ctx, client.ContainerListOptions{
 		All:     true,

@@ -6,13 +6,13 @@ func TestOrphans(t *testing.T) {
 	t.Parallel()
 	label := ownerLabels()[ownerLabel]
 	cases := map[string]bool{
-		label:                   false, // we live
-		"elsewhere/pid:[1]/2/3": false, // another system's, of which we know nothing
+		label:                   false, // this process runs
+		"elsewhere/pid:[1]/2/3": false, // another system's process, which may run
 		"":                      false,
 	}
-	if label != "" { // this system tells who is who
-		cases[label+"1"] = true             // started at another time: our number, another process
-		cases[system()+"/4194305/1"] = true // no number goes as far
+	if label != "" { // this system identifies processes
+		cases[label+"1"] = true             // another process with our ID, started at another time
+		cases[system()+"/4194305/1"] = true // above the largest ID
 	}
 	for other, want := range cases {
 		if got := orphaned(other); got != want {

@@ -1,5 +1,5 @@
-// Package docker runs PostgreSQL in containers, by an image that is there, that
-// can be pulled or that scripts/test-image builds.
+// Package docker runs PostgreSQL in containers, from an image that the engine has, that it
+// can pull, or that scripts/test-image builds.
 package docker
 
 import (
@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	stopTimeout   = 30 * time.Second // then the engine kills
+	stopTimeout   = 30 * time.Second // after that the engine kills the server
 	readyTimeout  = time.Minute
 	directTimeout = 2 * time.Second
 )
@@ -41,8 +41,8 @@ type Server struct {
 	address string
 }
 
-// Start starts a container of the best available image, with server settings by
-// name. It reports to logf what takes long. mayEnd is for tests that stop or kill it.
+// Start starts a container of the best available image, with server settings by name. It
+// logs slow steps to logf. Set mayEnd for tests that stop or kill the server.
 func Start(ctx context.Context, logf func(string, ...any), mayEnd bool, settings map[string]string) (_ *Server, err error) {
 	engine, err := connectEngine(ctx)
 	if err != nil {
@@ -72,7 +72,7 @@ func Start(ctx context.Context, logf func(string, ...any), mayEnd bool, settings
 		testcontainers.WithCmd(append([]string{"postgres"}, args...)...),
 		testcontainers.WithLabels(ownerLabels()),
 		testcontainers.WithConfigModifier(func(c *container.Config) {
-			c.StopSignal = "SIGINT" // fast shutdown; an imported image cannot say so itself
+			c.StopSignal = "SIGINT" // fast shutdown; an imported image cannot set it
 		}),
 		postgres.BasicWaitStrategies(),
 	)
@@ -86,8 +86,7 @@ func Start(ctx context.Context, logf func(string, ...any), mayEnd bool, settings
 	return d, nil
 }
 
-// awaitReady reads where the server is now and polls until it accepts a
-// connection.
+// awaitReady reads the server's current address and polls until it accepts a connection.
 func (d *Server) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -114,11 +113,10 @@ func (d *Server) awaitReady(ctx context.Context) error {
 	}
 }
 
-// direct returns the address of the server in the container's own network, if
-// that can be reached from here. It avoids Docker's proxy, which copies all that
-// goes through the published port and takes a sixth of the tests' time. A server
-// that may end keeps the published port: a connection to it is refused at once
-// after the end, but nothing answers at a container's own address then.
+// direct returns the address of the server in the container's network, if it is reachable
+// from here. That avoids Docker's proxy for published ports, which takes a sixth of the
+// tests' time. A server that may end keeps the published port, because that refuses
+// connections immediately after the end; the container's address would not answer.
 func (d *Server) direct(ctx context.Context) string {
 	if d.mayEnd || runtime.GOOS != "linux" {
 		return ""
@@ -140,7 +138,7 @@ func (d *Server) direct(ctx context.Context) string {
 	u.Host = net.JoinHostPort(ip, "5432")
 	conn, err := pgx.Connect(ctx, u.String())
 	if err != nil {
-		return "" // such as a wrong password: another network has that address too
+		return "" // such as a wrong password: another network has the same address
 	}
 	if err := conn.Close(ctx); err != nil {
 		return ""
@@ -148,19 +146,19 @@ func (d *Server) direct(ctx context.Context) string {
 	return u.String()
 }
 
-// URL connects to the server as its superuser. It changes with Restart.
+// URL returns the server's URL for its superuser. Restart changes it.
 func (d *Server) URL() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.address
 }
 
-// Describe names the image and the container.
+// Describe returns the names of the image and the container.
 func (d *Server) Describe() string {
 	return fmt.Sprintf("Docker image %s, container %.12s", d.image, d.container.GetContainerID())
 }
 
-// Stop ends the server in order and returns when it has ended.
+// Stop ends the server by a fast shutdown and returns when it has ended.
 func (d *Server) Stop(ctx context.Context) error {
 	timeout := stopTimeout
 	if err := d.container.Stop(ctx, &timeout); err != nil {
@@ -192,8 +190,8 @@ func (d *Server) Kill(ctx context.Context) error {
 	}
 }
 
-// Restart starts the server again with the same data, after stopping it if it
-// runs, and returns once it takes connections.
+// Restart stops the server if it runs, starts it with the same data, and returns once it
+// accepts connections.
 func (d *Server) Restart(ctx context.Context) error {
 	if err := d.Stop(ctx); err != nil {
 		return err
@@ -207,7 +205,7 @@ func (d *Server) Restart(ctx context.Context) error {
 // Close removes the container with its data.
 func (d *Server) Close(ctx context.Context) error {
 	defer d.engine.Close()
-	// Nothing in it is worth an orderly end.
+	// Its data are not needed: no orderly shutdown.
 	return testcontainers.TerminateContainer(d.container,
 		testcontainers.StopContext(ctx), testcontainers.StopTimeout(0))
 }

@@ -15,17 +15,19 @@ func NewAllow(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "allow KEY|-",
-		Short: "Ask whether a key may go on, and count it if so",
-		Long: `Ask whether KEY may go on, and count it if so.
+		Short: "Decide a request, and count it if allowed",
+		Long: `Decide a request for KEY, and count it if it is allowed.
 
-With - for KEY, each line of standard input is a key and, after white space, a
-cost (default --cost); with a tab in the line the key is all before the last
-one, spaces included. Each line is answered by a line, in order. A line that
-cannot be read is told on stderr and passed over; the exit code is then 2.
+With - as KEY, each line of standard input is one request: a key, white space
+and an optional cost (default: --cost). In a line with a tab the key is
+everything before the last tab, spaces included. Each request gets one line of
+output, in order. Lines that cannot be read are reported on stderr and skipped;
+the exit code is then 2.
 
-Exit code 0: allowed (with -: done); 1: denied. ` + connect.KeySecretEnv + ` is the secret
-that keys are hashed with, if the application has one.`,
-		Example: `  pglimit allow --limit 10 --period 1m alice && echo go on
+If the application hashes its keys with a secret, set ` + connect.KeySecretEnv + `.
+
+Exit code 0: allowed (with -: done); 1: denied.`,
+		Example: `  pglimit allow --limit 10 --period 1m alice && echo allowed
   pglimit allow --algorithm gcra --limit 100 --period 1h --burst 20 --cost 5 alice --json
   pglimit allow --limit 1000 --calendar month --time-zone Europe/Vienna alice
   cut -d' ' -f1 access.log | pglimit allow --limit 60 --period 1m - | sort | uniq -c`,

@@ -17,11 +17,12 @@ func NewCharge(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "charge KEY",
-		Short: "Record what was spent anyway",
-		Long: `Record --cost units that KEY has spent whatever the limit says, such as a bill
-that came in later. The key is charged up to the burst at most; granted is
-what was charged. It is never denied.`,
-		Example: `  pglimit charge --limit 1000 --period 24h --cost 250 alice`,
+		Short: "Record units that were already spent",
+		Long: `Record --cost units that KEY has already spent, such as a bill that arrived
+later. A charge is never denied, and it counts at most up to the burst. granted
+in the JSON is the number of units charged.`,
+		Example: `  pglimit charge --limit 1000 --period 24h --cost 250 alice
+  pglimit charge --limit 1000 --period 24h --cost 250 alice --json | jq .granted`,
 
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -41,10 +42,12 @@ func NewRefund(db *connect.Database, out *cli.Output) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "refund KEY",
 		Short: "Give units back",
-		Long: `Give --cost units back to KEY, such as for work that failed. No more goes back
-than is there; granted is how much. A leaky_bucket_queue has no refund: a place
-in it goes back when its wait is interrupted.`,
-		Example: `  pglimit refund --limit 10 --period 1m --cost 3 alice`,
+		Long: `Give --cost units back to KEY, such as for work that failed. At most the units
+that are used go back. granted in the JSON is the number of units given back.
+
+leaky_bucket_queue has no refund: an interrupted wait gives its place back.`,
+		Example: `  pglimit refund --limit 10 --period 1m --cost 3 alice
+  pglimit refund --limit 10 --period 1m --cost 3 alice --json | jq .granted`,
 
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -58,7 +61,7 @@ in it goes back when its wait is interrupted.`,
 	return cmd
 }
 
-// moved returns what Charge or Refund did as a sentence.
+// moved describes the result of Charge or Refund in one line.
 func moved(what string, r limiter.Result) string {
 	text := fmt.Sprintf("%s %s: %s of %s remaining, reset after %v", what, human.Units(r.Granted), human.Units(r.Remaining), human.Units(r.Burst), r.ResetAfter)
 	if r.Full {

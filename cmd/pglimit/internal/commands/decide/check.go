@@ -15,12 +15,13 @@ func NewCheck(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "check KEY",
-		Short: "Tell what allow would answer, and count nothing",
-		Long: `Tell what allow would answer for KEY, and count nothing. With --cost 0 it only
-reads how the key stands, and is denied by a block alone.
+		Short: "Report what allow would answer, and count nothing",
+		Long: `Report what allow would answer for KEY, and count nothing. With --cost 0 it only
+reads the state of the key; then only a block denies it.
 
-Exit code 0: it would be allowed; 1: it would be denied. By the time you act on
-the answer another may have used up the room: to be sure, ask with allow.`,
+Other requests may use up the limit after the answer. To be sure, use allow.
+
+Exit code 0: it would be allowed; 1: it would be denied.`,
 		Example: `  pglimit check --limit 10 --period 1m alice
   pglimit check --limit 10 --period 1m --cost 0 alice --json | jq .remaining`,
 		Args:              cobra.ExactArgs(1),

@@ -1,6 +1,7 @@
-// Package decide has the subcommands that decide and record requests: allow,
-// check, wait, fill and refund at once, reserve, settle and cancel over time, and
-// statement, which shows what all of them have spent.
+// Package decide has the subcommands that decide and record requests:
+//   - allow, check, wait, charge and refund take effect at once
+//   - reserve, settle and cancel first set units aside
+//   - usage shows what a key has spent
 package decide
 
 import (
@@ -17,7 +18,7 @@ import (
 // verb is a method of Limiter that answers a request.
 type verb func(*limiter.Limiter, context.Context, limiter.Policy, string, float64) (limiter.Result, error)
 
-// decide runs do for key and answers with its Result; text writes it for people.
+// decide runs do for key and prints its Result; text is the form without --json.
 func decide(cmd *cobra.Command, db *connect.Database, out *cli.Output, flags *policyflags.Flags,
 	key string, do verb, text func(limiter.Result) string) error {
 	p, err := flags.Policy()

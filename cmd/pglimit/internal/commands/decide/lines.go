@@ -88,7 +88,7 @@ func (l *lines) decide(line string) (r limiter.Result, key string, err error) {
 	cost := l.cost
 	if text != "" {
 		if cost, err = strconv.ParseFloat(text, 64); err != nil {
-			return r, key, fmt.Errorf("%w: cost %q is no number", limiter.ErrInvalid, text)
+			return r, key, fmt.Errorf("%w: cost %q is not a number", limiter.ErrInvalid, text)
 		}
 	}
 	r, err = l.limiter.AllowN(l.cmd.Context(), l.policy, key, cost)

@@ -30,8 +30,8 @@ func TestLinesSplit(t *testing.T) {
 	}
 }
 
-// TestLinesRun: each line has its answer, a bad line a message and an error at the
-// end, and blank lines nothing.
+// TestLinesRun: each request gets one line of output. A bad line gets a message
+// and an error at the end; a blank line is ignored.
 func TestLinesRun(t *testing.T) {
 	t.Parallel()
 	const input = "alice\r\n\nalice many\nalice 3\nbob 4\nalice 2"
@@ -52,7 +52,7 @@ func TestLinesRun(t *testing.T) {
 		if fmt.Sprint(err) != "1 lines could not be read" {
 			t.Errorf("got %v", err)
 		}
-		if text := stderr.String(); !strings.HasPrefix(text, "pglimit: line 3: ") || !strings.Contains(text, `cost "many" is no number`) ||
+		if text := stderr.String(); !strings.HasPrefix(text, "pglimit: line 3: ") || !strings.Contains(text, `cost "many" is not a number`) ||
 			!strings.Contains(text, "\n4 decisions in ") || !strings.HasSuffix(text, ": 3 allowed, 1 denied\n") {
 			t.Errorf("stderr: %q", text)
 		}

@@ -21,11 +21,12 @@ func NewReserve(db *connect.Database, out *cli.Output) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reserve KEY",
 		Short: "Set units aside, to be settled or cancelled later",
-		Long: `Set --cost units of KEY aside for --ttl, all or nothing. The answer has the hold's
-ID, for settle and cancel; a hold that is neither comes back once it has
-expired. With --idempotency-key the same ask gives the same hold again.
+		Long: `Set --cost units of KEY aside for --ttl, all or nothing. The answer has the
+reservation's ID, for settle and cancel. A reservation that is neither settled
+nor cancelled expires and gives its units back. A second request with the same
+--idempotency-key returns the same reservation.
 
-Exit code 0: held; 1: denied.`,
+Exit code 0: reserved; 1: denied.`,
 		Example: `  pglimit reserve --limit 100000 --calendar month --cost 250 --ttl 10m alice
   id=$(pglimit reserve --limit 100000 --calendar month --cost 250 alice --json | jq -r .id)
   pglimit settle "$id" 180`,
@@ -53,7 +54,7 @@ Exit code 0: held; 1: denied.`,
 		},
 	}
 	flags.RegisterRequest(cmd)
-	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "how `long` the reservation lasts, from 1s")
-	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "count the request once, however often it is made under this `text`")
+	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "`time` until the reservation expires, at least 1s")
+	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "count requests with the same `text` once")
 	return cmd
 }

@@ -16,10 +16,10 @@ import (
 func NewSettle(db *connect.Database, out *cli.Output) *cobra.Command {
 	return &cobra.Command{
 		Use:   "settle ID UNITS",
-		Short: "End a reservation with what was spent",
-		Long: `End the hold ID with what was really spent: UNITS, from 0. Less than was held gives
-the rest back; more is recorded even where there is no room. It may be repeated
-with the same UNITS.`,
+		Short: "End a reservation and record what was spent",
+		Long: `End reservation ID and record UNITS, 0 or more, as spent. If that is less than
+was reserved, the rest goes back. If it is more, all of it is recorded, even
+above the limit. It may be repeated with the same UNITS.`,
 		Example: `  pglimit settle fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC 180
   pglimit settle "$id" 180 --json | jq .level`,
 		Args:              cobra.ExactArgs(2),
@@ -27,7 +27,7 @@ with the same UNITS.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			spent, err := strconv.ParseFloat(args[1], 64)
 			if err != nil {
-				return fmt.Errorf("UNITS is %q: take a number, such as 180", args[1])
+				return fmt.Errorf("UNITS is %q: use a number, such as 180", args[1])
 			}
 			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
 				r, err := l.Settle(cmd.Context(), args[0], spent)
@@ -47,7 +47,7 @@ with the same UNITS.`,
 	}
 }
 
-// cancelled is what cancel did, in JSON.
+// cancelled is the JSON of cancel.
 type cancelled struct {
 	Verb string `json:"verb"`
 	ID   string `json:"id"`
@@ -57,9 +57,9 @@ type cancelled struct {
 func NewCancel(db *connect.Database, out *cli.Output) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel ID",
-		Short: "End a reservation of which nothing was spent",
-		Long: `End the hold ID of which nothing was spent, and give it back: of a bucket only what
-cannot have leaked meanwhile. It may be repeated.`,
+		Short: "End a reservation and give it back",
+		Long: `End reservation ID and give its units back. A bucket gets back only what has
+not leaked since. It may be repeated.`,
 		Example: `  pglimit cancel fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC
   pglimit cancel "$id"`,
 		Args:              cobra.ExactArgs(1),

@@ -20,10 +20,10 @@ func NewUsage(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "usage KEY",
-		Short: "Show what was spent, is reserved and remains",
-		Long: `Show what KEY has spent in the present period, what open reservations have
-set aside, and what remains. It counts nothing. Of a bucket, spent is what has not leaked
-yet.`,
+		Short: "Show what a key has spent, reserved and left",
+		Long: `Show what KEY has spent in the current period, what open reservations have set
+aside, and what remains. It counts nothing. For a bucket, spent is what has not
+leaked yet.`,
 		Example: `  pglimit usage --limit 100000 --calendar month --time-zone Europe/Vienna alice
   pglimit usage --limit 100000 --calendar month alice --json | jq .remaining`,
 		Args:              cobra.ExactArgs(1),

@@ -21,14 +21,14 @@ func NewWait(db *connect.Database, out *cli.Output) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "wait KEY",
-		Short: "Queue, and sleep until it is one's turn",
-		Long: `Queue for --cost units of KEY and sleep until their turn comes; units leave the
-queue at the even pace of the limit, in the order in which they were asked for,
-across all processes. It takes the algorithm leaky_bucket_queue.
+		Short: "Queue a request, and sleep until its turn",
+		Long: `Queue a request for --cost units of KEY, and sleep until its turn. Requests leave
+the queue at the rate of the limit, in order of arrival, across all processes.
+The algorithm is leaky_bucket_queue.
 
-A full queue, a block, or a turn that would come after --timeout is denied at
-once, and takes no place. An interrupted wait gives its place back if nobody has
-queued behind it.
+A request is denied immediately, without a place in the queue, if the queue is
+full, the key is blocked, or its turn would come after --timeout. An interrupted
+wait gives its place back if no request has queued behind it.
 
 Exit code 0: the turn came; 1: denied; 130: interrupted by Ctrl-C.`,
 		Example: `  pglimit wait --limit 10 --period 1s --burst 100 mail && sendmail …
@@ -41,17 +41,17 @@ Exit code 0: the turn came; 1: denied; 130: interrupted by Ctrl-C.`,
 				return err
 			}
 			if timeout < 0 {
-				return fmt.Errorf("--timeout is %v: take how long to wait at most, or 0 for any time", timeout)
+				return fmt.Errorf("--timeout is %v: use the longest time to wait, or 0 for no limit", timeout)
 			}
 			return wait(cmd, db, out, p.Request(args[0], flags.Cost), timeout)
 		},
 	}
 	flags.RegisterRequest(cmd)
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "wait that `long` at most, else be denied; 0 is any time")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "longest `time` to wait before a denial; 0: no limit")
 	return cmd
 }
 
-// wait queues, waits and answers with how it went.
+// wait queues a request, waits for its turn and prints the result.
 func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, request limiter.Request, timeout time.Duration) error {
 	pool, err := db.Open(cmd)
 	if err != nil {
@@ -59,8 +59,8 @@ func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, request lim
 	}
 	defer pool.Close()
 
-	// Wait returns no Result. Observe has it as soon as there is a place in the
-	// queue, which is also when a person wants to know how long it will take.
+	// Wait returns no Result. Observe receives it as soon as the request has its
+	// place in the queue, so the delay can be printed before it passes.
 	var r limiter.Result
 	l, err := connect.NewLimiterWith(pool, &limiter.Config{
 		Observe: func(_ context.Context, _ limiter.Request, given limiter.Result, err error) {
@@ -93,9 +93,9 @@ func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, request lim
 		}
 		return out.Answer(cmd, false, denied.Result, text+"\n")
 	case cmd.Context().Err() != nil:
-		return fmt.Errorf("interrupted after %v; the place goes back unless somebody queued behind it: %w", took, err)
+		return fmt.Errorf("interrupted after %v; the place goes back unless a request queued behind it: %w", took, err)
 	case ctx.Err() != nil && r.Allowed:
-		// The turn was so close to the deadline that the answer arrived too late.
+		// The turn came just before the deadline; its answer arrived after it.
 		r.Allowed, r.Granted, r.Reason, r.RetryAfter = false, 0, limiter.ReasonLimit, 0
 		return out.Answer(cmd, false, r, fmt.Sprintf("denied (limit): the turn did not come within %v\n", timeout))
 	case ctx.Err() != nil:

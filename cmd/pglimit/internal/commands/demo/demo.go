@@ -1,4 +1,4 @@
-// Package demo has the subcommand that shows every algorithm at work.
+// Package demo has the subcommand that demonstrates every algorithm.
 package demo
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// What the demo sends against each algorithm: a burst at once, then one request
-// at a time, which shows how each algorithm gives units back.
+// The requests of the demo for each algorithm: a burst at once, then one at a
+// time, which shows how units become available again.
 const (
 	burstRequests = 8
 	laterRequests = 10
@@ -32,7 +32,7 @@ const (
 	period        = time.Second
 )
 
-// How long and by how many the algorithms are put under contention.
+// The duration and the number of workers of the contention test.
 const (
 	proofTime    = 2 * time.Second
 	proofWorkers = 8
@@ -43,13 +43,16 @@ func New(db *connect.Database, out *cli.Output) *cobra.Command {
 	return &cobra.Command{
 		Use:   "demo",
 		Short: "Send one burst through every algorithm",
-		Long: fmt.Sprintf(`Send the same asks through every algorithm, each with a limit of %d per %v: %d at
-once, then %d more, one every %v; draw what is allowed, delayed and denied as it
-happens. Then spend in a transaction that is rolled back, and put all algorithms
-under contention for %v, as pglimit prove does for longer.
+		Long: fmt.Sprintf(`Show all algorithms in less than 30 seconds. The demo has three parts:
 
-It runs the migrations, and forgets its own keys when it is done. It takes less
-than 30 seconds.`, limit, period, burstRequests, laterRequests, pace, proofTime),
+1. It sends the same requests through every algorithm, each with a limit of %d
+   per %v: %d at once, then %d more, one every %v. It draws which ones are
+   allowed, delayed and denied.
+2. It spends units in a transaction, which it rolls back.
+3. It tests all algorithms under contention for %v; pglimit prove does the same
+   for longer.
+
+It runs the migrations first, and deletes its own keys at the end.`, limit, period, burstRequests, laterRequests, pace, proofTime),
 		Example: `  pglimit demo
   pglimit demo --json`,
 		Args: cobra.NoArgs,
@@ -81,10 +84,10 @@ than 30 seconds.`, limit, period, burstRequests, laterRequests, pace, proofTime)
 
 const next = `
 Next:
-  pglimit allow --help    limits of your own, from a shell
-  pglimit prove           this contention on a server of yours, for 30 seconds
+  pglimit allow --help    your own limits, from a shell
+  pglimit prove           the contention test on your own server, for 30 seconds
   README.md               the library: a limit in your transaction
-  pglimit playground      all of it on a web page, with its numbers to change
+  pglimit playground      all algorithms on a web page, with numbers to change
 `
 
 // result is the demo's JSON.
@@ -94,7 +97,7 @@ type result struct {
 	Proof  prove.Report `json:"proof"`
 }
 
-// burst is what an algorithm answered.
+// burst has the answers of one algorithm.
 type burst struct {
 	Algorithm limiter.Algorithm `json:"algorithm"`
 	Allowed   int               `json:"allowed"`
@@ -103,7 +106,7 @@ type burst struct {
 	Results   []limiter.Result  `json:"results"`
 }
 
-// spending is what was spent at a moment of a transaction's life.
+// spending is the units spent at one moment, such as inside the transaction.
 type spending struct {
 	Moment string  `json:"moment"`
 	Spent  float64 `json:"spent"`
@@ -111,7 +114,7 @@ type spending struct {
 
 // run runs the whole demo on the stage.
 func run(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, s *stage) (d result, err error) {
-	s.printf("The same asks through every algorithm: %d at once, then one every %v;\nlimit %d per %v.  + allowed  ~ allowed later  - denied\n\n",
+	s.printf("The same requests through every algorithm: %d at once, then one every %v;\nlimit %d per %v.  + allowed  ~ allowed later  - denied\n\n",
 		burstRequests, pace, limit, period)
 	for _, algorithm := range limiter.Algorithms() {
 		p := limiter.Policy{Name: "demo", Algorithm: algorithm, Limit: limit, Period: period}
@@ -121,14 +124,14 @@ func run(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, s *stage) 
 		}
 		d.Bursts = append(d.Bursts, b)
 	}
-	s.printf("\nA spend of 120 in a transaction that is rolled back:\n\n")
+	s.printf("\n120 units spent in a transaction that is rolled back:\n\n")
 	if d.Spend, err = spendAndRollBack(ctx, pool, l); err != nil {
 		return d, err
 	}
 	for _, moment := range d.Spend {
 		s.printf("  %-24s %v spent\n", moment.Moment, moment.Spent)
 	}
-	s.printf("\nAll algorithms under contention for %v, clients killed and transactions rolled\nback among them, in units:\n\n", proofTime)
+	s.printf("\nAll algorithms under contention for %v, in units; some clients are killed and some\ntransactions rolled back:\n\n", proofTime)
 	if s.err != nil {
 		return d, s.err
 	}
@@ -180,7 +183,7 @@ func (b *burst) add(r limiter.Result) {
 	b.Results = append(b.Results, r)
 }
 
-// line returns the burst as a line: the level as a bar, and a mark for each
+// line returns the burst in one line: the level as a bar, then a mark for each
 // answer, with a gap after the requests sent at once.
 func (b *burst) line() string {
 	var marks strings.Builder
@@ -236,7 +239,7 @@ func spendAndRollBack(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limite
 	return []spending{{"inside the transaction", inside.Level}, {"after its rollback", after.Level}}, nil
 }
 
-// explain marks an error of the database's, unless it is a lost stage's.
+// explain marks err as an error of the database, unless writing the output failed.
 func explain(err error) error {
 	var lost stageError
 	if errors.As(err, &lost) {

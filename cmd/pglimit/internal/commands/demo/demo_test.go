@@ -11,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestStage: a terminal shows each answer as it arrives, anything else gets whole
+// TestStage: a terminal shows each answer as it arrives. Other output gets whole
 // lines without control characters.
 func TestStage(t *testing.T) {
 	t.Parallel()
@@ -32,7 +32,7 @@ func TestStage(t *testing.T) {
 		}
 	}
 	if cli.OnTerminal(&bytes.Buffer{}) {
-		t.Error("a buffer is no terminal")
+		t.Error("a buffer counts as a terminal")
 	}
 }
 
@@ -40,7 +40,7 @@ type failingWriter struct{ err error }
 
 func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// TestStageLost: an output that cannot be written to is not the database's error.
+// TestStageLost: a failed write is not an error of the database.
 func TestStageLost(t *testing.T) {
 	t.Parallel()
 	s := &stage{w: failingWriter{syscall.EPIPE}}

@@ -5,15 +5,15 @@ import (
 	"io"
 )
 
-// stage is where the demo is drawn. A terminal shows each line as it grows;
-// elsewhere a line is written once it is finished. A stage keeps its first error.
+// stage draws the demo. On a terminal it redraws the current line as it changes;
+// elsewhere it writes each line once it is finished. It keeps its first error.
 type stage struct {
 	w    io.Writer
 	live bool
 	err  error
 }
 
-// stageError is the error of a stage that cannot be written to.
+// stageError is an error of writing to a stage.
 type stageError struct{ error }
 
 func (e stageError) Unwrap() error { return e.error }
@@ -27,10 +27,10 @@ func (s *stage) printf(format string, args ...any) {
 	}
 }
 
-// clearLine goes back to the line's start and deletes it.
+// clearLine returns to the start of the line and clears it.
 const clearLine = "\r\x1b[K"
 
-// draw replaces the current line by one that may still change.
+// draw replaces the current line with one that may still change.
 func (s *stage) draw(line string) error {
 	if s.live {
 		s.printf("%s%s", clearLine, line)
@@ -38,7 +38,7 @@ func (s *stage) draw(line string) error {
 	return s.err
 }
 
-// finish replaces the current line by its final form.
+// finish replaces the current line with its final form.
 func (s *stage) finish(line string) error {
 	if s.live {
 		s.printf("%s", clearLine)

@@ -1,4 +1,4 @@
-// Package janitor has the subcommand that deletes rows that hold nothing.
+// Package janitor has the subcommand that deletes empty rows.
 package janitor
 
 import (
@@ -26,18 +26,19 @@ func New(db *connect.Database, out *cli.Output) *cobra.Command {
 	var config janitor.Config
 	cmd := &cobra.Command{
 		Use:   "janitor",
-		Short: "Delete rows that hold nothing",
-		Long: `Delete the rows of keys that hold nothing any more, at once and then every
---interval, until Ctrl-C; each sweep is a line of the log on stdout. Such a row
-changes no decision: this only gives back the room that it takes. A row goes within
-an hour and a sweep after it was empty. A row in use is looked at once an hour.
+		Short: "Delete empty rows and give expired reservations back",
+		Long: `Delete the rows of keys that have nothing counted, and give expired reservations
+back. It sweeps at once and then every --interval, until Ctrl-C, and logs each
+sweep on stdout. Deleting an empty row changes no decision: it only frees space.
+An empty row is deleted within an hour and one sweep. Rows in use are examined
+once an hour.
 
-Any number of janitors may run, in applications too: a lease in the database lets
-one of them sweep at a time. A sweep that fails is logged and tried again at the
-next interval.
+Any number of janitors may run, also in applications: a lease in the database
+lets one of them sweep at a time. A failed sweep is logged; the next one runs
+after the interval.
 
-With --once it sweeps once and tells what it removed. If another janitor has the
-lease, it removes nothing, says so, and that is no error.`,
+With --once it sweeps once and reports what it removed. If another janitor has
+the lease, it removes nothing, says so and exits with code 0.`,
 		Example: `  pglimit janitor --interval 5m
   pglimit janitor --once --json`,
 		Args: cobra.NoArgs,
@@ -54,10 +55,10 @@ lease, it removes nothing, says so, and that is no error.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&once, "once", false, "sweep once and end")
-	flags.DurationVar(&config.Interval, "interval", 0, "`time` from one sweep to the next, 1ms to 24h, give or take a tenth; default: 1m")
-	flags.IntVar(&config.BatchSize, "batch-size", 0, "`rows` that one statement looks at, at most, 1 to 10000; default: 1000")
-	flags.DurationVar(&config.Lease, "lease", 0, "`time` after which others take over from a janitor that vanished, 1s to 72h; default: three intervals, at least 30s")
+	flags.BoolVar(&once, "once", false, "sweep once and exit")
+	flags.DurationVar(&config.Interval, "interval", 0, "`time` from one sweep to the next, 1ms to 24h, varied by up to 10%; default: 1m")
+	flags.IntVar(&config.BatchSize, "batch-size", 0, "most `rows` that one statement examines, 1 to 10000; default: 1000")
+	flags.DurationVar(&config.Lease, "lease", 0, "`time` after which another janitor replaces one that disappeared, 1s to 72h; default: three intervals, at least 30s")
 	return cmd
 }
 
@@ -72,7 +73,7 @@ type swept struct {
 
 // sweepOnce sweeps once and prints what it removed.
 func sweepOnce(cmd *cobra.Command, db *connect.Database, out *cli.Output, config janitor.Config) error {
-	// Warnings belong with the error, on stderr.
+	// Stdout has only the result, so warnings go to stderr.
 	config.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 	pool, err := db.Open(cmd)
 	if err != nil {
@@ -105,7 +106,7 @@ func (s swept) text() string {
 	fmt.Fprintf(table, "all\t%d\n", s.Removed)
 	_ = table.Flush() // to a Builder
 	if s.Kept > 0 {
-		fmt.Fprintf(&text, "%d in use were looked at and kept\n", s.Kept)
+		fmt.Fprintf(&text, "%d in use were examined and kept\n", s.Kept)
 	}
 	if s.ReservationsExpired > 0 {
 		fmt.Fprintf(&text, "%d expired reservations given back\n", s.ReservationsExpired)
@@ -132,8 +133,8 @@ func sweepUntilInterrupted(cmd *cobra.Command, db *connect.Database, out *cli.Ou
 	if err != nil {
 		return err
 	}
-	// The janitor logs a failed sweep and goes on. A failure at the start, such as
-	// missing tables, is an error.
+	// The janitor logs a failed sweep and continues. Report a failure at the start,
+	// such as missing tables, as an error.
 	l, err := connect.NewLimiter(pool)
 	if err != nil {
 		return err
@@ -151,8 +152,8 @@ func sweepUntilInterrupted(cmd *cobra.Command, db *connect.Database, out *cli.Ou
 	return context.Cause(ctx)
 }
 
-// plainLog makes log lines that suit a command: its sweeps are INFO, not DEBUG,
-// and no line names the program.
+// plainLog adapts log lines to a command: sweeps are INFO, not DEBUG, and no line
+// names the program.
 func plainLog(_ []string, a slog.Attr) slog.Attr {
 	if a.Key == slog.LevelKey && a.Value.Any() == slog.LevelDebug {
 		a.Value = slog.AnyValue(slog.LevelInfo)
@@ -163,7 +164,7 @@ func plainLog(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// reportingWriter reports its errors to failed, as a logger ignores them.
+// reportingWriter passes write errors to failed, because a logger ignores them.
 type reportingWriter struct {
 	w      io.Writer
 	failed context.CancelCauseFunc

@@ -21,27 +21,27 @@ import (
 func New(db *connect.Database, out *cli.Output) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Make, change or remove pglimit's tables or SQL functions",
-		Long: `Make, change or remove pglimit's tables in the database.
+		Short: "Create, change or remove pglimit's tables or SQL functions",
+		Long: `Create, change or remove pglimit's tables in the database.
 
-The tables go into the first schema of search_path. Which migrations have been
-run is kept in ` + migrations.VersionTable + `, apart from your application's own
-migrations. Applications that want pglimit's migrations among their own take
-export (goose) or print (any other tool) instead of up.
+The tables are created in the first schema of search_path. The record of
+migrations is in ` + migrations.VersionTable + `, separate from the record of your
+application. To run pglimit's migrations with your own, use export (goose) or
+print (any other tool) instead of up.
 
-With --functions each subcommand is about the SQL functions instead, for
-programs in other languages. They are optional, come after the tables and go
-before them, and have a record of their own, ` + migrations.Functions.VersionTable() + `.
-After an update of pglimit run up again: it brings functions that changed.`,
+With --functions, each subcommand works on the SQL functions instead, which are
+for programs in other languages. They are optional; create them after the tables
+and remove them before. Their record is ` + migrations.Functions.VersionTable() + `.
+After each update of pglimit, run up --functions again to update them.`,
 		Example: `  pglimit migrate up
   pglimit migrate up --functions
   pglimit migrate status`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("migrate what? say up, down, status, print or export")
+			return errors.New("a subcommand is missing: use up, down, status, print or export")
 		},
 	}
-	cmd.PersistentFlags().Bool("functions", false, "the SQL functions, not the tables")
+	cmd.PersistentFlags().Bool("functions", false, "work on the SQL functions instead of the tables")
 	cmd.AddCommand(newUp(db, out), newDown(db, out), newStatus(db, out), newPrint(out), newExport(out))
 	return cmd
 }
@@ -59,16 +59,16 @@ func newUp(db *connect.Database, out *cli.Output) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Run the migrations that have not been run yet",
-		Long: `Run the migrations that have not been run yet, each in a transaction of its
-own. Running it again does nothing. If another process is migrating, this one
-waits for it, for five minutes at most.
+		Long: `Run the migrations that have not been run yet, each in its own transaction. If
+all have been run, up does nothing. If another process is migrating, up waits for
+it, for at most five minutes.
 
-It takes the right to create tables, and a connection to the server itself or
-through a pooler in session mode.
+The database user needs the right to create tables. Connect directly to the
+server, or through a pooler in session mode.
 
-If other roles may create objects in a schema of the search_path, up warns, and
-up --functions refuses: such a role could replace what statements use. Either
-take the right away or give pglimit a schema of its own:
+If other roles may create objects in a schema of search_path, up warns and
+up --functions refuses: such a role could replace objects that statements use.
+Revoke the right, or give pglimit its own schema:
 
   REVOKE CREATE ON SCHEMA public FROM PUBLIC
   CREATE SCHEMA limits, and a connection string with ?search_path=limits`,
@@ -82,7 +82,7 @@ take the right away or give pglimit a schema of its own:
 			return migrate(cmd, db, out, "up", to, set(cmd).UpTo)
 		},
 	}
-	cmd.Flags().Int64Var(&to, "to", 0, "the last `version` to run; default: all")
+	cmd.Flags().Int64Var(&to, "to", 0, "last `version` to run; default: all")
 	return cmd
 }
 
@@ -91,14 +91,14 @@ func newDown(db *connect.Database, out *cli.Output) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Undo the last migration, or more",
-		Long: `Undo the migration that was run last, or, with --to, all those after a version.
+		Long: `Undo the last migration or, with --to, all migrations after a version.
 
---to 0 undoes all: it drops the tables and what is counted in them. With
---functions it drops the SQL functions and nothing that is counted.
+--to 0 undoes all: it drops the tables with everything that is counted. With
+--functions, it drops the SQL functions and keeps everything that is counted.
 
-It may run under traffic. If other transactions keep their locks on the tables
-for ten seconds, it gives up and can be run again. With --functions it awaits
-the transactions that are running, also for ten seconds.`,
+It may run while applications use the tables. If other transactions lock the
+tables for ten seconds, it gives up and can be run again. With --functions, it
+waits for the running transactions, also for ten seconds.`,
 		Example: `  pglimit migrate down
   pglimit migrate down --to 1
   pglimit migrate down --to 0
@@ -109,16 +109,17 @@ the transactions that are running, also for ten seconds.`,
 			case !cmd.Flags().Changed("to"):
 				to = migrations.Previous
 			case to < 0:
-				return fmt.Errorf("--to is %d: take 0 to undo all, or the last version to keep", to)
+				return fmt.Errorf("--to is %d: use 0 to undo all, or the last version to keep", to)
 			}
 			return migrate(cmd, db, out, "down", to, set(cmd).Down)
 		},
 	}
-	cmd.Flags().Int64Var(&to, "to", 0, "the last `version` to keep, 0 for none; default: one step back")
+	cmd.Flags().Int64Var(&to, "to", 0, "last `version` to keep, 0 for none; default: the one before the last")
 	return cmd
 }
 
-// migrate runs or undoes migrations and prints which, also those before an error.
+// migrate runs or undoes migrations and prints which ones, even if a later one
+// failed.
 func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, direction string, to int64,
 	do func(context.Context, *pgxpool.Pool, int64) ([]migrations.Step, error)) error {
 	pool, err := db.OpenUnmigrated(cmd)
@@ -184,11 +185,11 @@ func strangers(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
 func newStatus(db *connect.Database, out *cli.Output) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Tell which migrations have been run",
-		Long: `Tell which migrations have been run, and when. It only reads.
+		Short: "Show which migrations have been run",
+		Long: `Show which migrations have been run, and when. It changes nothing.
 
-Migrations that were run by an application's own goose, or from printed SQL,
-are on that tool's record and pending here.`,
+Migrations that an application ran with goose or as printed SQL are in that
+tool's record, and pending here.`,
 		Example: `  pglimit migrate status
   pglimit migrate status --json`,
 		Args: cobra.NoArgs,
@@ -239,9 +240,9 @@ func newPrint(out *cli.Output) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "print",
 		Short: "Write the migrations as plain SQL",
-		Long: `Write all migrations as plain SQL, for psql and for other migration tools. No
-database is asked, and none knows what was printed: the tool that runs the SQL
-keeps the record of it. There is no BEGIN and no COMMIT in it.`,
+		Long: `Write all migrations as plain SQL, for psql and other migration tools. It uses
+no database and keeps no record: the tool that runs the SQL does. The SQL has no
+BEGIN and no COMMIT.`,
 		Example: `  pglimit migrate print | psql -1 -v ON_ERROR_STOP=1 "$DATABASE_URL"
   pglimit migrate print --down
   pglimit migrate print --functions`,
@@ -261,20 +262,20 @@ keeps the record of it. There is no BEGIN and no COMMIT in it.`,
 			}{direction, sql.String()}, sql.String())
 		},
 	}
-	cmd.Flags().BoolVar(&down, "down", false, "write what undoes them")
+	cmd.Flags().BoolVar(&down, "down", false, "write the SQL that undoes the migrations")
 	return cmd
 }
 
 func newExport(out *cli.Output) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export DIR",
-		Short: "Copy the migrations into your own goose folder",
-		Long: `Copy the migrations into DIR, the folder of your own goose migrations, under
-the next numbers there: NNNNN_pglimit_<name>.sql, or times where DIR has times.
-They then run with your own, and on your own record.
+		Short: "Copy the migrations into your goose folder",
+		Long: `Copy the migrations into DIR, the folder of your goose migrations. They get the
+next numbers there, as NNNNN_pglimit_<name>.sql; if DIR uses timestamps, they
+get timestamps. They then run with your migrations, in the same record.
 
-Those that are there already are left out: run it again after each update of
-pglimit. No file is overwritten, and no database is asked.`,
+Migrations that DIR already has are left out. Run export again after each update
+of pglimit. It overwrites no file and uses no database.`,
 		Example: `  pglimit migrate export db/migrations
   pglimit migrate export --functions db/migrations`,
 		Args: cobra.ExactArgs(1),

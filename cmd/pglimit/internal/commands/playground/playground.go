@@ -25,28 +25,30 @@ func New(db *connect.Database, out *cli.Output) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "playground",
 		Short: "Serve a web page to see limits work",
-		Long: `Serve a web page on which limits can be seen at work, until Ctrl-C: every
-algorithm with its numbers to change, asks one by one or in bursts, what is held
-as it leaks, and the headers that a client would see. An access log dropped on
-the page tells what policies would have done. Beside the page,
-/limited/token_bucket?limit=5&period=10s&key=me and the like answer curl as an
-application behind the middleware would.
+		Long: `Serve a web page that shows limits at work, until Ctrl-C. The page has:
+  - every algorithm, with numbers to change
+  - single requests and bursts, and the level of each key as it falls
+  - the headers that a client receives
+  - a replay: drop an access log on the page to see what policies would have done
 
-Without a database it takes the embedded server. It runs the migrations, counts
-under the policy name ` + playground.PolicyName + ` alone, and forgets the keys that were used there
-when it ends. A database that goes away does not end it.
+/limited/token_bucket?limit=5&period=10s&key=me and similar paths answer curl as
+an application behind the middleware does.
 
-Whoever reaches the address can use the page: it listens on this machine alone
-unless --addr says otherwise. Requests have to name the host of --addr or the
-loopback's, so that other sites' names cannot reach it through a browser; when it
-listens on all addresses, as with --addr :8080, they may name any.`,
+Without a database it uses the embedded server. It runs the migrations, counts
+only under the policy name ` + playground.PolicyName + `, and deletes the keys that were used there
+when it ends. It continues to run while the database is unavailable.
+
+By default only this machine can reach the page; with another --addr, everyone
+who reaches the address can use it. A request must name the host of --addr or
+the loopback address, so that other sites cannot reach the page through your
+browser. With an --addr for all addresses, such as :8080, any host is accepted.`,
 		Example: `  pglimit playground
   pglimit playground --addr localhost:0 --json
   pglimit playground --database-url postgres://app@localhost:5432/shop`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, db, out, addr) },
 	}
-	cmd.Flags().StringVar(&addr, "addr", "localhost:8080", "`host:port` to listen on; port 0 is any that is free")
+	cmd.Flags().StringVar(&addr, "addr", "localhost:8080", "`host:port` to listen on; port 0: any free port")
 	return cmd
 }
 
@@ -65,7 +67,7 @@ func serve(cmd *cobra.Command, db *connect.Database, out *cli.Output, addr strin
 	}
 	defer func() {
 		for _, l := range listeners {
-			_ = l.Close() // unless Serve has
+			_ = l.Close() // already closed if Serve ran
 		}
 	}()
 	pool, err := db.OpenOrEmbedded(cmd)
@@ -88,7 +90,7 @@ func serve(cmd *cobra.Command, db *connect.Database, out *cli.Output, addr strin
 	if err != nil {
 		return err
 	}
-	server, _, _ = strings.Cut(server, " ") // without the packager's addition
+	server, _, _ = strings.Cut(server, " ") // without the package's name
 	config.Database = "PostgreSQL " + server
 	if flags := db.EmbeddedFlags(); flags != nil {
 		config.Database += ", embedded"
@@ -99,7 +101,7 @@ func serve(cmd *cobra.Command, db *connect.Database, out *cli.Output, addr strin
 		return err
 	}
 	if !playground.Loopback(config.Host) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: listening on %v: whoever reaches that address can use the page\n", listeners[0].Addr())
+		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: listening on %v: everyone who reaches that address can use the page\n", listeners[0].Addr())
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- page.Serve(ctx, listeners...) }()

@@ -22,8 +22,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestPlaygroundCommands: the command line that the page shows of a policy is read
-// as that policy, by a shell and by the flags of allow.
+// TestPlaygroundCommands: a shell and the flags of allow parse the command line
+// that the page shows for a policy as that policy.
 func TestPlaygroundCommands(t *testing.T) {
 	t.Parallel()
 	server, err := playground.New(playground.Config{
@@ -103,8 +103,8 @@ func TestPlaygroundCommands(t *testing.T) {
 	}
 }
 
-// TestPlaygroundAddress: an address that cannot be had is told before a database is
-// asked for.
+// TestPlaygroundAddress: an unusable address is reported before a database is
+// opened.
 func TestPlaygroundAddress(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -114,7 +114,7 @@ func TestPlaygroundAddress(t *testing.T) {
 	defer taken.Close()
 	for addr, want := range map[string]string{
 		"8080": "not of the form host:port, such as localhost:8080",
-		fmt.Sprint("localhost:", taken.Addr().(*net.TCPAddr).Port): "in use: take another address or free this one; localhost:0 is any port that is free",
+		fmt.Sprint("localhost:", taken.Addr().(*net.TCPAddr).Port): "in use: use another address or free this one; localhost:0 selects any free port",
 	} {
 		code, stdout, stderr := commandtest.Call(t, "playground", "--addr", addr, "--database-url", "postgres://nobody@127.0.0.1:1/none")
 		if code != cli.ExitUsage || stdout != "" || !strings.Contains(stderr, want) || strings.Contains(stderr, "database:") {

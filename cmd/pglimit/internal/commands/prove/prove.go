@@ -1,4 +1,4 @@
-// Package prove has the subcommand that puts the limits of a database under
+// Package prove has the subcommand that tests the limits of a database under
 // contention.
 package prove
 
@@ -24,30 +24,34 @@ func New(db *connect.Database, out *cli.Output) *cobra.Command {
 	config := prove.Config{}
 	cmd := &cobra.Command{
 		Use:   "prove",
-		Short: "Put your database's limits under contention, and count",
-		Long: `Put the limits of your database under contention, and hold what was admitted to
-what each algorithm allows: for --for in all, --workers ask for a few keys of
-each algorithm in turn, over several pools of connections, in asks of 1 to 3
-units. Some ask in transactions, of which half are rolled back; some close their
-connection before they have an answer; and the server is told now and then to
-end one of the proof's own connections. Some keys are asked for under two limits
-in turn, as after a change of plan: the larger limit bounds both together. The
-rows of some keys are held by a transaction until others were asked for: those
-keys must be answered meanwhile.
+		Short: "Test your database's limits under contention",
+		Long: `Test the limits of your database under contention, and compare what was admitted
+with what each algorithm allows. --workers send requests of 1 to 3 units for a
+few keys of each algorithm, over several connection pools, for --for in total.
+  - Some requests are in transactions; half of those are rolled back.
+  - Some clients close their connection before the answer.
+  - The server ends some of the test's connections.
+  - Some keys have two limits in turn, as after a change of plan. The larger
+    limit bounds both together.
+  - A transaction locks the rows of some keys. Requests for other keys must be
+    answered meanwhile.
 
-ADMITTED is what clients were told they may, and what was committed; ALLOWED what
-the policies admit to these keys in that time; UNKNOWN was asked by clients that
-never had an answer, so it may be counted but was not admitted. All are units;
-PER SECOND are asks. The server's log shows the connections that were ended;
---kill=false ends none. Behind a pooler such as PgBouncer none are ended either,
-as others may share them. In transaction mode it may need
-?default_query_exec_mode=exec (or cache_describe) in the database's URL.
+The columns count units, except PER SECOND, which counts requests:
+  ASKED     requested
+  ADMITTED  allowed to a client and, in a transaction, committed
+  ALLOWED   the most that the policies admit to these keys in that time
+  UNKNOWN   requested without an answer: maybe counted, but not admitted
 
-The keys belong to policies of its own and are deleted at the end, also after
-Ctrl-C. It takes as many connections as workers, and three more.
+The server's log shows the ended connections; --kill=false ends none. Behind a
+pooler such as PgBouncer none are ended, because other clients may share them.
+In transaction mode the database's URL may need
+?default_query_exec_mode=exec (or cache_describe).
 
-Exit code 0: nothing was admitted beyond what is allowed, and no held row stalled
-other keys; 1: it was, or one did; 3: the database failed.`,
+The keys belong to separate policies and are deleted at the end, also after
+Ctrl-C. The test uses three connections more than workers.
+
+Exit code 0: no key was admitted more than is allowed, and no locked row delayed
+other keys; 1: otherwise; 3: the database failed.`,
 		Example: `  pglimit prove
   pglimit prove --for 5m --workers 100 --json`,
 		Args: cobra.NoArgs,
@@ -71,13 +75,13 @@ other keys; 1: it was, or one did; 3: the database failed.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.DurationVar(&config.For, "for", 30*time.Second, "`time` that it takes, shared by the algorithms")
-	flags.IntVar(&config.Workers, "workers", 32, "how `many` ask at once, 1 to 1000")
-	flags.BoolVar(&config.Kill, "kill", true, "end connections of its own")
+	flags.DurationVar(&config.For, "for", 30*time.Second, "`duration` of the test, shared by the algorithms")
+	flags.IntVar(&config.Workers, "workers", 32, "`number` of concurrent clients, 1 to 1000")
+	flags.BoolVar(&config.Kill, "kill", true, "end some of the test's connections")
 	return cmd
 }
 
-// explain marks an error of a proof for its exit code.
+// explain marks an error of prove.Run for its exit code.
 func explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("interrupted before there was a result: %w", err)
@@ -86,12 +90,12 @@ func explain(ctx context.Context, err error) error {
 	case errors.Is(err, prove.ErrConfig):
 		return err
 	case errors.Is(err, pooler.ErrStatements):
-		return cli.DatabaseError(err) // whichever error the lost statement caused
+		return cli.DatabaseError(err) // also if the lost statement caused another error
 	}
 	return cli.LimiterError(err)
 }
 
-// progress returns functions that show on a terminal how far a proof is.
+// progress returns functions that show the progress of a proof on a terminal.
 func progress(w io.Writer, lasts time.Duration) (show func(limiter.Algorithm), done func()) {
 	if !cli.OnTerminal(w) {
 		return nil, func() {}
@@ -111,7 +115,7 @@ func progress(w io.Writer, lasts time.Duration) (show func(limiter.Algorithm), d
 		for {
 			select {
 			case <-stop:
-				_ = bar.Finish() // a bar that cannot be drawn is no failure
+				_ = bar.Finish() // failing to draw the bar is not an error
 				return
 			case <-tick.C:
 				_ = bar.Set64(min(time.Since(start), lasts).Milliseconds() * 99 / 100)

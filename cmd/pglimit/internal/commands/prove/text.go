@@ -9,7 +9,7 @@ import (
 	"github.com/pglimit/pglimit/internal/prove"
 )
 
-// Text returns a report for people.
+// Text returns a report as text.
 func Text(r prove.Report) string {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -34,8 +34,8 @@ func Text(r prove.Report) string {
 	return text.String()
 }
 
-// parts returns the lines about keys with two plans and keys with held rows, and
-// about the keys and algorithms that failed.
+// parts returns the lines about keys with two limits, keys with locked rows, and
+// the keys and algorithms that failed.
 func parts(r prove.Report) string {
 	var text strings.Builder
 	var plans prove.Part
@@ -46,7 +46,7 @@ func parts(r prove.Report) string {
 		held.Rows, held.Meanwhile = held.Rows+a.Held.Rows, held.Meanwhile+a.Held.Meanwhile
 	}
 	fmt.Fprintf(&text, "two limits in turn: %d %s, admitted %d of %.0f\n", plans.Keys, human.Plural(plans.Keys, "key"), plans.Admitted, plans.Allowed)
-	fmt.Fprintf(&text, "rows held: %d times on %d %s, admitted %d of %.0f; %d asks for other keys answered meanwhile\n",
+	fmt.Fprintf(&text, "rows locked: %d times on %d %s, admitted %d of %.0f; %d requests for other keys answered meanwhile\n",
 		held.Rows, held.Keys, human.Plural(held.Keys, "key"), held.Admitted, held.Allowed, held.Meanwhile)
 	for _, a := range r.Algorithms {
 		for _, e := range a.Exceeded {
@@ -54,7 +54,7 @@ func parts(r prove.Report) string {
 				a.Algorithm, e.Key, e.Admitted, e.Allowed, human.Units(e.Policy.Limit), e.Policy.Period)
 		}
 		if a.Held.Stalls > 0 {
-			fmt.Fprintf(&text, "STALLED: %s: no other key was answered while a row was held, %d times", a.Algorithm, a.Held.Stalls)
+			fmt.Fprintf(&text, "STALLED: %s: no other key was answered while a row was locked, %d times", a.Algorithm, a.Held.Stalls)
 			if r.Pooler {
 				text.WriteString("; give the pooler more connections")
 			}

@@ -12,11 +12,11 @@ import (
 	"github.com/pglimit/pglimit/internal/replay"
 )
 
-// readCandidates returns the candidate of the policy flags, then those of
-// --candidate, or what is wrong with one.
+// readCandidates returns the candidate of the policy flags, followed by the
+// candidates of --candidate, or the first error in one.
 func readCandidates(flags *policyflags.Flags, others []string) ([]replay.Candidate, error) {
 	if n := len(others); n >= replay.MaxCandidates {
-		return nil, fmt.Errorf("--candidate is given %d times: at most %d can stand beside the policy of the flags", n, replay.MaxCandidates-1)
+		return nil, fmt.Errorf("--candidate is given %d times: use it at most %d times, next to the policy of the flags", n, replay.MaxCandidates-1)
 	}
 	first, err := candidateOf(flags)
 	if err != nil {
@@ -56,18 +56,18 @@ func parseCandidate(text string) (replay.Candidate, error) {
 		case flag == nil:
 			var names []string
 			cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, strings.ReplaceAll(f.Name, "-", "_")) })
-			return replay.Candidate{}, fmt.Errorf("%q is no field: take %s", name, strings.Join(names, ", "))
+			return replay.Candidate{}, fmt.Errorf("%q is not a field: use %s", name, strings.Join(names, ", "))
 		case !ok:
 			return replay.Candidate{}, fmt.Errorf("%s has no value: write %s=…", name, name)
 		case flag.Changed:
-			return replay.Candidate{}, fmt.Errorf("%s is there twice", name)
+			return replay.Candidate{}, fmt.Errorf("%s is given twice", name)
 		}
 		if err := cmd.Flags().Set(flag.Name, value); err != nil {
 			return replay.Candidate{}, fmt.Errorf("%s is %q: must be %s", name, value, possible[flag.Value.Type()])
 		}
 	}
 	if !cmd.Flags().Changed("limit") {
-		return replay.Candidate{}, errors.New("limit is missing: add limit=60, or how many it shall be")
+		return replay.Candidate{}, errors.New("limit is missing: add a limit, such as limit=60")
 	}
 	return candidateOf(&flags)
 }

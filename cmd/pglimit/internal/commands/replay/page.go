@@ -12,25 +12,25 @@ import (
 	"github.com/pglimit/pglimit/internal/replay"
 )
 
-// checkPage returns what would prevent the page from being written, before the log
-// is read. name must be a regular file or new, in a writable directory, and not the
+// checkPage returns an error if the page cannot be written. It runs before the log
+// is read. name must be a regular or new file in a writable directory, and not the
 // log.
 func checkPage(name, log string) error {
 	switch name {
 	case "":
 		return errors.New("--html is empty: name a file")
 	case "-":
-		return errors.New("--html is -: name a file; the report for people, or that of --json, goes to standard output")
+		return errors.New("--html is -: name a file; standard output has the report")
 	}
 	at, err := os.Stat(name)
 	switch {
 	case err == nil && !at.Mode().IsRegular():
-		return fmt.Errorf("--html is %s: that is no regular file", name)
+		return fmt.Errorf("--html is %s: that is not a regular file", name)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("--html: %w", err)
 	}
 	if read, err := os.Stat(log); err == nil && os.SameFile(at, read) {
-		return fmt.Errorf("--html is %s: that is the log itself; name another file", name)
+		return fmt.Errorf("--html is %s: that is the log; name another file", name)
 	}
 	probe, err := createTemp(name)
 	if err != nil {
@@ -40,7 +40,7 @@ func checkPage(name, log string) error {
 }
 
 // writePage writes the page to a temporary file in the same directory and renames
-// it, so that no reader finds half a page.
+// it, so that readers never see half a page.
 func writePage(name string, r *replay.Report) error {
 	var page bytes.Buffer
 	if err := r.WriteHTML(&page); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestReplayPageNotRenamed leaves nothing beside what could not be replaced.
+// TestReplayPageNotRenamed: if renaming fails, the temporary file is removed.
 func TestReplayPageNotRenamed(t *testing.T) {
 	t.Parallel()
 	log, err := replay.Read(t.Context(), strings.NewReader(`192.0.2.1 - - [17/May/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1`), nil)
@@ -23,7 +23,7 @@ func TestReplayPageNotRenamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := filepath.Join(t.TempDir(), "page.html") // a directory since it was looked at
+	page := filepath.Join(t.TempDir(), "page.html") // became a directory after the check
 	if err := os.Mkdir(page, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-const badShown = 3 // how many bad lines are reported one by one
+const badShown = 3 // number of bad lines that are reported individually
 
 // New returns the command replay.
 func New(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -27,24 +27,24 @@ func New(db *connect.Database, out *cli.Output) *cobra.Command {
 	var html string
 	cmd := &cobra.Command{
 		Use:   "replay FILE|-",
-		Short: "Tell what policies would have done to a web access log",
-		Long: `Tell what a policy would have done to a web access log: in the common or the
-combined format, packed by gzip or not; - is standard input. Each client address
-is a key, each request costs --cost, and the log's own times are the clock, in
-order of time.
+		Short: "Report what policies would have done to a web access log",
+		Long: `Report what a policy would have done to the requests of a web access log. The log
+is in the common or the combined format, optionally compressed with gzip; - is
+standard input. Each client address is a key, each request costs --cost, and the
+log's times are the clock. Requests are decided in order of time.
 
---candidate sets a second policy beside that of the flags, and a third: its
-fields have the names of the flags, and their defaults.
+--candidate adds a second and a third policy to compare. Its fields have the
+names and the defaults of the flags.
 
---html writes a page as well, to be sent around: one file, without a script,
-that asks nothing of any other place.
+--html also writes the report as a web page: one file without scripts or
+references to other sites.
 
-It needs no database: it decides in memory. With --database-url, --embedded or
---data-dir it decides by SQL there, to the same result, on temporary tables: it
-leaves nothing behind, and takes the right to make them. DATABASE_URL alone does
-not make it use a database.
+Decisions are made in memory, without a database. With --database-url,
+--embedded or --data-dir they are made by SQL, with the same result, on temporary
+tables, which the database user must be allowed to create. DATABASE_URL alone
+does not select a database.
 
-Lines that cannot be read are counted, told of on stderr and passed over.`,
+Lines that cannot be read are counted, reported on stderr and skipped.`,
 		Example: `  pglimit replay --limit 60 --period 1m access.log
   pglimit replay --algorithm sliding_window_counter --limit 1000 --period 1h access.log.gz --json
   pglimit replay --limit 60 --candidate algorithm=sliding_window_log,limit=60,period=1m --html report.html access.log
@@ -92,8 +92,8 @@ Lines that cannot be read are counted, told of on stderr and passed over.`,
 		},
 	}
 	flags.RegisterDecision(cmd)
-	cmd.Flags().StringArrayVar(&others, "candidate", nil, "another `policy` to set beside, such as algorithm=gcra,limit=60,period=1m,cost=1; at most twice")
-	cmd.Flags().StringVar(&html, "html", "", "write a page to this `file` too, or replace it")
+	cmd.Flags().StringArrayVar(&others, "candidate", nil, "another `policy` to compare, such as algorithm=gcra,limit=60,period=1m,cost=1; at most twice")
+	cmd.Flags().StringVar(&html, "html", "", "also write the report as a web page to this `file`, replacing it")
 	_ = cmd.RegisterFlagCompletionFunc("candidate", cobra.NoFileCompletions)
 	_ = cmd.MarkFlagFilename("html", "html")
 	return cmd
@@ -120,7 +120,7 @@ func readLog(cmd *cobra.Command, name string) (*replay.Log, error) {
 	log, err := replay.Read(cmd.Context(), io.TeeReader(in, bar), func(number int, err error) {
 		bad++
 		if bad <= badShown {
-			fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: line %d: %v: passed over\n", number, err)
+			fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: line %d: %v: skipped\n", number, err)
 		}
 	})
 	if err != nil {
@@ -133,8 +133,8 @@ func readLog(cmd *cobra.Command, name string) (*replay.Log, error) {
 	return log, nil
 }
 
-// progressBar returns a bar on stderr that only a terminal shows. For an unknown
-// size, -1, it shows that something moves.
+// progressBar returns a bar on stderr that only a terminal shows. A size of -1 is
+// unknown: the bar then shows activity without a percentage.
 func progressBar(cmd *cobra.Command, size int64, what string) *progressbar.ProgressBar {
 	to := cmd.ErrOrStderr()
 	if !cli.OnTerminal(to) {

@@ -17,7 +17,8 @@ import (
 	"github.com/pglimit/pglimit/internal/replay"
 )
 
-// logFile has two clients: one asks five times in a second, one once, later.
+// logFile writes a log with two clients: one sends five requests in a second, the
+// other one request, later.
 func logFile(t *testing.T) string {
 	t.Helper()
 	const rest = `:00:00 +0000] "GET / HTTP/1.1" 200 1` + "\n"
@@ -35,7 +36,7 @@ func TestReplayCandidates(t *testing.T) {
 	args := []string{"replay", "--limit", "3", "--period", "1m", "--cost", "2", "--candidate", "limit=4",
 		"--candidate", " algorithm=leaky_bucket_queue, limit=60 ,period=1m,burst=2,cost=1,block-for=30s,name=q", logFile(t)}
 	code, stdout, stderr := commandtest.Call(t, args...)
-	if code != 0 || stderr != "pglimit: line 7: no client's address at its start: passed over\n" {
+	if code != 0 || stderr != "pglimit: line 7: no client's address at its start: skipped\n" {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
 	commandtest.Golden(t, stdout, "replay.txt")
@@ -58,18 +59,18 @@ func TestReplayCandidates(t *testing.T) {
 	}
 }
 
-// TestReplayCandidateErrors name the field and the value and say what is
-// possible, before the log is looked for.
+// TestReplayCandidateErrors: errors name the field, the value and what is possible,
+// before the log is opened.
 func TestReplayCandidateErrors(t *testing.T) {
 	t.Parallel()
 	for candidate, want := range map[string]string{
-		"":                                    `"" is no field: take algorithm, aligned, block_for, burst, calendar, cost, limit, name, period, tick, time_zone`,
-		"limit=1,durability=relaxed":          `"durability" is no field`,
-		"limit=1,,burst=2":                    `"" is no field`,
+		"":                                    `"" is not a field: use algorithm, aligned, block_for, burst, calendar, cost, limit, name, period, tick, time_zone`,
+		"limit=1,durability=relaxed":          `"durability" is not a field`,
+		"limit=1,,burst=2":                    `"" is not a field`,
 		"limit":                               "limit has no value: write limit=…",
-		"limit=1,limit=2":                     "limit is there twice",
-		"limit=1,block-for=1s,block_for=":     "block_for is there twice",
-		"burst=3":                             "limit is missing: add limit=60",
+		"limit=1,limit=2":                     "limit is given twice",
+		"limit=1,block-for=1s,block_for=":     "block_for is given twice",
+		"burst=3":                             "limit is missing: add a limit, such as limit=60",
 		"limit=many":                          `limit is "many": must be a number, such as 60`,
 		"limit=1,period=60":                   `period is "60": must be a duration, such as 1m30s`,
 		"limit=1,aligned=maybe":               `aligned is "maybe": must be true or false`,
@@ -87,7 +88,7 @@ func TestReplayCandidateErrors(t *testing.T) {
 		}
 	}
 	if code, _, stderr := commandtest.Call(t, "replay", "--limit", "1", "--candidate", "limit=2", "--candidate", "limit=2", "--candidate", "limit=2", "no/such.log"); code != cli.ExitUsage ||
-		!strings.Contains(stderr, "--candidate is given 3 times: at most 2") {
+		!strings.Contains(stderr, "--candidate is given 3 times: use it at most 2") {
 		t.Errorf("a third: exit code %d, %q", code, stderr)
 	}
 	if code, _, stderr := commandtest.Call(t, "replay", "--limit", "1", "--cost", "0", "no/such.log"); code != cli.ExitUsage || !strings.Contains(stderr, "cost 0") {
@@ -95,7 +96,7 @@ func TestReplayCandidateErrors(t *testing.T) {
 	}
 }
 
-// files are those in the directory of name.
+// files returns the names of the files in the directory of name.
 func files(t *testing.T, name string) (names []string) {
 	t.Helper()
 	all, err := os.ReadDir(filepath.Dir(name))
@@ -108,8 +109,8 @@ func files(t *testing.T, name string) (names []string) {
 	return names
 }
 
-// TestReplayPage: it is there beside the report, at once in place of what was
-// there, and nothing else is.
+// TestReplayPage: --html writes the page in addition to the report, replaces an
+// older page atomically, and leaves no other file.
 func TestReplayPage(t *testing.T) {
 	t.Parallel()
 	log, page := logFile(t), filepath.Join(t.TempDir(), "report.html")
@@ -138,11 +139,11 @@ func TestReplayPage(t *testing.T) {
 	defer old.Close()
 	write("4")
 	if got, err := io.ReadAll(old); err != nil || string(got) != before {
-		t.Errorf("who reads the page of before got %d bytes of %d, %v", len(got), len(before), err)
+		t.Errorf("a reader of the old page got %d bytes of %d, %v", len(got), len(before), err)
 	}
 }
 
-// TestReplayPageThroughALink replaces what the link names, not the link.
+// TestReplayPageThroughALink: the target of a link is replaced, not the link.
 func TestReplayPageThroughALink(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -160,7 +161,7 @@ func TestReplayPageThroughALink(t *testing.T) {
 	}
 }
 
-// TestReplayPageErrors come before the log is read, and leave what was there.
+// TestReplayPageErrors: errors come before the log is read, and change no file.
 func TestReplayPageErrors(t *testing.T) {
 	t.Parallel()
 	log, dir := logFile(t), t.TempDir()
@@ -168,15 +169,15 @@ func TestReplayPageErrors(t *testing.T) {
 	for _, c := range []struct{ page, log, want string }{
 		{"-", "no/such.log", "--html is -: name a file"},
 		{"", "no/such.log", "--html is empty: name a file"},
-		{dir, "no/such.log", "--html is " + dir + ": that is no regular file"},
-		{os.DevNull, "no/such.log", "--html is " + os.DevNull + ": that is no regular file"},
+		{dir, "no/such.log", "--html is " + dir + ": that is not a regular file"},
+		{os.DevNull, "no/such.log", "--html is " + os.DevNull + ": that is not a regular file"},
 		{filepath.Join(dir, "none", "page.html"), "no/such.log", "cannot write there: "},
 		{inLog, "no/such.log", "not a directory"},
-		{log, log, "that is the log itself"},
+		{log, log, "that is the log"},
 		{filepath.Join(dir, "page.html"), "no/such.log", "no/such.log"},
 	} {
 		code, stdout, stderr := commandtest.Call(t, "replay", "--limit", "3", "--html", c.page, c.log)
-		if code != cli.ExitUsage || stdout != "" || !strings.Contains(stderr, c.want) || strings.Contains(stderr, "passed over") {
+		if code != cli.ExitUsage || stdout != "" || !strings.Contains(stderr, c.want) || strings.Contains(stderr, "skipped") {
 			t.Errorf("--html %q: exit code %d, stdout %q, stderr %q, want %q", c.page, code, stdout, stderr, c.want)
 		}
 	}
@@ -185,7 +186,8 @@ func TestReplayPageErrors(t *testing.T) {
 	}
 }
 
-// TestReplayInterruptedLeavesThePage: that of before stays, and nothing beside it.
+// TestReplayInterruptedLeavesThePage: the old page stays, and no other file is
+// left.
 func TestReplayInterruptedLeavesThePage(t *testing.T) {
 	t.Parallel()
 	page := filepath.Join(t.TempDir(), "page.html")
@@ -197,6 +199,6 @@ func TestReplayInterruptedLeavesThePage(t *testing.T) {
 	var stdout, stderr strings.Builder
 	code := commands.Run(ctx, []string{"replay", "--limit", "3", "--html", page, logFile(t)}, strings.NewReader(""), &stdout, &stderr)
 	if text, err := os.ReadFile(page); code == 0 || stdout.Len() > 0 || err != nil || string(text) != "before" || len(files(t, page)) != 1 {
-		t.Errorf("exit code %d, %q; the page has %q, %v, beside %q", code, &stderr, text, err, files(t, page))
+		t.Errorf("exit code %d, %q; the page has %q, %v; there are %q", code, &stderr, text, err, files(t, page))
 	}
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-const maxReplay = 30 * 24 * time.Hour // how long a session is kept
+const maxReplay = 30 * 24 * time.Hour // longest life of a session
 
-// openSession returns a pool of one session, in which temporary tables hide those
-// of the candidates' algorithms. Nothing is left behind however it ends, and no
-// janitor sees rows whose time, the log's, has long passed.
+// openSession returns a pool of one session, in which temporary tables hide the
+// tables of the candidates' algorithms. The session leaves nothing behind, however
+// it ends. No janitor sees its rows, whose times are the log's and long past.
 func openSession(cmd *cobra.Command, db *connect.Database, candidates []replay.Candidate) (*pgxpool.Pool, error) {
 	named, err := db.Open(cmd)
 	if err != nil {
@@ -35,7 +35,7 @@ func openSession(cmd *cobra.Command, db *connect.Database, candidates []replay.C
 	var connected atomic.Bool
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if connected.Swap(true) {
-			return errors.New("the connection was lost, and what it had counted: run it again")
+			return errors.New("the connection was lost with everything it had counted: run replay again")
 		}
 		for _, table := range tablesOf(candidates) {
 			if _, err := conn.Exec(ctx, fmt.Sprintf("CREATE TEMPORARY TABLE %s (LIKE %s INCLUDING ALL)", table, table)); err != nil {
@@ -54,25 +54,25 @@ func openSession(cmd *cobra.Command, db *connect.Database, candidates []replay.C
 		if errors.As(err, &answer) && answer.Code == "42P01" {
 			err = limiter.ErrNotMigrated
 		}
-		return nil, cli.DatabaseError(fmt.Errorf("a temporary table to decide on: %w", err))
+		return nil, cli.DatabaseError(fmt.Errorf("create a temporary table: %w", err))
 	}
 	return session, nil
 }
 
-// emptyLimiter returns a limiter for the next candidate. It deletes what the one
-// before it counted, perhaps under the same algorithm and name.
+// emptyLimiter returns a limiter for the next candidate. It deletes the counts of
+// the candidate before, which may have the same algorithm and name.
 func emptyLimiter(ctx context.Context, session *pgxpool.Pool, candidates []replay.Candidate, config *limiter.Config) (*limiter.Limiter, error) {
-	// pg_temp rules out the tables with real counts.
+	// pg_temp protects the tables with real counts.
 	tables := "pg_temp." + strings.Join(tablesOf(candidates), ", pg_temp.")
 	if _, err := session.Exec(ctx, "TRUNCATE "+tables); err != nil {
 		return nil, err
 	}
-	// No caller waits for a decision, and one timeout would waste the whole replay.
+	// No caller waits for a decision, and a timeout would end the whole replay.
 	config.Timeout = time.Minute
 	return limiter.New(session, config)
 }
 
-// tablesOf returns the tables that the candidates decide on, each once.
+// tablesOf returns the tables of the candidates' algorithms, each once.
 func tablesOf(candidates []replay.Candidate) []string {
 	var tables []string
 	for _, a := range limiter.Algorithms() {

@@ -16,7 +16,7 @@ import (
 
 const graphLines = 8
 
-// reportText returns the report for people.
+// reportText returns the report as text.
 func reportText(r *replay.Report) string {
 	var w strings.Builder
 	span := r.First.Format(time.DateTime) + " to " + r.Last.Format(time.DateTime)

@@ -23,12 +23,12 @@ type order struct {
 	verb, key string
 	lasts     time.Duration // of a block
 	do        func(*limiter.Limiter, limiter.Policy) error
-	// text describes for people what the order did to a row that was in state
-	// before. found reports whether there was something to work on.
+	// text describes what the order did to a row whose earlier state was before.
+	// found reports whether there was something to change.
 	text func(p limiter.Policy, before state) (text string, found bool)
 }
 
-// state is how a key's row was before an order.
+// state is the state of a key's row before an order.
 type state struct{ exists, blocked bool }
 
 // result is an order's JSON.
@@ -38,12 +38,12 @@ type result struct {
 	Algorithm limiter.Algorithm `json:"algorithm"`
 	Key       string            `json:"key"`
 	For       float64           `json:"for_s,omitempty"`
-	// Found reports whether there was something to work on: a row, or for
-	// unblock a block in force.
+	// Found reports whether there was something to change: a row or, for
+	// unblock, an active block.
 	Found bool `json:"found"`
 }
 
-// run carries the order out. If it found nothing to work on, the answer is no.
+// run executes the order. If there was nothing to change, the answer is no.
 func (o order) run(cmd *cobra.Command, db *connect.Database, out *cli.Output, flags *policyflags.Flags) error {
 	p, err := flags.RowPolicy()
 	if err != nil {
@@ -63,14 +63,14 @@ func (o order) run(cmd *cobra.Command, db *connect.Database, out *cli.Output, fl
 		return cli.LimiterError(err) // more specific than unread
 	}
 	if unread != nil {
-		return cli.DatabaseError(fmt.Errorf("%s is done, but whether there was a row is unknown: %w", o.verb, unread))
+		return cli.DatabaseError(fmt.Errorf("%s is done, but it is unknown whether there was a row: %w", o.verb, unread))
 	}
 	text, found := o.text(p, before)
 	return out.Answer(cmd, found, result{o.verb, p.Name, p.Algorithm, o.key, o.lasts.Seconds(), found}, text+"\n")
 }
 
-// readState returns the state of a key's row, by the database's clock. It locks
-// nothing: changes between it and the order go unnoticed.
+// readState returns the state of a key's row by the database's clock. It locks
+// nothing, so it misses changes between it and the order.
 func readState(ctx context.Context, pool *pgxpool.Pool, p limiter.Policy, key string) (s state, err error) {
 	var until, updated int64
 	var now time.Time
@@ -83,8 +83,8 @@ func readState(ctx context.Context, pool *pgxpool.Pool, p limiter.Policy, key st
 	return state{exists: true, blocked: until > max(updated, now.UnixMicro())}, err
 }
 
-// done and noRow name the policy and the algorithm of the row too, as a wrong one
-// is the usual reason for finding none.
+// done and noRow also name the policy and the algorithm: a wrong one is the usual
+// reason why a row is not found.
 func done(what string, p limiter.Policy) string {
 	return fmt.Sprintf("%s (%s, %s)", what, p.Name, p.Algorithm)
 }

@@ -1,4 +1,4 @@
-// Package row has the subcommands that work on one key's row without a request:
+// Package row has the subcommands that change a key's row without a request:
 // reset, block and unblock.
 package row
 
@@ -15,20 +15,20 @@ import (
 )
 
 // rowHelp explains which flags matter to these commands.
-const rowHelp = `A key is found by --name and --algorithm: give those that the asks were made
-with. Asks with --calendar or --aligned are of fixed_window, those with --tick
-of leaky_bucket, and those of wait are of leaky_bucket_queue. Limit, period and
-burst do not matter. A key has a row from its first ask until the janitor deletes
-it, an hour or more after the row holds nothing.`
+const rowHelp = `A key is found by --name and --algorithm: use the values of the requests. Requests
+with --calendar or --aligned use fixed_window, requests with --tick use
+leaky_bucket, and wait uses leaky_bucket_queue. Limit, period and burst do not
+matter. A key has a row from its first request until the janitor deletes it, an
+hour or more after the row is empty.`
 
 // NewReset returns the command reset.
 func NewReset(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "reset KEY",
-		Short: "Forget a key: what it has used, and its block",
-		Long: `Forget KEY: what it has used, and its block. If the key has no row, the answer
-says so and the exit code is 1.
+		Short: "Delete what a key has used, and its block",
+		Long: `Delete what KEY has used, and its block. If the key has no row, the answer says
+so and the exit code is 1.
 
 ` + rowHelp,
 		Example: `  pglimit reset alice
@@ -58,13 +58,12 @@ func NewBlock(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "block KEY DURATION",
-		Short: "Deny a key for a while, whatever it has used",
-		Long: `Deny KEY for DURATION from now on, whatever it has used, or until the end of an
-earlier block if that is later. DURATION is a number and a unit: ns, us, ms, s,
-m or h.
+		Short: "Deny all requests of a key for a while",
+		Long: `Deny all requests of KEY for DURATION, or until the end of an earlier block if
+that is later. DURATION is a number and a unit: ns, us, ms, s, m or h.
 
-A key without a row is blocked too. As that may mean a wrong --name or
---algorithm, the answer says so and the exit code is 1.
+A key without a row is blocked too. Because a wrong --name or --algorithm may be
+the reason, the answer then says so and the exit code is 1.
 
 ` + rowHelp,
 		Example: `  pglimit block alice 15m
@@ -74,7 +73,7 @@ A key without a row is blocked too. As that may mean a wrong --name or
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d, err := time.ParseDuration(args[1])
 			if err != nil {
-				return fmt.Errorf("DURATION is %q: take a number and a unit, such as 15m or 24h", args[1])
+				return fmt.Errorf("DURATION is %q: use a number and a unit, such as 15m or 24h", args[1])
 			}
 			return order{
 				verb: "block", key: args[0], lasts: d,
@@ -97,12 +96,13 @@ func NewUnblock(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	cmd := &cobra.Command{
 		Use:   "unblock KEY",
-		Short: "Lift a key's block",
-		Long: `Lift KEY's block, whether from block or from --block-for, and leave what the key
+		Short: "Remove a key's block",
+		Long: `Remove KEY's block, whether from block or from --block-for, and keep what the key
 has used. If the key is not blocked, the answer says so and the exit code is 1.
 
 ` + rowHelp,
-		Example: `  pglimit unblock alice`,
+		Example: `  pglimit unblock alice
+  pglimit unblock --name login --algorithm gcra 203.0.113.7`,
 
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,

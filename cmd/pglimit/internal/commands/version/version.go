@@ -25,8 +25,8 @@ type versions struct {
 func New(db *connect.Database, out *cli.Output) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Tell the versions of pglimit, Go and PostgreSQL",
-		Long: `Tell the version of pglimit and of the Go that built it and, when a database is
+		Short: "Print the versions of pglimit, Go and PostgreSQL",
+		Long: `Print the versions of pglimit, of the Go that built it and, if a database is
 named, of the PostgreSQL server.`,
 		Example: `  pglimit version
   pglimit version --json --database-url postgres://app@localhost:5432/shop`,

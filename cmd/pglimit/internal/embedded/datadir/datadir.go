@@ -1,5 +1,5 @@
-// Package datadir keeps the directory of an embedded server: where it is, its locks,
-// its data, and who serves it.
+// Package datadir manages the directory of an embedded server: its path, its locks,
+// its data, and the state of its keeper.
 package datadir
 
 import (
@@ -15,13 +15,13 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// ErrUnusable is in Prepare's error when the directory cannot serve: it is no
-// directory, somebody else's, or holds something else.
-var ErrUnusable = errors.New("cannot serve as data directory")
+// ErrUnusable is in Prepare's error if the path is not a directory, or the
+// directory belongs to another user or has other content.
+var ErrUnusable = errors.New("cannot be used as data directory")
 
-// Home is where the data go unless the user says otherwise: the system's
-// place for a user's data. Root's is outside its home, which the user as whom
-// PostgreSQL runs then cannot enter.
+// Home returns the default directory for data: the system's place for a user's
+// data. Root's is outside its home directory, because the user that then runs
+// PostgreSQL cannot enter that.
 func Home() (string, error) {
 	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "pglimit"), nil
@@ -41,13 +41,14 @@ func Home() (string, error) {
 	return filepath.Join(home, ".local", "share", "pglimit"), err
 }
 
-// Prepare makes dir or checks that it is ours, and returns it with its absolute path.
+// Prepare creates dir, or checks that it is one of ours. It returns dir as an
+// absolute path.
 func Prepare(dir string) (Dir, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
-	// For root, others have to get through it: the server runs as one of them.
+	// If root runs this, the server runs as another user, who must be able to enter.
 	mode := fs.FileMode(0o700)
 	if os.Geteuid() == 0 {
 		mode = 0o755
@@ -77,16 +78,16 @@ func Prepare(dir string) (Dir, error) {
 		}
 	}
 	if foreign != "" {
-		return "", unusable(dir, fmt.Sprintf("it holds something else (%s): name an empty or new directory", foreign))
+		return "", unusable(dir, fmt.Sprintf("it has other content (%s): name an empty or new directory", foreign))
 	}
-	return Dir(dir), os.Chmod(dir, mode) // others may not write there
+	return Dir(dir), os.Chmod(dir, mode) // no other user may write there
 }
 
 func unusable(dir, why string) error {
 	return fmt.Errorf("%s %w: %s", dir, ErrUnusable, why)
 }
 
-// Dir is the directory's path. It holds the locks, server.json and the data.
+// Dir is the path of a directory with the locks, server.json and the data.
 type Dir string
 
 const (
@@ -95,27 +96,27 @@ const (
 	stateFile  = "server.json"
 )
 
-// Users is the lock of those who use the server.
+// Users returns the lock that the users of the server share.
 func (d Dir) Users() *flock.Flock { return d.lock(usersLock) }
 
-// Keeper is the lock of the process that keeps the server.
+// Keeper returns the lock of the process that runs the server.
 func (d Dir) Keeper() *flock.Flock { return d.lock(keeperLock) }
 
 func (d Dir) lock(name string) *flock.Flock {
 	return flock.New(filepath.Join(string(d), name), flock.SetFlag(openFlags))
 }
 
-// Data is the server's data directory.
+// Data returns the server's data directory.
 func (d Dir) Data() string { return filepath.Join(string(d), "data") }
 
-// OpenLog opens the keeper's log to append to it.
+// OpenLog opens the keeper's log for appending.
 func (d Dir) OpenLog() (*os.File, error) {
 	return os.OpenFile(filepath.Join(string(d), "keeper.log"), os.O_APPEND|openFlags, 0o600)
 }
 
 // State is the content of server.json.
 type State struct {
-	Keeper  int    `json:"keeper"` // its process number
+	Keeper  int    `json:"keeper"` // process ID
 	URL     string `json:"url"`
 	Version string `json:"version"`
 }
@@ -140,8 +141,8 @@ func (d Dir) RemoveState() error {
 	return err
 }
 
-// WriteState puts a whole server.json in place. It holds the server's
-// password, so it is for the directory's owner only.
+// WriteState replaces server.json atomically. The file has the server's password,
+// so only the directory's owner can read it.
 func (d Dir) WriteState(s State) error {
 	text, err := json.Marshal(s)
 	if err != nil {

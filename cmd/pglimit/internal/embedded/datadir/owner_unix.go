@@ -9,11 +9,11 @@ import (
 	"syscall"
 )
 
-// openFlags open a file of the directory, and no link that somebody put there.
+// openFlags open or create a file of the directory, but follow no symbolic link.
 const openFlags = os.O_CREATE | os.O_RDWR | syscall.O_NOFOLLOW
 
-// foreignOwner names the owner of dir, unless that is our user: another's could
-// put links into it where we write.
+// foreignOwner returns the name of dir's owner, or "" if that is our user. Another
+// owner could redirect our writes by links.
 func foreignOwner(dir string) (string, error) {
 	info, err := os.Stat(dir)
 	if err != nil {
