@@ -13,7 +13,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestPlansAdmitNoMoreThanTheLargest: as for memory, with a janitor that sweeps
+// TestPlansAdmitNoMoreThanTheLargest: as for memory, with a janitor that sweeps in
 // between.
 func TestPlansAdmitNoMoreThanTheLargest(t *testing.T) {
 	t.Parallel()
