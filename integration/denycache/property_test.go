@@ -20,7 +20,7 @@ import (
 //   - Units counted since a remembered denial can only make its RetryAfter too short.
 //   - Levels are as of that denial and are not compared.
 //   - A microsecond's difference is allowed: requests answered from the cache do not bring
-// the database's rows up to date.
+//     the database's rows up to date.
 func TestDenyCacheChangesNoDecision(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
