@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// report is all that was measured.
+// report is all measurements.
 type report struct {
 	plan                 plan
 	When                 time.Time
@@ -15,10 +15,10 @@ type report struct {
 	Cells                []cell
 }
 
-// bound is what the other keys' p99 may be while a row is held.
+// bound limits the other keys' p99 while a row is locked.
 const bound = 25 * time.Millisecond
 
-// markdown is the report as it is printed.
+// markdown returns the report as Markdown.
 func (r *report) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## A held row\n\n")

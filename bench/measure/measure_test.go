@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestRunRecordsAfterTheWarmup runs on a clock of its own: every decision
-// takes a millisecond, but in the warm-up, whose are slow.
+// TestRunRecordsAfterTheWarmup runs with a fake clock: every decision takes a millisecond,
+// except in the warm-up, where they are slow.
 func TestRunRecordsAfterTheWarmup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const callers = 4
@@ -44,16 +44,16 @@ func TestRunRecordsAfterTheWarmup(t *testing.T) {
 		if want := asked["a"].Load(); s.FirstCount != want {
 			t.Errorf("%d decisions for the first key, want all %d", s.FirstCount, want)
 		}
-		// Each starts elsewhere in the sequence: the four are always at all
-		// four places of it.
+		// Each caller starts elsewhere in the sequence: the four are always at all four
+		// places of it.
 		if a, b := asked["a"].Load(), asked["b"].Load(); b != 3*a {
 			t.Errorf("%d asked for a and %d for b, want three times as many", a, b)
 		}
 	})
 }
 
-// TestPercentiles has one decision in twenty take twice as long, and a single
-// one far longer.
+// TestPercentiles makes one decision in twenty take twice as long, and a single one far
+// longer.
 func TestPercentiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0

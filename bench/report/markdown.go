@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Markdown writes the run as a page. chart names the chart's file, beside the
-// page; "" leaves it out.
+// Markdown writes the run as a page. chart is the chart's file, relative to the page; ""
+// leaves it out.
 func (r *Run) Markdown(w io.Writer, chart string) error {
 	p := page{w: w}
 	p.line("# Benchmark")
@@ -42,7 +42,7 @@ func (r *Run) Markdown(w io.Writer, chart string) error {
 	return p.err
 }
 
-// goals writes what the project wants to reach, and whether it did.
+// goals writes the project's goals, and whether they were reached.
 func (r *Run) goals(p *page) {
 	reaches := r.reaches()
 	if len(reaches) == 0 && len(r.Denials) == 0 {
@@ -80,7 +80,7 @@ func (r *Run) goals(p *page) {
 	p.line("")
 }
 
-// facts writes versions, settings and who takes part.
+// facts writes versions, settings and the contenders.
 func (r *Run) facts(p *page) {
 	p.line("## Setting")
 	p.line("")
@@ -139,7 +139,7 @@ func (r *Run) logs(p *page) {
 // figures are the columns that every table of results has.
 var figures = []string{">Decisions/s", ">Least to most", ">p50", ">p99", ">Allocations"}
 
-// figures is the cell under those columns: medians of the rounds.
+// figures is the row's cells in those columns: medians of the rounds.
 func (c *Cell) figures() []string {
 	rates := c.each(perSecond)
 	least, most := rates[0], rates[0]
@@ -153,7 +153,7 @@ func (c *Cell) figures() []string {
 	}
 }
 
-// label is what tables call a way to choose keys.
+// label is the tables' name of a way to choose keys.
 func (r *Run) label(k Keys) string {
 	switch k {
 	case Hot:
@@ -178,7 +178,7 @@ func (p *page) line(s string) {
 
 func (p *page) linef(format string, args ...any) { p.line(fmt.Sprintf(format, args...)) }
 
-// table begins a table; a column whose name begins with > is aligned right.
+// table begins a table; a column whose name begins with > is right-aligned.
 func (p *page) table(columns ...string) {
 	rule := make([]string, len(columns))
 	for i, c := range columns {
