@@ -10,8 +10,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestForcedColours: where the system takes a page's colours away, the outcomes are
-// told apart all the same, and all text and the focus are to be seen.
+// TestForcedColours: if the system replaces the page's colours, the outcomes are still
+// distinguishable, and all text and the focus are visible.
 func TestForcedColours(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), five("alice"))
@@ -29,7 +29,7 @@ func TestForcedColours(t *testing.T) {
 	}
 	for what, unseen := range map[string]string{
 		"the status": `[getComputedStyle($("#status"), "::before").backgroundColor].filter(c => c === ` + canvas + ` || c.endsWith(", 0)"))`,
-		// The page's colour is behind text, whatever its element has.
+		// The page's colour is behind text, whatever its element's background.
 		"text": `$$("body *").filter(e => e.checkVisibility() && getComputedStyle(e).color === ` + canvas + `).map(e => e.localName + "." + e.className)`,
 		"the focus": `$$("a, button, input, select, summary, pre").filter(e => e.checkVisibility() && !e.disabled).filter(e => {
 			e.focus({focusVisible: true})
@@ -43,7 +43,7 @@ func TestForcedColours(t *testing.T) {
 	}
 }
 
-// TestPrint: on paper the report is dark on white, and all of it is there.
+// TestPrint: on paper the report is dark on white, and complete.
 func TestPrint(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), everyCard("alice", "limit=5", "period=1m"))

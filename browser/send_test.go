@@ -78,8 +78,8 @@ func limited(a limiter.Algorithm, key string, values ...string) string {
 	return "/limited/" + string(a) + "?" + query.Encode()
 }
 
-// get makes a request without the browser, and returns the answer as it came: its
-// status, the fields that tell of limits, and a problem's text.
+// get sends a request without the browser, and returns the answer: its status, the header
+// fields about limits, and a problem's text.
 func get(t *testing.T, p *Playground, path string) string {
 	t.Helper()
 	host := strings.TrimPrefix(p.URL, "http://")
@@ -107,11 +107,11 @@ func get(t *testing.T, p *Playground, path string) string {
 
 var times = regexp.MustCompile(`(;t=|Retry-After: |Try again in )\d+`)
 
-// withoutTimes leaves out what depends on when it was asked.
+// withoutTimes removes what depends on the time of the request.
 func withoutTimes(answer string) string { return times.ReplaceAllString(answer, "$1…") }
 
-// still is an answer to a key's first hit, which does not depend on when it was
-// asked but for the windows on the clock.
+// still is an answer to a key's first hit, which depends on the time of the request only
+// for windows aligned to the clock.
 func still(a limiter.Algorithm, answer string) string {
 	if a == limiter.SlidingWindowCounter {
 		return withoutTimes(answer)
@@ -195,8 +195,8 @@ func TestSlider(t *testing.T) {
 	b.quiet()
 }
 
-// quiet checks that nothing is sent while the server tells a dozen levels, which is
-// for more than a second.
+// quiet checks that nothing is sent while the server publishes a dozen levels, which takes
+// more than a second.
 func (b *Tab) quiet() {
 	b.Helper()
 	before := b.Requests("POST /api/send")
