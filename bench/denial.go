@@ -26,7 +26,7 @@ func (b *bench) cachedDenial(ctx context.Context) error {
 	defer cancel()
 	once := limiter.Policy{Name: name, Algorithm: limiter.TokenBucket, Limit: 1, Period: 24 * time.Hour}
 	if r, err := l.Allow(ctx, once, "user"); err != nil || !r.Allowed {
-		return fmt.Errorf("%s: the first ask: allowed %v, error %v", name, r.Allowed, err)
+		return fmt.Errorf("%s: the first request: allowed %v, error %v", name, r.Allowed, err)
 	}
 	for range b.rounds {
 		var before, after runtime.MemStats
@@ -38,7 +38,7 @@ func (b *bench) cachedDenial(ctx context.Context) error {
 		for time.Since(begin) < b.duration/5 {
 			for range 1000 {
 				if r, err := l.Allow(ctx, once, "user"); err != nil || r.Allowed {
-					return fmt.Errorf("%s: a later ask: allowed %v, error %v", name, r.Allowed, err)
+					return fmt.Errorf("%s: a later request: allowed %v, error %v", name, r.Allowed, err)
 				}
 			}
 			n += 1000

@@ -45,7 +45,7 @@ func Launch(ctx context.Context) (_ context.Context, close func(), _ error) {
 	}
 	if err := chromedp.Do(ctx); err != nil {
 		close()
-		return nil, nil, fmt.Errorf("start Chromium: %w; scripts/setup browser tells how to get one", err)
+		return nil, nil, fmt.Errorf("start Chromium: %w; scripts/setup browser says how to get one", err)
 	}
 	return ctx, close, nil
 }

@@ -109,13 +109,13 @@ func TestControls(t *testing.T) {
 	}
 	b.Type(card(limiter.FixedWindow, "[name=period]"), "10000h")
 	if is := window(); is != 36_000_000 {
-		t.Errorf("not aligned, it starts anew in %d s", is)
+		t.Errorf("not aligned, it restarts in %d s", is)
 	}
 	b.Click("#reset")
 	b.Eventually("reset", counts(limiter.FixedWindow), []int{0, 0, 0})
 	b.Click(card(limiter.FixedWindow, "[name=aligned]"))
 	if is := window(); is >= 36_000_000 {
-		t.Errorf("aligned, it starts anew in %d s", is)
+		t.Errorf("aligned, it restarts in %d s", is)
 	}
 
 	t.Log("block for")
@@ -221,7 +221,7 @@ func TestLink(t *testing.T) {
 	b.Click(card(limiter.FixedWindow, "[name=aligned]"))
 	set := Read[[]string](b, controls)
 	b.Click("#link")
-	b.Wait("it is told", text("#said")+`.includes("copied")`)
+	b.Wait("the live region says it", text("#said")+`.includes("copied")`)
 	link := Read[string](b, copied)
 	t.Logf("the link: %s", strings.TrimPrefix(link, p.URL))
 	if is := Read[string](b, "location.href"); link != is {
@@ -245,7 +245,7 @@ func TestCopy(t *testing.T) {
 		b.Click(card(a, "summary"))
 		take := func(form string) string {
 			b.Click(card(a, "[data-copy="+form+"]"))
-			b.Eventually("it is told", text("#said"), "Copied "+form+".")
+			b.Eventually("the live region says it", text("#said"), "Copied "+form+".")
 			is := Read[string](b, copied)
 			t.Logf("%s", is)
 			if shown := Read[string](b, text(card(a, "pre."+form))); is != shown || is == "" {
@@ -265,7 +265,7 @@ func TestCopy(t *testing.T) {
 			t.Errorf("%s: the command gives %v: %s", a, err, out)
 		}
 		b.Click("#reset") // otherwise a queue would make curl wait
-		b.Eventually("it is told", text("#said"), "All counters are reset.")
+		b.Eventually("the live region says it", text("#said"), "All counters are reset.")
 		b.Eventually("reset", counts(a), []int{0, 0, 0})
 		address := regexp.MustCompile(`^curl -i '(http://[^']+)'$`).FindStringSubmatch(strings.TrimSpace(take("curl")))
 		if address == nil {

@@ -111,7 +111,7 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), five("alice"))
 	b.Click("#burst-all")
-	b.Eventually("it is told in a live region", text("#said"), "All: 31 allowed, 4 delayed, 35 denied.")
+	b.Eventually("the live region says it", text("#said"), "All: 31 allowed, 4 delayed, 35 denied.")
 	b.Click(card(limiter.GCRA, "summary"))
 	b.Wait("the plots have words", `$$("canvas").every(c => c.getAttribute("aria-label")?.includes("denied"))`)
 	b.Wait("which are true", `$("#card-leaky_bucket_queue canvas").getAttribute("aria-label").endsWith(" of 5. In the last 30 seconds 1 allowed, 4 delayed, 5 denied.")`)

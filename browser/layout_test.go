@@ -65,7 +65,7 @@ func TestNumbersFit(t *testing.T) {
 	} {
 		b := open(t, p, everyCard("alice", strings.Fields(set)...))
 		b.Click("#reset")
-		b.Eventually("it is told", text("#said"), "All counters are reset.")
+		b.Eventually("the live region says it", text("#said"), "All counters are reset.")
 		b.Click("#send-all")
 		for _, a := range []limiter.Algorithm{limiter.FixedWindow, limiter.SlidingWindowLog} { // of which nothing leaks
 			b.Eventually(string(a)+": level, remaining", text(card(a, ".level"))+` + " " + `+text(card(a, ".remaining")), want)

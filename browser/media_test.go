@@ -38,7 +38,7 @@ func TestForcedColours(t *testing.T) {
 		}).map(e => e.localName + "." + e.className)`,
 	} {
 		if n := Read[[]string](b, unseen); len(n) > 0 {
-			t.Errorf("nobody sees %s of %q", what, n)
+			t.Errorf("%s is not visible of %q", what, n)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func TestPrint(t *testing.T) {
 		t.Errorf("paper does not scroll, and would not show all of %q", n)
 	}
 	if Read[bool](report, `$$("summary").some(e => e.checkVisibility())`) {
-		t.Error("nobody opens the details on paper")
+		t.Error("the details are closed on paper")
 	}
 	pdf := Do(report, "print", chromedp.PrintToPDF())
 	if pages := len(regexp.MustCompile(`/Type\s*/Page\b`).FindAll(pdf, -1)); pages < 1 || pages > 3 || len(pdf) < 10<<10 || len(pdf) > 1<<20 {

@@ -77,11 +77,11 @@ func (p *Playground) start(addr string) {
 	if readErr != nil {
 		p.cmd.Process.Kill()
 		<-p.ended
-		p.t.Fatalf("the playground at %s told no URL: %v (%v): %s", addr, readErr, p.err, &p.stderr)
+		p.t.Fatalf("the playground at %s printed no URL: %v (%v): %s", addr, readErr, p.err, &p.stderr)
 	}
 	u, err := url.Parse(ready.URL)
 	if err != nil || u.Host == "" {
-		p.t.Fatalf("the playground told the URL %q", ready.URL)
+		p.t.Fatalf("the playground printed the URL %q", ready.URL)
 	}
 	p.URL = u.Scheme + "://" + u.Host
 }

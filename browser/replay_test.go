@@ -243,7 +243,7 @@ func TestReplayRefused(t *testing.T) {
 	b.Eventually("three candidates", candidates+".length", 3)
 
 	// The browser would open a file that the page does not accept.
-	b.Run("look for files that nobody takes", `for (const kind of ["dragover", "drop"]) addEventListener(kind, e => window["taken_" + kind] = e.defaultPrevented)`)
+	b.Run("look for files that are not accepted", `for (const kind of ["dragover", "drop"]) addEventListener(kind, e => window["taken_" + kind] = e.defaultPrevented)`)
 	b.drop(good, "header")
 	b.Eventually("a file that misses its place is taken, too", "[taken_dragover, taken_drop]", []bool{true, true})
 }

@@ -105,7 +105,7 @@ func TestClockSet(t *testing.T) {
 	for _, hours := range []int{1, -1} {
 		b.Run(fmt.Sprintf("the clock is set by %d h", hours), fmt.Sprintf(`const real = Date.now; Date.now = () => real() + %d * 3600_000`, hours))
 		b.Click("#reset")
-		b.Eventually("it is told", text("#said"), "All counters are reset.")
+		b.Eventually("the live region says it", text("#said"), "All counters are reset.")
 		b.Wait("the plot is empty", "!"+hasColour(a, "denied"))
 		b.Click(card(a, ".burst-10"))
 		b.Eventually("allowed, delayed, denied", counts(a), burstOfTen(a))

@@ -69,7 +69,7 @@ func (p plan) with(args []string, stderr io.Writer) (plan, error) {
 	flags.DurationVar(&p.Zipf.Length, "zipf", p.Zipf.Length, "length of the Zipf traffic")
 	flags.StringVar(&p.Out, "out", p.Out, "file to write the report to, none if empty")
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: growth [flags]\n\nMeasures large tables, an attacker and Zipf traffic on a PostgreSQL of its own,\nwhich is in TMPDIR and takes about 8 GB there for 10 million rows.")
+		fmt.Fprintln(stderr, "usage: growth [flags]\n\nMeasures large tables, an attacker and Zipf traffic on a separate PostgreSQL,\nwhich is in TMPDIR and takes about 8 GB there for 10 million rows.")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {

@@ -49,7 +49,7 @@ func (r *report) head(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "Measured on %s by `make growth`: PostgreSQL %s, pgx %s, %s (GOMAXPROCS %d), %s with %d CPUs;\n",
 		e.When.Format(time.DateOnly), e.PostgreSQL, e.Pgx, e.Go, e.Procs, e.Platform, e.CPUs)
-	fmt.Fprintf(b, "server and callers on one machine, over TCP. All decisions are `token_bucket`, Relaxed, one unit, with\nbatching as it is by default and no deny cache; a pool of %d connections; each caller asks again as soon as it\nhas its answer. The server's settings, its defaults but for the size of its buffers:\n", callers)
+	fmt.Fprintf(b, "server and callers on one machine, over TCP. All decisions are `token_bucket`, Relaxed, one unit, with\nbatching as it is by default and no deny cache; a pool of %d connections; each caller sends again as soon as it\nhas its answer. The server's settings, its defaults but for the size of its buffers:\n", callers)
 	var settings []string
 	for _, s := range e.Settings {
 		settings = append(settings, fmt.Sprintf("`%s` %s", s.Name, s.Value))

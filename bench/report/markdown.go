@@ -23,10 +23,10 @@ func (r *Run) Markdown(w io.Writer, chart string) error {
 		rounds = "round"
 	}
 	p.linef("Made by `make bench`: the contenders in turn within each round, %d %s, %s for each", r.Rounds, rounds, span(r.Duration))
-	p.linef("contender and round after %s of warming up; the median of the rounds is told.", span(r.Warmup))
-	p.line("Callers, PostgreSQL and Redis share the one machine, so read the ratios. Callers ask")
-	p.line("again as soon as they are answered. Limits are so far that every decision allows. Before,")
-	p.line("each contender was seen to allow 10 of 20 at a limit of 10; after each cell, to have")
+	p.linef("contender and round after %s of warming up; values are medians of the rounds.", span(r.Warmup))
+	p.line("Callers, PostgreSQL and Redis share the one machine, so read the ratios. Callers send")
+	p.line("again as soon as they are answered. Limits are so high that every decision allows. Before,")
+	p.line("each contender allowed 10 of 20 at a limit of 10, and after each cell it had")
 	p.line("counted what it allowed of the first key. Allocations are the whole process's, per decision.")
 	p.line("")
 	r.goals(&p)
@@ -61,7 +61,7 @@ func (r *Run) goals(p *page) {
 		}
 		switch {
 		case x.want == 0:
-			want, verdict = "", "told only"
+			want, verdict = "", "reported only"
 		case x.reached():
 			verdict = "reached"
 		}
@@ -125,7 +125,7 @@ func (r *Run) logs(p *page) {
 	p.line("## Sliding log")
 	p.line("")
 	p.line("Each log is half full when a cell begins, spread over the minute that the limit is")
-	p.line("for. Keys are asked for evenly; the higher the limit, the fewer, so that all logs")
+	p.line("for. Keys are requested evenly; the higher the limit, the fewer, so that all logs")
 	p.line("together are as large.")
 	p.line("")
 	p.table(append([]string{">Limit", ">Keys", ">Callers", "Contender"}, figures...)...)

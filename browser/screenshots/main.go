@@ -113,7 +113,7 @@ func (p *photographer) size(b *browser.Tab, width int64, scale float64) {
 // shoot takes a picture of the window.
 func (p *photographer) shoot(b *browser.Tab, scheme, name string) {
 	b.Media("prefers-color-scheme", scheme)
-	b.Run("it is drawn anew", `for (let n = 0; n < 10; n++) await new Promise(requestAnimationFrame)`)
+	b.Run("it is drawn again", `for (let n = 0; n < 10; n++) await new Promise(requestAnimationFrame)`)
 	image := browser.Do(b, name, chromedp.CaptureScreenshot())
 	path := filepath.Join(p.to, name+".png")
 	if err := os.WriteFile(path, image, 0o644); err != nil {

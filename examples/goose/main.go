@@ -1,4 +1,4 @@
-// Command goose is an application with goose migrations of its own, among which
+// Command goose is an application with its own goose migrations, among which
 // pglimit's run: one folder, one sequence of numbers, one version table.
 //
 //	go run .        run the migrations that have not been run, then take orders

@@ -127,7 +127,7 @@ func TestDeniedIsNotAsked(t *testing.T) {
 	}
 	denied(50, 12*time.Hour) // until midnight
 	if asked != 1 {
-		t.Errorf("the model was asked %d times", asked)
+		t.Errorf("the model was called %d times", asked)
 	}
 	s.want(t, "blue", 450, 0)
 	if _, err := s.complete(t.Context(), io.Discard, "red", prompt, 450); err != nil { // has a separate budget
@@ -349,6 +349,6 @@ func TestTenantsAtOnce(t *testing.T) {
 		processes[0].want(t, tenant, float64(used), 0)
 	}
 	if denials == 0 {
-		t.Error("nobody was denied")
+		t.Error("no request was denied")
 	}
 }

@@ -98,7 +98,7 @@ func (h *allHistory) run(rt *rapid.T, mode string) {
 			h.single(rt)
 			continue
 		}
-		requests := make([]limiter.Request, rapid.IntRange(1, 6).Draw(rt, "asks"))
+		requests := make([]limiter.Request, rapid.IntRange(1, 6).Draw(rt, "requests"))
 		for i := range requests {
 			requests[i] = h.ask(rt)
 		}

@@ -71,7 +71,7 @@ func TestAllowAllRoundTrips(t *testing.T) {
 		{"allowed", []limiter.Request{logs.Request("a", 1), blocks.Request("a", 1), plain.Request("a", 1), plain.Request("b", 1)}, true, 2, 2},
 		{"denied", []limiter.Request{plain.Request("a", 1), plain.Request("full", 1)}, false, 2, 1},
 		{"denied, with logs and a block", []limiter.Request{logs.Request("full", 1), logs.Request("full", 1), logs.Request("a", 1), blocks.Request("full", 1)}, false, 2, 2},
-		{"one ask", []limiter.Request{plain.Request("a", 1)}, true, 1, 1},
+		{"one request", []limiter.Request{plain.Request("a", 1)}, true, 1, 1},
 		{"above the burst", []limiter.Request{plain.Request("a", 1), logs.Request("b", 11)}, false, 1, 1},
 	} {
 		outside, inside := int64(math.MaxInt64), int64(math.MaxInt64)

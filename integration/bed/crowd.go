@@ -117,12 +117,12 @@ func (c *Crowd) StallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []s
 	}
 	for _, key := range keys {
 		if n := c.Sent.outsideTheLane(key); n > 0 {
-			t.Errorf("%s was asked for in %d statements with others", key, n)
+			t.Errorf("%s was in %d statements with others", key, n)
 		}
 		for i, a := range held[key] {
 			select {
 			case got := <-a:
-				t.Errorf("ask %d for %s, whose row is held: %+v, %v", i, key, got.Result, got.Err)
+				t.Errorf("request %d for %s, whose row is locked: %+v, %v", i, key, got.Result, got.Err)
 			default:
 			}
 		}
@@ -133,7 +133,7 @@ func (c *Crowd) StallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []s
 		for i, a := range held[key] {
 			r := ResultOf(t, "a key that was held", a)
 			if r.Allowed != (i < HeldLimit/2) || !Near(r.Remaining, float64(max(0, HeldLimit/2-1-i))) {
-				t.Errorf("ask %d of %d for %s: %+v", i, len(held[key]), key, r)
+				t.Errorf("request %d of %d for %s: %+v", i, len(held[key]), key, r)
 			}
 		}
 		if r := Must(t)(c.Check(ctx, p, key, 0)); !Near(r.Level, HeldLimit) {

@@ -153,7 +153,7 @@ func TestCalendarBatch(t *testing.T) {
 			at = max(0, drawStep(rt, at))
 			clock.Set(at)
 			var requests []limiter.Request
-			for range rapid.IntRange(2, 15).Draw(rt, "asks") {
+			for range rapid.IntRange(2, 15).Draw(rt, "requests") {
 				p := rapid.SampledFrom(policies).Draw(rt, "policy")
 				requests = append(requests, p.Request(fmt.Sprint("key", histories), bed.DrawShare(rt, p)))
 			}
@@ -171,7 +171,7 @@ func TestCalendarBatch(t *testing.T) {
 				got := <-answers[i]
 				want.Source = got.Source
 				if got.Err != nil || got.Result != want {
-					rt.Fatalf("ask %d of %d at %v: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(requests), clock.Now(), request, got.Result, got.Err, want)
+					rt.Fatalf("request %d of %d at %v: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(requests), clock.Now(), request, got.Result, got.Err, want)
 				}
 			}
 		}

@@ -175,7 +175,7 @@ func TestCalendarBatchWithClocksApart(t *testing.T) {
 		r := bed.ResultOf(t, "one of the batch", a)
 		p := policies[i%len(policies)]
 		if r.Level != float64(1+i/len(policies)) {
-			t.Errorf("ask %d for %s: %+v", i/len(policies), p.Name, r)
+			t.Errorf("request %d for %s: %+v", i/len(policies), p.Name, r)
 		}
 		if p.Calendar != "" {
 			byTheDatabase(t, ahead, p, r)
@@ -246,6 +246,6 @@ func TestCalendarClockSetWhileHeld(t *testing.T) {
 	r := bed.ResultOf(t, "the key that was held", held)
 	byTheDatabase(t, 90*24*time.Hour, p, r)
 	if !r.Allowed || r.Level != 1 {
-		t.Errorf("in a month of its own: %+v", r)
+		t.Errorf("in a separate month: %+v", r)
 	}
 }

@@ -57,7 +57,7 @@ func batchesDecideAsMemory(rt *rapid.T, g door, clock *conformance.Clock, base l
 		at = max(0, at+bed.DrawDelta(rt, plans[0]))
 		clock.Set(at)
 		var requests []limiter.Request
-		for range rapid.IntRange(1, 12).Draw(rt, "asks") {
+		for range rapid.IntRange(1, 12).Draw(rt, "requests") {
 			p := rapid.SampledFrom(plans).Draw(rt, "plan")
 			key := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "key")
 			requests = append(requests, p.Request(key, bed.DrawShare(rt, p)))
@@ -76,7 +76,7 @@ func batchesDecideAsMemory(rt *rapid.T, g door, clock *conformance.Clock, base l
 			got := <-answers[i]
 			want.Source = got.Source
 			if got.Err != nil || !bed.Alike(got.Result, want) {
-				rt.Fatalf("ask %d of %d at %d: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(requests), at, request, got.Result, got.Err, want)
+				rt.Fatalf("request %d of %d at %d: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(requests), at, request, got.Result, got.Err, want)
 			}
 		}
 	}
@@ -98,11 +98,11 @@ func TestCoalesceGrantsEqualRequestsInOrder(t *testing.T) {
 	for i, a := range answers {
 		got := <-a
 		if got.Err != nil || got.Allowed != (i < 30) || got.Remaining != float64(max(0, 29-i)) {
-			t.Errorf("ask %d: %+v, %v", i, got.Result, got.Err)
+			t.Errorf("request %d: %+v, %v", i, got.Result, got.Err)
 		}
 	}
 	if count := bed.Value[float64](t, bed.Connect(t, address), `SELECT granted FROM pglimit_fixed_window`); count != 29 {
-		t.Errorf("the last statement granted %v asks, not 29 of the 99 that waited", count)
+		t.Errorf("the last statement granted %v requests, not 29 of the 99 that waited", count)
 	}
 }
 
@@ -247,7 +247,7 @@ func TestCoalesceCloseDrains(t *testing.T) {
 	}
 	// A Close that does not wait would return before this does.
 	if n := bed.Value[int](t, other, "SELECT count(*) FROM pglimit_gcra"); n != 0 {
-		t.Errorf("%d asks were decided while the gate was closed", n)
+		t.Errorf("%d requests were decided while the gate was closed", n)
 	}
 	opened.Store(true)
 	g.Reopen()
@@ -257,7 +257,7 @@ func TestCoalesceCloseDrains(t *testing.T) {
 		}
 	}
 	if !<-closed {
-		t.Error("Close returned while asks were in flight")
+		t.Error("Close returned while requests were in flight")
 	}
 }
 
@@ -294,7 +294,7 @@ func TestCoalesceNeverDeadlocks(t *testing.T) {
 	wg.Wait()
 	pool := bed.Connect(t, address)
 	if sum := bed.Value[float64](t, pool, `SELECT round(sum(level)) FROM pglimit_token_bucket`); sum != 3*32*40 {
-		t.Errorf("%v asks were counted of %d", sum, 3*32*40)
+		t.Errorf("%v requests were counted of %d", sum, 3*32*40)
 	}
 	bed.Eventually(t, "the counters are flushed", func(ctx context.Context) (bool, error) {
 		var commits int64

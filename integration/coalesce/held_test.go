@@ -217,7 +217,7 @@ func TestHeldRowsKeepClose(t *testing.T) {
 	})
 	select {
 	case <-closed:
-		t.Fatal("Close returned while somebody waited for a held row")
+		t.Fatal("Close returned while a caller waited for a locked row")
 	default:
 	}
 	bed.Commit(t, tx)

@@ -55,8 +55,8 @@ func TestCoalesceOverSQLAwkwardKeys(t *testing.T) {
 			}
 			g.Reopen()
 			for i, a := range answers {
-				if r := bed.ResultOf(t, fmt.Sprint("ask ", i), a); !r.Allowed || !bed.Near(r.Level, float64(1+max(0, i-1)%2)) {
-					t.Errorf("%s: ask %d: %+v", bed.Variant(p), i, r)
+				if r := bed.ResultOf(t, fmt.Sprint("request ", i), a); !r.Allowed || !bed.Near(r.Level, float64(1+max(0, i-1)%2)) {
+					t.Errorf("%s: request %d: %+v", bed.Variant(p), i, r)
 				}
 			}
 			rows, err := pool.Query(t.Context(), "SELECT key, granted FROM pglimit_"+string(p.Algorithm)+" WHERE policy = $1 AND key <> 'first'", p.Name)
@@ -123,7 +123,7 @@ func TestCoalesceOverSQLExactCosts(t *testing.T) {
 				g.Reopen()
 			}
 			for _, a := range answers {
-				bed.ResultOf(t, "an ask", a)
+				bed.ResultOf(t, "a request", a)
 			}
 			for key, request := range costs {
 				if got := bed.Value[float64](t, pool, "SELECT cost FROM pglimit_fixed_window WHERE key = $1", key); got != request.Cost {
@@ -193,7 +193,7 @@ func TestHeldRowsOverSQLStallNobody(t *testing.T) {
 				}
 				for i, a := range held {
 					if r := bed.ResultOf(t, "the key that was held", a); r.Allowed != (i < bed.HeldLimit/2) {
-						t.Errorf("%s: ask %d: %+v", bed.Variant(p), i, r)
+						t.Errorf("%s: request %d: %+v", bed.Variant(p), i, r)
 					}
 				}
 			}

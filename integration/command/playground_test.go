@@ -264,7 +264,7 @@ func TestPlaygroundPatient(t *testing.T) {
 			`{"key":"alice","times":1,"requests":[{"policy":{"algorithm":"gcra","limit":3,"period":"1h"}}]}`)
 		answered <- text
 	}()
-	bed.Eventually(t, "the ask has waited for longer", func(ctx context.Context) (long bool, err error) {
+	bed.Eventually(t, "the request has waited for longer", func(ctx context.Context) (long bool, err error) {
 		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
 			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > $1)`, time.Second).Scan(&long)
 		return long || len(answered) > 0, err
@@ -352,7 +352,7 @@ func TestPlaygroundOutage(t *testing.T) {
 	network.set(false)
 	var seen levelsEvent
 	if others := next("levels", &seen); len(seen.Levels) != 7 || others["problem"] > 0 {
-		t.Errorf("levels after the outage: %+v; told again: %v", seen, others)
+		t.Errorf("levels after the outage: %+v; sent again: %v", seen, others)
 	}
 	stop()
 	if err := <-ended; err != nil {

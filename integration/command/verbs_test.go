@@ -20,7 +20,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestCommandVerbsGolden runs command lines one after the other on one database, and
 // compares their answers, as JSON and as text, with a file.
@@ -261,7 +261,7 @@ func TestCommandJanitor(t *testing.T) {
 	// It has the lease, and keeps it between sweeps.
 	bed.PglimitJSON(t, &once, address, "janitor", "--once")
 	if !once.HeldElsewhere {
-		t.Errorf("beside another janitor: %+v", once)
+		t.Errorf("while another janitor runs: %+v", once)
 	}
 	janitor.interrupt(t)
 	if code, rest := janitor.end(t); code != 0 || rest != "" {

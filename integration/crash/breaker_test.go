@@ -132,7 +132,7 @@ func TestBreakerProbes(t *testing.T) {
 	b.ExpectUnavailable(t, false)
 	b.ExpectUnavailable(t, true)
 	if r := bed.Must(t)(b.L.InTx(tx).Allow(ctx, bed.FailsClosed, "tx")); !r.Allowed {
-		t.Errorf("a transaction asks on its own connection: %+v", r)
+		t.Errorf("a transaction uses its own connection: %+v", r)
 	}
 
 	b.Clock.Set(breakForUs)
@@ -146,7 +146,7 @@ func TestBreakerProbes(t *testing.T) {
 	select {
 	case <-b.Arrived:
 	case err := <-probe:
-		t.Fatalf("nobody probed: %v", err)
+		t.Fatalf("no request probed: %v", err)
 	}
 	for range 3 {
 		b.ExpectUnavailable(t, true)
@@ -168,7 +168,7 @@ func TestBreakerAndContexts(t *testing.T) {
 	for i := range 3 {
 		_, err := b.L.Allow(t.Context(), bed.FailsClosed, "k")
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, limiter.ErrUnavailable) || strings.Contains(err.Error(), "circuit breaker") != (i == 2) {
-			t.Errorf("ask %d: got %v", i, err)
+			t.Errorf("request %d: got %v", i, err)
 		}
 	}
 

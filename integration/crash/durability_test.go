@@ -142,7 +142,7 @@ func TestDurabilityOfBatches(t *testing.T) {
 					}
 					c.Expect(t, p, bed.CommittedWith(session, d), map[string]int{"first": 1, "second": 1, "third": 1})
 					if n := bed.Value[int64](t, c.Pool, `SELECT count(DISTINCT xid) FROM committed WHERE policy = $1`, p.Name); n != 2 {
-						t.Errorf("%s: three asks made %d transactions, not 2", p.Name, n)
+						t.Errorf("%s: three requests made %d transactions, not 2", p.Name, n)
 					}
 					if now := bed.Value[string](t, pool, "SHOW synchronous_commit"); now != session {
 						t.Errorf("%s: the session was left with %s", p.Name, now)
@@ -179,7 +179,7 @@ func TestDurabilityOfBatchesStaysApart(t *testing.T) {
 			default:
 				if g.Waiting() > 0 {
 					g.Reopen()
-					t.Fatalf("%s: a relaxed ask waits for a durable statement", bed.Variant(base))
+					t.Fatalf("%s: a relaxed request waits for a durable statement", bed.Variant(base))
 				}
 			}
 		}
@@ -249,7 +249,7 @@ func TestDurabilityUnderStricterIsolation(t *testing.T) {
 		_, err := l.Allow(t.Context(), p, "k")
 		late <- err
 	}()
-	bed.Eventually(t, "the ask waits for the row", func(ctx context.Context) (bool, error) {
+	bed.Eventually(t, "the request waits for the row", func(ctx context.Context) (bool, error) {
 		n, err := bed.Blocked(ctx, c.Pool)
 		return n == 1, err
 	})

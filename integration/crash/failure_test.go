@@ -191,7 +191,7 @@ func TestKeySecret(t *testing.T) {
 	}
 	other := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("two")})
 	if r := bed.Must(t)(other.Allow(ctx, p, "person@example.org")); !r.Allowed {
-		t.Error("another secret did not start afresh")
+		t.Error("another secret did not start from zero")
 	}
 	var stored string
 	if err := pool.QueryRow(ctx, "SELECT string_agg(key, ' ') FROM pglimit_token_bucket").Scan(&stored); err != nil {

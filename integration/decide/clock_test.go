@@ -89,7 +89,7 @@ func TestDecideHeldKeyDoesNotOverAdmit(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(results) > 0 {
-				t.Error("somebody did not wait for the row")
+				t.Error("a request did not wait for the row")
 			}
 			if err := tx.Commit(ctx); err != nil {
 				t.Fatal(err)

@@ -36,7 +36,7 @@ func TestPlansAdmitNoMoreThanTheLargest(t *testing.T) {
 				})
 			})
 			if swept := j.Removed(); swept.Total() == 0 || swept.Kept == 0 {
-				t.Errorf("the sweeps deleted %d and kept %d rows: that tells little", swept.Total(), swept.Kept)
+				t.Errorf("the sweeps deleted %d and kept %d rows: that proves little", swept.Total(), swept.Kept)
 			}
 		})
 	}

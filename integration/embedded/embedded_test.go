@@ -114,7 +114,7 @@ func TestEmbeddedStartsOnce(t *testing.T) {
 	}
 	h.empty(t, "the last command's end")
 	if got := h.allow(t, "(started)", "--data-dir", h.data()); got != 0 {
-		t.Errorf("%v remaining after five asks, want 0", got)
+		t.Errorf("%v remaining after five requests, want 0", got)
 	}
 }
 

@@ -109,7 +109,7 @@ func TestFunctionsDecideAsGo(t *testing.T) {
 	var histories, requests atomic.Int64
 	t.Cleanup(func() {
 		if n := requests.Load(); n < 100*int64(bed.Checks()) {
-			t.Errorf("only %d asks", n)
+			t.Errorf("only %d requests", n)
 		}
 	})
 	for _, base := range bed.Variants(10, 10*time.Second) {

@@ -307,7 +307,7 @@ func TestFunctionsEndsAt(t *testing.T) {
 		}
 	})
 	if bed.Value[bool](t, pool, `SELECT bool_or(ends_at_us % 10000000 <> 0) FROM pglimit_fixed_window`) {
-		t.Error("a window ends at another time than asked for")
+		t.Error("a window ends at another time than requested")
 	}
 }
 

@@ -235,7 +235,7 @@ func TestJanitorSweepsManyRows(t *testing.T) {
 	if lost > 0 || decisions == 0 {
 		t.Errorf("of %.0f decisions on %d keys, the levels of %d keys are wrong", decisions, live, lost)
 	}
-	t.Logf("removed %d rows in %v, %.0f/s, beside %.0f decisions", removed.Total(), took.Round(time.Millisecond), float64(removed.Total())/took.Seconds(), decisions)
+	t.Logf("removed %d rows in %v, %.0f/s, with %.0f decisions", removed.Total(), took.Round(time.Millisecond), float64(removed.Total())/took.Seconds(), decisions)
 }
 
 // TestJanitorOutlivesTheDatabase: Run survives a connection that breaks in the middle of a

@@ -20,7 +20,7 @@ func heldElsewhere(t *testing.T, j *janitor.Janitor) {
 	t.Helper()
 	r, err := j.Sweep(t.Context())
 	if err != nil || !r.HeldElsewhere || r.Total() != 0 {
-		t.Errorf("a sweep beside a leader: %+v, %v", r, err)
+		t.Errorf("a sweep while another leads: %+v, %v", r, err)
 	}
 }
 
@@ -86,8 +86,8 @@ func TestJanitorTakesOver(t *testing.T) {
 		Interval: time.Millisecond, Lease: lease, Now: clock.now, OnSweep: onSweep,
 	}))
 	for range 3 {
-		if r := bed.Receive(t, swept, "a sweep beside the leader"); !r.HeldElsewhere || r.Total() != 0 {
-			t.Errorf("a sweep beside a leader: %+v", r)
+		if r := bed.Receive(t, swept, "a sweep while another leads"); !r.HeldElsewhere || r.Total() != 0 {
+			t.Errorf("a sweep while another leads: %+v", r)
 		}
 	}
 	stop()
@@ -126,7 +126,7 @@ func TestJanitorRenewsItsLease(t *testing.T) {
 	j := bed.NewJanitor(t, pool, &janitor.Config{BatchSize: 1, Lease: lease, Now: clock.now})
 	sweep(t, j, map[string]int64{table: rows})
 	if left != 0 {
-		t.Errorf("the clock was last asked when %d rows were left: this test tested too little", left)
+		t.Errorf("the clock was last read when %d rows were left: this test tested too little", left)
 	}
 }
 

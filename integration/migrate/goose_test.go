@@ -109,10 +109,10 @@ func TestMigrateInAnApplicationsGooseFolder(t *testing.T) {
 	}
 	// A program that also calls Up gets an error that says so, and nothing is broken.
 	if err := migrations.Up(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "made by something else") {
-		t.Errorf("Up beside exported migrations: %v", err)
+		t.Errorf("Up besides exported migrations: %v", err)
 	}
 	if got := bed.Schema(t, pool); got != want {
-		t.Errorf("Up beside exported migrations left:\n%s\nwant:\n%s", got, want)
+		t.Errorf("Up besides exported migrations left:\n%s\nwant:\n%s", got, want)
 	}
 	gooseDownTo(t, pool, dir, 0, "00006_invoices.sql", "00005_pglimit_views.sql", "00004_pglimit_storage.sql", "00003_pglimit_tables.sql", "00002_orders.sql", "00001_users.sql")
 	if left := bed.Schema(t, pool); left != "" {

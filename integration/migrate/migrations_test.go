@@ -198,7 +198,7 @@ func TestMigrateSchemaOfItsOwn(t *testing.T) {
 
 	bed.UpTo(t, limits, migrations.Latest, bed.AllUp)
 	if left := bed.Schema(t, public); left != "" {
-		t.Errorf("up in a schema of its own made in public:\n%s", left)
+		t.Errorf("up in a separate schema made in public:\n%s", left)
 	}
 	bed.UpTo(t, more, migrations.Latest, bed.AllUp) // of the two schemas, the first
 	bed.UpTo(t, public, migrations.Latest, bed.AllUp)

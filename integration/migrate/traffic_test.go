@@ -281,7 +281,7 @@ func TestMigrateDownGivesUp(t *testing.T) {
 		t.Errorf("Down: %v", err)
 	}
 	if served == 0 {
-		t.Error("nobody was served")
+		t.Error("no caller was served")
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Error(err)

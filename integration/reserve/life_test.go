@@ -185,7 +185,7 @@ func TestReserveReapingNeverDeadlocks(t *testing.T) {
 		return n == 1, err
 	})
 	if r, err := l.InTx(asking).Allow(ctx, p, "k"); err != nil || r.Allowed {
-		t.Errorf("the denied ask: %+v, %v", r, err)
+		t.Errorf("the denied request: %+v, %v", r, err)
 	}
 	if err := errors.Join(asking.Commit(ctx), <-done); err != nil {
 		t.Error(err)

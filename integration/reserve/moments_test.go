@@ -64,7 +64,7 @@ func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
 			}
 			cancelled := reserve("a")
 			if again := reserve("a"); again.ID != cancelled.ID || !again.Result.Replayed {
-				t.Errorf("%s: asked again: %+v", bed.Variant(p), again)
+				t.Errorf("%s: requested again: %+v", bed.Variant(p), again)
 			}
 			if err := l.Cancel(ctx, cancelled.ID); err != nil {
 				t.Fatal(err)

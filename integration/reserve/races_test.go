@@ -123,7 +123,7 @@ func TestReserveEndsOnce(t *testing.T) {
 			}
 			// Either one settled and all others got its answer, or none did.
 			if all > 1 || all == 0 && cancelled == 0 || all == 1 && !expired && cancelled > 0 {
-				t.Errorf("%s: settled %v, cancelled %d, told that it had ended %d", bed.Variant(p), settled, cancelled, ended)
+				t.Errorf("%s: settled %v, cancelled %d, %d were refused because it had ended", bed.Variant(p), settled, cancelled, ended)
 			}
 			if got := bed.Level(t, l, p, key); !bed.Near(got, want) {
 				t.Errorf("%s: level %v, want %v: settled %v, cancelled %d", bed.Variant(p), got, want, settled, cancelled)
@@ -223,7 +223,7 @@ func (s *reserveStorm) run(t *testing.T) {
 	close(stop)
 	<-swept
 	if n := bed.Value[int](t, s.pool, "SELECT count(*) FROM pglimit_reservation WHERE state = 'expired' AND policy LIKE $1", "%"+s.policies[0].Name[len("variant-0"):]); n == 0 || s.denied == 0 {
-		t.Errorf("%d holds expired, %d asks were denied: the storm proves little", n, s.denied)
+		t.Errorf("%d reservations expired, %d requests were denied: the storm proves little", n, s.denied)
 	}
 	for _, h := range s.reservations { // left open
 		s.settle(ctx, t, h)

@@ -48,7 +48,7 @@ CREATE TRIGGER note_overdraft AFTER UPDATE ON pglimit_fixed_window
 CREATE TRIGGER note_overdraft AFTER UPDATE ON pglimit_token_bucket
 	FOR EACH ROW WHEN (NEW.level > OLD.level) EXECUTE FUNCTION note_overdraft();
 
--- What each budget counts beside what it should.
+-- What each budget counts, and what it should.
 CREATE VIEW balance AS
 WITH counted AS (
 	SELECT policy, key, level FROM pglimit_fixed_window UNION ALL SELECT policy, key, level FROM pglimit_token_bucket
@@ -68,7 +68,7 @@ FROM places AS p LEFT JOIN counted AS c USING (policy, key) LEFT JOIN entry AS e
 GROUP BY p.policy, p.key, c.level;
 
 -- All that is wrong, as of one snapshot: a transaction is in it as a whole or not
--- at all, so nothing may be at any moment, whoever is at work.
+-- at all, so nothing may be at any moment, whatever else runs.
 CREATE VIEW findings AS
 SELECT format('%s of %s counts %s: orders %s + held %s + settled %s are %s', key, policy, counted, orders, held, settled, orders + held + settled) AS finding
 FROM balance WHERE abs(counted - orders - held - settled) > leaks

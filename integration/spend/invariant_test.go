@@ -67,7 +67,7 @@ func TestSpendInvariant(t *testing.T) {
 	for _, c := range s.clients {
 		s.stop(c)
 	}
-	bed.Eventually(t, "nobody is at work", func(ctx context.Context) (bool, error) {
+	bed.Eventually(t, "no worker runs", func(ctx context.Context) (bool, error) {
 		return bed.Value[int](t, s.pool, `SELECT count(*) FROM pg_stat_activity
 			WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL`) == 0, nil
 	})
@@ -268,7 +268,7 @@ func (s *spendTest) askPastTheTTLs() {
 		}
 	}
 	if n := bed.Value[int](s, s.pool, open); n > 0 {
-		s.Errorf("%d holds have outlived their TTL though all budgets were asked for", n)
+		s.Errorf("%d reservations have outlived their TTL though all budgets were requested", n)
 	}
 }
 
@@ -276,7 +276,7 @@ func (s *spendTest) askPastTheTTLs() {
 func (s *spendTest) missing() (all []string) {
 	for _, what := range []string{
 		"committed", "rolled back by choice", "rolled back by an error", "ended by a context", "unknown outcomes", "denied", "denied by the tenant",
-		"asked together", "asked in vain", "asked again", "orders asked again", "replayed", "holds", "holds in transactions", "settled below", "settled at", "settled above", "settled late",
+		"requested together", "requested a full budget", "sent again", "orders sent again", "replayed", "holds", "holds in transactions", "settled below", "settled at", "settled above", "settled late",
 		"settled in transactions", "cancelled", "cancelled in transactions", "abandoned", "returned orders", "returned settlements", "looked back",
 	} {
 		n := s.done[what]

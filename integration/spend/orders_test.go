@@ -84,7 +84,7 @@ func (w *spendWorker) order() {
 			if all, err = tx.AllowAll(ctx, p.Request(account, n), w.tenant.Request(*tenant, n)); err != nil {
 				return false, err
 			}
-			w.count("asked together")
+			w.count("requested together")
 			r = all.PerRequest[max(0, all.DeniedBy)]
 			if full = account; all.DeniedBy == 1 {
 				w.count("denied by the tenant")
@@ -146,7 +146,7 @@ func (w *spendWorker) orderOnce() {
 			return !denied, nil
 		})
 		if end == spendUnknown {
-			w.count("orders asked again")
+			w.count("orders sent again")
 		}
 	}
 	if denied {
@@ -191,11 +191,11 @@ func (w *spendWorker) askInVain() {
 	all, err := w.limiter.AllowAll(ctx, w.policy().Request(w.account(), units()), w.closed.Request("closed", 1))
 	switch {
 	case err != nil:
-		w.lost(ctx, "ask in vain", err)
+		w.lost(ctx, "request a full budget", err)
 	case all.Allowed:
-		w.fault("AllowAll beside a budget that is used up: %+v", all)
+		w.fault("AllowAll with a budget that is used up: %+v", all)
 	default:
-		w.count("asked in vain")
+		w.count("requested a full budget")
 	}
 }
 

@@ -168,7 +168,7 @@ func (w *spendWorker) insist(what string, request func(context.Context) error) {
 			return
 		}
 		w.lost(ctx, what, err)
-		w.count("asked again")
+		w.count("sent again")
 		cancel()
 	}
 }

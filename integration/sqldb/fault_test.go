@@ -164,7 +164,7 @@ func TestSQLTimeoutHolds(t *testing.T) {
 			t.Errorf("closed: got %v", err)
 		}
 		if _, err = l.Charge(ctx, p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
-			t.Errorf("a statement of its own: got %v", err)
+			t.Errorf("a separate statement: got %v", err)
 		}
 		p.OnError = limiter.FailOpen
 		if r := bed.Must(t)(l.Allow(ctx, p, "k")); !r.Allowed || r.Source != limiter.SourceDegraded {
@@ -214,10 +214,10 @@ func TestSQLServerHangs(t *testing.T) {
 					select {
 					case got := <-answers:
 						if !errors.Is(got.Err, limiter.ErrUnavailable) || !errors.Is(got.Err, context.DeadlineExceeded) {
-							t.Errorf("ask %d: %+v, %v", i, got.Result, got.Err)
+							t.Errorf("request %d: %+v, %v", i, got.Result, got.Err)
 						}
 					case <-late.C:
-						t.Fatalf("ask %d: no answer", i)
+						t.Fatalf("request %d: no answer", i)
 					}
 					late.Stop()
 				}

@@ -172,6 +172,6 @@ func TestMigrateWarns(t *testing.T) {
 	}
 	bed.Exec(t, pool, `CREATE SCHEMA limits`)
 	if code, _, stderr := bed.Pglimit(t, bed.WithSearchPath(t, address, "limits"), "migrate", "up"); code != 0 || strings.Contains(stderr, "warning") {
-		t.Errorf("in a schema of its own: exit code %d, stderr %q", code, stderr)
+		t.Errorf("in a separate schema: exit code %d, stderr %q", code, stderr)
 	}
 }

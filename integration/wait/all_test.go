@@ -82,7 +82,7 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 		}
 		for j, each := range r.PerRequest {
 			if each.Allowed != (j != want.denied) {
-				t.Errorf("%d: ask %d: %+v", i, j, each)
+				t.Errorf("%d: request %d: %+v", i, j, each)
 			}
 		}
 		cancel()
