@@ -46,7 +46,7 @@ playground: ## Serve the web page on a throwaway PostgreSQL until Ctrl-C (ARGS: 
 	@go build -o bin/ ./cmd/pglimit ./internal/throwaway/withpg
 	@bin/withpg -- bin/pglimit playground $(ARGS)
 
-bench: ## Set pglimit beside a bare upsert, Redis and others; QUICK=1 for a quick look (ARGS: flags of bench/)
+bench: ## Compare pglimit with a bare upsert, Redis and others; QUICK=1 for a quick look (ARGS: flags of bench/)
 	@scripts/setup bench
 	@cd bench && go build -o ../bin/ . && ../bin/bench $(if $(QUICK),-quick) $(ARGS)
 

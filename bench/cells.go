@@ -11,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/bench/report"
 )
 
-// workload is what contenders go through in turn.
+// workload is a set of contenders that take turns.
 type workload struct {
 	keys       report.Keys
 	callers    int
@@ -41,9 +41,8 @@ func (b *bench) workloads() (list []workload) {
 	return list
 }
 
-// runWorkload measures its contenders, in turn within each round. Every other
-// round goes backwards, so that a machine that gets slower or faster favours
-// nobody.
+// runWorkload measures its contenders, in turn within each round. Every other round goes
+// backwards, so that a machine that gets slower or faster favours none.
 func (b *bench) runWorkload(ctx context.Context, w workload) error {
 	cells := make([]report.Cell, len(w.contenders))
 	for round := range b.rounds {
@@ -66,7 +65,7 @@ func (b *bench) runWorkload(ctx context.Context, w workload) error {
 	return nil
 }
 
-// logCallers is how many callers ask sliding logs: few and many.
+// logCallers are the numbers of callers of sliding logs: few and many.
 var logCallers = []int{16, 128}
 
 func (b *bench) logLimits() []int {
@@ -76,12 +75,12 @@ func (b *bench) logLimits() []int {
 	return contender.LogLimits
 }
 
-// logRate is more than any contender answers in a second: so much room is left
-// in the logs that nobody is denied.
+// logRate exceeds any contender's decisions per second: the logs have that much room, so
+// that no request is denied.
 const logRate = 300_000
 
-// runLogs measures the sliding logs at one limit. There are so many keys that
-// logs which are half full do not fill up.
+// runLogs measures the sliding logs at one limit, on so many keys that half-full logs do
+// not fill up.
 func (b *bench) runLogs(ctx context.Context, limit int) error {
 	room := limit / 2
 	keys := b.keys[:max(4, int(logRate*(b.warmup+b.duration).Seconds())/room)]
@@ -115,7 +114,7 @@ func (b *bench) runLogs(ctx context.Context, limit int) error {
 	return nil
 }
 
-// order is which contender comes when in a round.
+// order returns the contenders' order in a round.
 func order(round, n int) []int {
 	list := make([]int, n)
 	for i := range list {
@@ -127,9 +126,8 @@ func order(round, n int) []int {
 	return list
 }
 
-// measure runs one contender once. It fails unless the first key was counted
-// as often as it was allowed, less what has left meanwhile: by the rule, or of
-// filled entries in a log.
+// measure runs one contender once. It fails unless the first key's count equals its
+// grants, less what has left meanwhile: by the rule, or of filled entries in a log.
 func (b *bench) measure(ctx context.Context, c contender.Contender, d contender.Decider, rule contender.Rule, filled int, what string, l measure.Load) (measure.Sample, error) {
 	l.Warmup, l.Duration, l.Decide = b.warmup, b.duration, d.Decide
 	begin := time.Now()
@@ -152,7 +150,7 @@ func (b *bench) measure(ctx context.Context, c contender.Contender, d contender.
 	const rounding = 2
 	left := perPeriod*time.Since(begin).Seconds()/rule.Period.Seconds() + rounding
 	if c.State == "bare" {
-		left = 0 // it counts, and forgets nothing
+		left = 0 // it counts and never forgets
 	}
 	counted, allowed := after-before, float64(s.FirstCount)
 	if counted > allowed+rounding || counted < allowed-left {

@@ -10,8 +10,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// cachedDenial measures what it costs to be denied a second time: the limiter
-// remembers, and does not ask the database. Nothing but Allow runs meanwhile.
+// cachedDenial measures the cost of a remembered denial, which needs no statement. Only
+// Allow runs meanwhile.
 func (b *bench) cachedDenial(ctx context.Context) error {
 	const name = "cached-denial"
 	if !b.only.MatchString(name) {
@@ -22,11 +22,11 @@ func (b *bench) cachedDenial(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx) // one that can end, as an application's does
+	ctx, cancel := context.WithCancel(ctx) // cancellable, as an application's is
 	defer cancel()
 	once := limiter.Policy{Name: name, Algorithm: limiter.TokenBucket, Limit: 1, Period: 24 * time.Hour}
 	if r, err := l.Allow(ctx, once, "user"); err != nil || !r.Allowed {
-		return fmt.Errorf("%s: the first ask: allowed %v, error %v", name, r.Allowed, err)
+		return fmt.Errorf("%s: the first request: allowed %v, error %v", name, r.Allowed, err)
 	}
 	for range b.rounds {
 		var before, after runtime.MemStats
@@ -34,11 +34,11 @@ func (b *bench) cachedDenial(ctx context.Context) error {
 		runtime.ReadMemStats(&before)
 		n := 0
 		begin := time.Now()
-		// Looking at the clock every thousand times costs next to nothing.
+		// Reading the clock every thousand calls costs next to nothing.
 		for time.Since(begin) < b.duration/5 {
 			for range 1000 {
 				if r, err := l.Allow(ctx, once, "user"); err != nil || r.Allowed {
-					return fmt.Errorf("%s: a later ask: allowed %v, error %v", name, r.Allowed, err)
+					return fmt.Errorf("%s: a later request: allowed %v, error %v", name, r.Allowed, err)
 				}
 			}
 			n += 1000

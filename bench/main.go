@@ -1,6 +1,6 @@
-// Command bench sets pglimit beside a bare upsert, Redis and other limiters,
-// one after the other on one machine, and writes what it saw as a table and a
-// chart. It starts PostgreSQL and Redis by itself. `make bench` runs it.
+// Command bench compares pglimit with a bare upsert, Redis and other limiters, one after
+// the other on one machine, and writes a table and a chart. It starts PostgreSQL and Redis
+// by itself. `make bench` runs it.
 package main
 
 import (
@@ -43,7 +43,7 @@ func main() {
 	}
 }
 
-// readFlags ends the program on wrong ones.
+// readFlags ends the program on wrong flags.
 func readFlags() options {
 	var o options
 	var only string
@@ -66,8 +66,8 @@ func readFlags() options {
 	return o
 }
 
-// run measures, prints the page, and writes it with its chart if it is a full
-// one.
+// run measures and prints the page. If it is a full run, it writes the page and its chart
+// to files.
 func run(ctx context.Context, o options) error {
 	r, err := benchmark(ctx, o)
 	if err != nil {
@@ -91,7 +91,7 @@ func write(dir, name, text string) error {
 	return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)
 }
 
-// benchmark starts the servers, runs all cells, and ends the servers.
+// benchmark starts the servers, runs all cells, and stops the servers.
 func benchmark(ctx context.Context, o options) (_ *report.Run, err error) {
 	b, err := start(ctx, o)
 	if err != nil {

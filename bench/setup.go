@@ -20,7 +20,7 @@ import (
 	"github.com/pglimit/pglimit/bench/servers"
 )
 
-// bench is a run under way.
+// bench is a run in progress.
 type bench struct {
 	options
 	postgres *servers.Postgres
@@ -89,7 +89,7 @@ func (b *bench) close() (err error) {
 	return err
 }
 
-// facts notes what the figures hang on.
+// facts records the conditions of the figures.
 func (b *bench) facts() error {
 	sync, err := servers.SyncTime()
 	if err != nil {
@@ -119,7 +119,7 @@ func (b *bench) facts() error {
 	return nil
 }
 
-// processor names the processor, as far as the system does.
+// processor names the processor, if the system does.
 func processor() string {
 	f, err := os.Open("/proc/cpuinfo")
 	if err != nil {
@@ -134,8 +134,8 @@ func processor() string {
 	return runtime.GOARCH
 }
 
-// checkExact asks every contender 20 times at a limit of 10, from four callers
-// at once, and wants 10 allowed.
+// checkExact sends 20 requests with a limit of 10 to every contender, from four callers at
+// once, and expects 10 to be allowed.
 func (b *bench) checkExact(ctx context.Context) error {
 	const limit, requests, callers = 10, 20, 4
 	progress("checking that each allows %d of %d at a limit of %d", limit, requests, limit)
@@ -168,8 +168,8 @@ func (b *bench) checkExact(ctx context.Context) error {
 	return nil
 }
 
-// preload has every contender decide once for each key, so that what is
-// measured is what everyday decisions cost: on rows that are there.
+// preload has every contender decide once for each key, so that measured decisions find
+// their rows.
 func (b *bench) preload(ctx context.Context) error {
 	const callers = 128
 	done := map[string]bool{}
@@ -203,8 +203,7 @@ func (b *bench) preload(ctx context.Context) error {
 	return nil
 }
 
-// open makes a contender's Decider and brings the sessions where it needs
-// them.
+// open creates a contender's Decider and sets its sessions' synchronous_commit.
 func (b *bench) open(ctx context.Context, c contender.Contender, r contender.Rule) (contender.Decider, error) {
 	d, err := c.Open(b.env, r)
 	if err == nil && c.Commit != "" {
@@ -216,7 +215,7 @@ func (b *bench) open(ctx context.Context, c contender.Contender, r contender.Rul
 	return d, nil
 }
 
-// inParallel runs f that many times at once and joins what went wrong.
+// inParallel runs f that many times at once and joins the errors.
 func inParallel(n int, f func(i int) error) error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup

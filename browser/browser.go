@@ -1,8 +1,8 @@
-// Package browser opens the playground in a Chromium, for its tests and its
-// screenshots. It is a module of its own, so that nobody else builds chromedp.
+// Package browser opens the playground in a Chromium, for its tests and its screenshots.
+// It is a separate module, so that other users of the repository do not build chromedp.
 //
-// The Chromium or Chrome is the one that CHROME names, else one that chromedp
-// finds; scripts/setup browser installs one, or says how.
+// The Chromium or Chrome is the one named by CHROME, otherwise one that chromedp finds;
+// scripts/setup browser installs one, or says how.
 package browser
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// T is what is needed of a testing.TB.
+// T is the part of testing.TB that this package uses.
 type T interface {
 	Helper()
 	Name() string
@@ -23,8 +23,8 @@ type T interface {
 	Fatalf(format string, args ...any)
 }
 
-// Launch starts a Chromium without a window. Tabs are opened with the context
-// that it returns; close ends it.
+// Launch starts a Chromium without a window. Open tabs with the context that it returns;
+// close ends it.
 func Launch(ctx context.Context) (_ context.Context, close func(), _ error) {
 	options := chromedp.DefaultExecAllocatorOptions[:]
 	if os.Geteuid() == 0 {
@@ -36,7 +36,7 @@ func Launch(ctx context.Context) (_ context.Context, close func(), _ error) {
 	ctx, cancelAllocator := chromedp.NewExecAllocator(ctx, options...)
 	ctx, cancel := chromedp.NewContext(ctx)
 	close = func() {
-		// Chromium takes its files along if it may end by itself.
+		// Chromium removes its files if it may end by itself.
 		bounded, end := context.WithTimeout(ctx, stepTimeout)
 		_ = chromedp.Cancel(bounded)
 		end()
@@ -45,7 +45,7 @@ func Launch(ctx context.Context) (_ context.Context, close func(), _ error) {
 	}
 	if err := chromedp.Do(ctx); err != nil {
 		close()
-		return nil, nil, fmt.Errorf("start Chromium: %w; scripts/setup browser tells how to get one", err)
+		return nil, nil, fmt.Errorf("start Chromium: %w; scripts/setup browser says how to get one", err)
 	}
 	return ctx, close, nil
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestCards looks for what every card has to have.
+// TestCards checks the parts of every card.
 func TestCards(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), "")
@@ -95,7 +95,7 @@ func TestControls(t *testing.T) {
 	b.Eventually("allowed, delayed, denied", counts(limiter.LeakyBucket), []int{5, 0, 5})
 	b.Click(card(limiter.LeakyBucket, ".send"))
 	b.Eventually("denied", counts(limiter.LeakyBucket), []int{5, 0, 6})
-	// Without a tick the next unit would be there after 20 hours.
+	// Without a tick the next unit would arrive after 20 hours.
 	b.Wait("retry after more than those", `+`+headers(limiter.LeakyBucket)+`.match(/^retry-after: (\d+)$/im)[1] > 20 * 3600`)
 
 	t.Log("aligned: a window of 10,000 hours does not start at the first hit")
@@ -109,13 +109,13 @@ func TestControls(t *testing.T) {
 	}
 	b.Type(card(limiter.FixedWindow, "[name=period]"), "10000h")
 	if is := window(); is != 36_000_000 {
-		t.Errorf("not aligned, it starts anew in %d s", is)
+		t.Errorf("not aligned, it restarts in %d s", is)
 	}
 	b.Click("#reset")
 	b.Eventually("reset", counts(limiter.FixedWindow), []int{0, 0, 0})
 	b.Click(card(limiter.FixedWindow, "[name=aligned]"))
 	if is := window(); is >= 36_000_000 {
-		t.Errorf("aligned, it starts anew in %d s", is)
+		t.Errorf("aligned, it restarts in %d s", is)
 	}
 
 	t.Log("block for")
@@ -183,10 +183,10 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// clipboard is the one that all tabs share.
+// clipboard guards the clipboard, which all tabs share.
 var clipboard sync.Mutex
 
-// holdClipboard lets the tab use the clipboard, and no other until the test ends.
+// holdClipboard lets only this tab use the clipboard until the test ends.
 func holdClipboard(b *Tab, t *testing.T) {
 	clipboard.Lock()
 	t.Cleanup(clipboard.Unlock)
@@ -221,7 +221,7 @@ func TestLink(t *testing.T) {
 	b.Click(card(limiter.FixedWindow, "[name=aligned]"))
 	set := Read[[]string](b, controls)
 	b.Click("#link")
-	b.Wait("it is told", text("#said")+`.includes("copied")`)
+	b.Wait("the live region says it", text("#said")+`.includes("copied")`)
 	link := Read[string](b, copied)
 	t.Logf("the link: %s", strings.TrimPrefix(link, p.URL))
 	if is := Read[string](b, "location.href"); link != is {
@@ -245,7 +245,7 @@ func TestCopy(t *testing.T) {
 		b.Click(card(a, "summary"))
 		take := func(form string) string {
 			b.Click(card(a, "[data-copy="+form+"]"))
-			b.Eventually("it is told", text("#said"), "Copied "+form+".")
+			b.Eventually("the live region says it", text("#said"), "Copied "+form+".")
 			is := Read[string](b, copied)
 			t.Logf("%s", is)
 			if shown := Read[string](b, text(card(a, "pre."+form))); is != shown || is == "" {
@@ -258,14 +258,14 @@ func TestCopy(t *testing.T) {
 			t.Errorf("%s: this is no Go: %v", a, err)
 		}
 
-		// What is copied is what the card sends: it is counted there.
+		// The copied command is what the card sends: it is counted there.
 		out, err := shell(p, take("command")+" --json").Output()
 		var r struct{ Remaining float64 }
 		if json.Unmarshal(out, &r) != nil || r.Remaining != 4 {
 			t.Errorf("%s: the command gives %v: %s", a, err, out)
 		}
-		b.Click("#reset") // or a queue would have curl wait
-		b.Eventually("it is told", text("#said"), "All counters are reset.")
+		b.Click("#reset") // otherwise a queue would make curl wait
+		b.Eventually("the live region says it", text("#said"), "All counters are reset.")
 		b.Eventually("reset", counts(a), []int{0, 0, 0})
 		address := regexp.MustCompile(`^curl -i '(http://[^']+)'$`).FindStringSubmatch(strings.TrimSpace(take("curl")))
 		if address == nil {

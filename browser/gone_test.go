@@ -16,7 +16,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestServerGone ends the server and starts it again, in good order and without.
+// TestServerGone stops the server, gracefully and by a kill, and starts it again.
 func TestServerGone(t *testing.T) {
 	t.Parallel()
 	p := StartAt(t, command(t), migrated.New(t), quietPort(t))
@@ -67,8 +67,8 @@ func TestServerGone(t *testing.T) {
 	b.Wait("the problem is gone", text(card(a, ".problem"))+` === ""`)
 }
 
-// quietPort returns an address that is free, and that nobody gets who asks for any:
-// it can be taken again.
+// quietPort returns a free address that the system gives to no other program, so that it
+// can be used again.
 func quietPort(t *testing.T) string {
 	t.Helper()
 	for {
@@ -84,7 +84,7 @@ func quietPort(t *testing.T) string {
 	}
 }
 
-// TestServerLate opens the page while the server does not answer what it asks.
+// TestServerLate opens the page while the server does not answer its requests.
 func TestServerLate(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -102,7 +102,7 @@ func TestServerLate(t *testing.T) {
 	b.Eventually("no message any more", text("#problem"), "")
 }
 
-// block has requests to URLs of a pattern fail from now on, or no more.
+// block makes requests to URLs of a pattern fail from now on, or lifts that.
 func block(pattern string, yes bool) chromedp.Action[chromedp.Void] {
 	return func(ctx context.Context, t *chromedp.Target) (none chromedp.Void, err error) {
 		_, err = cdp.Call(ctx, t, network.SetBlockedURLs, network.SetBlockedURLsParams{

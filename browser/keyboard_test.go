@@ -14,13 +14,13 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestKeyboard goes through the page by Tab and operates it.
+// TestKeyboard moves through the page by Tab and operates it.
 func TestKeyboard(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), five("alice"))
 
 	const name = `(e => (e.closest("article")?.id ?? "page") + " " + (e.name || e.id || e.className || e.localName))`
-	// In the document's order, which is that of reading; nothing sets another.
+	// In document order, which is reading order; nothing sets another.
 	const stops = `$$("a[href], button, input, select, summary, [tabindex='0']")
 		.filter(e => e.checkVisibility({visibilityProperty: true}) && !e.disabled)`
 	want := Read[[]string](b, stops+`.map(`+name+`)`)
@@ -72,7 +72,7 @@ func TestKeyboard(t *testing.T) {
 	b.Key("Tab, to the slider, and arrow right", kb.Tab+kb.ArrowRight)
 	b.Wait("the slider sends", counts(a)+"[2] > 7")
 	b.Key("arrow left", kb.ArrowLeft)
-	b.Eventually("all is answered", "unanswered", 0) // or it would come after the reset
+	b.Eventually("all is answered", "unanswered", 0) // otherwise it would come after the reset
 	b.quiet()
 	focus(card(limiter.FixedWindow, "[name=aligned]"))
 	b.Key("Space", " ")
@@ -106,12 +106,12 @@ func (b *Tab) press(key string) {
 	}
 }
 
-// TestNames looks at the page as a screen reader does.
+// TestNames reads the page as a screen reader does.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), five("alice"))
 	b.Click("#burst-all")
-	b.Eventually("it is told in a live region", text("#said"), "All: 31 allowed, 4 delayed, 35 denied.")
+	b.Eventually("the live region says it", text("#said"), "All: 31 allowed, 4 delayed, 35 denied.")
 	b.Click(card(limiter.GCRA, "summary"))
 	b.Wait("the plots have words", `$$("canvas").every(c => c.getAttribute("aria-label")?.includes("denied"))`)
 	b.Wait("which are true", `$("#card-leaky_bucket_queue canvas").getAttribute("aria-label").endsWith(" of 5. In the last 30 seconds 1 allowed, 4 delayed, 5 denied.")`)
@@ -122,7 +122,7 @@ func TestNames(t *testing.T) {
 	}
 	value := func(v *accessibility.Value) (s string) {
 		if v != nil {
-			_ = json.Unmarshal(v.Value, &s) // anything else is no name
+			_ = json.Unmarshal(v.Value, &s) // anything else has no name
 		}
 		return s
 	}
@@ -169,8 +169,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestQuiet listens to the live regions while levels leak: a screen reader that
-// read each of them out would never end.
+// TestQuiet observes the live regions while levels leak: a screen reader that read each
+// level out would never end.
 func TestQuiet(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), everyCard("alice", "limit=5", "period=2s"))

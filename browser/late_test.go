@@ -12,7 +12,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// first has a script run before those of the page.
+// first runs a script before those of the page.
 func first(script string) chromedp.Action[chromedp.Void] {
 	return func(ctx context.Context, t *chromedp.Target) (none chromedp.Void, err error) {
 		_, err = cdp.Call(ctx, t, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: script})
@@ -20,10 +20,10 @@ func first(script string) chromedp.Action[chromedp.Void] {
 	}
 }
 
-// keepSource keeps the stream of events.
+// keepSource keeps a reference to the stream of events.
 const keepSource = `window.EventSource = class extends EventSource { constructor(url) { super(url); window.source = this } }`
 
-// TestLateLevel: a level that is older than what is shown is not shown.
+// TestLateLevel: a level older than the shown one is not shown.
 func TestLateLevel(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), five("alice"), first(keepSource))
@@ -39,8 +39,8 @@ func TestLateLevel(t *testing.T) {
 	}
 }
 
-// TestLateDecision: one that was made before an outage does not end what is said of
-// it, for that is said once; levels do, which follow every decision.
+// TestLateDecision: a decision from before an outage does not clear the outage's message,
+// which is sent only once. Levels do, because they follow every decision.
 func TestLateDecision(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), five("alice"), first(keepSource))
@@ -54,8 +54,8 @@ func TestLateDecision(t *testing.T) {
 	}
 }
 
-// TestLateDescription: an answer about what a card was before its last change is
-// not shown, and none about a policy that is wrong now.
+// TestLateDescription: an answer about a card's earlier settings is not shown, and none
+// about a policy that is invalid now.
 func TestLateDescription(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), five("alice"))
@@ -85,7 +85,8 @@ func TestLateDescription(t *testing.T) {
 	b.Eventually("no code", code, "")
 }
 
-// TestOtherPolicy: a tab has the capacity that the last decision had, whoever asked.
+// TestOtherPolicy: a tab shows the capacity of the last decision, whichever client made
+// it.
 func TestOtherPolicy(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -97,7 +98,7 @@ func TestOtherPolicy(t *testing.T) {
 	b.Wait("the other's", `$("#card-sliding_window_log canvas").getAttribute("aria-label").includes(" of 50.")`)
 }
 
-// TestCopyTwice: a button that says that it has copied says what it is for again.
+// TestCopyTwice: a button that shows "copied" returns to its label.
 func TestCopyTwice(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), five("alice"))

@@ -11,16 +11,16 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// widths of windows: 640 and 320 are what a zoom of 200 and of 400 % leaves of 1280.
+// widths of windows: 640 and 320 are what remains of 1280 at a zoom of 200 and 400 %.
 var widths = []int64{320, 640, 1600}
 
-// spaced gives text the room that WCAG 1.4.12 wants it to be able to have.
+// spaced applies the text spacing of WCAG 1.4.12.
 const spaced = `
 	const style = new CSSStyleSheet()
 	style.replaceSync("* { line-height: 1.5 !important; letter-spacing: .12em !important; word-spacing: .16em !important } p { margin-bottom: 2em !important }")
 	document.adoptedStyleSheets = [style]`
 
-// TestNarrowAndWide looks for what does not fit.
+// TestNarrowAndWide checks that everything fits.
 func TestNarrowAndWide(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), five("alice"))
@@ -43,7 +43,7 @@ func TestNarrowAndWide(t *testing.T) {
 				.filter(e => e.getBoundingClientRect().right > innerWidth && !e.closest("pre"))
 				.map(e => e.localName + "." + e.className).join(", ")`))
 		}
-		// Nothing is cut off or lies over something else, on the cards and above them.
+		// Nothing is cut off or overlaps, on the cards and above them.
 		for _, what := range Read[[]string](b, `$$("button, input, select, summary, output, legend, label, dt, dd, h2").filter(e => e.checkVisibility() && e.getBoundingClientRect().width > 0).flatMap(e => {
 			const box = e.getBoundingClientRect(), around = (e.closest("article, section") ?? document.body).getBoundingClientRect()
 			return box.left < around.left - 1 || box.right > around.right + 1 || e.matches("button, dt, dd, output") && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0
@@ -65,7 +65,7 @@ func TestNumbersFit(t *testing.T) {
 	} {
 		b := open(t, p, everyCard("alice", strings.Fields(set)...))
 		b.Click("#reset")
-		b.Eventually("it is told", text("#said"), "All counters are reset.")
+		b.Eventually("the live region says it", text("#said"), "All counters are reset.")
 		b.Click("#send-all")
 		for _, a := range []limiter.Algorithm{limiter.FixedWindow, limiter.SlidingWindowLog} { // of which nothing leaks
 			b.Eventually(string(a)+": level, remaining", text(card(a, ".level"))+` + " " + `+text(card(a, ".remaining")), want)
@@ -80,7 +80,7 @@ func TestNumbersFit(t *testing.T) {
 	}
 }
 
-// TestNoShift lets a lot happen and looks whether anything moves.
+// TestNoShift changes much of the page and checks that nothing moves.
 func TestNoShift(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -105,7 +105,7 @@ func TestNoShift(t *testing.T) {
 		b.Key("end", kb.End)
 		b.Wait("fifty answers on a card", counts(limiter.GCRA)+`.reduce((a, b) => a + b) >= 50`)
 		b.Key("home", kb.Home)
-		b.Eventually("all is answered", "unanswered", 0) // or it would come after the reset
+		b.Eventually("all is answered", "unanswered", 0) // otherwise it would come after the reset
 		b.Run("reset", `$("#reset").click()`)
 		b.Eventually("reset", counts(limiter.GCRA), []int{0, 0, 0})
 		after := Read[[]string](b, boxes)
@@ -121,13 +121,13 @@ func TestNoShift(t *testing.T) {
 	}
 }
 
-// unanswered counts from now on what the page asks and has no answer to.
+// unanswered counts the page's unanswered requests from now on.
 const unanswered = `
 	window.unanswered = 0
 	const original = fetch
 	window.fetch = (...a) => { unanswered++; return original(...a).finally(() => unanswered--) }`
 
-// TestContrast measures text against what is behind it, light and dark.
+// TestContrast measures the contrast of text, light and dark.
 func TestContrast(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -169,7 +169,7 @@ func TestContrast(t *testing.T) {
 	}
 }
 
-// contrasts is the expression of the contrast of all text in sight, by WCAG 2.
+// contrasts is the expression of the contrast of all visible text, by WCAG 2.
 const contrasts = `(() => {
 	const pixel = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true})
 	const rgba = colour => {
@@ -204,10 +204,10 @@ const contrasts = `(() => {
 	return {back: luminance(behind(document.body)), texts: texts.length, least, failing}
 })()`
 
-// TestCalm has the page move less for who prefers it.
+// TestCalm: the page moves less for users who prefer reduced motion.
 func TestCalm(t *testing.T) {
 	t.Parallel()
-	// By a clock on which 60 frames are a second, however long they take.
+	// With a clock on which 60 frames are a second, however long they take.
 	b := open(t, start(t), five("alice"), first(`
 		let frames = 0
 		const original = requestAnimationFrame
@@ -242,7 +242,7 @@ func TestCalm(t *testing.T) {
 	}
 }
 
-// TestSize weighs the page.
+// TestSize measures the page's size.
 func TestSize(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), "")

@@ -59,8 +59,8 @@ func runTests(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// build builds the command, once for all tests. TestMain does not: go test only
-// notes which files the tests look at.
+// build builds the command, once for all tests. TestMain does not: go test caches results
+// by the files that tests read, not TestMain.
 var build = sync.OnceValues(func() (string, error) { return checkout.BuildCommand(binaries) })
 
 // command returns the path of the built command.
@@ -73,14 +73,14 @@ func command(t *testing.T) string {
 	return path
 }
 
-// start starts a playground over a database of its own.
+// start starts a playground over a separate database.
 func start(t *testing.T) *Playground {
 	t.Helper()
 	return Start(t, command(t), migrated.New(t))
 }
 
-// open opens the playground in a tab, with the set-up of a link, and waits until
-// it is connected.
+// open opens the playground in a tab, with the settings of a link, and waits until it is
+// connected.
 func open(t *testing.T, p *Playground, link string, before ...chromedp.Action[chromedp.Void]) *Tab {
 	t.Helper()
 	b := Open(t, chromium, p.URL+"/#"+link, before...)
@@ -93,7 +93,7 @@ func (b *Tab) connected() {
 	b.Eventually("the status", `$("#status").textContent`, "connected")
 }
 
-// everyCard is the set-up of a link that gives each card these values.
+// everyCard returns the settings of a link that gives each card these values.
 func everyCard(key string, values ...string) string {
 	link := url.Values{"key": {key}}
 	for _, a := range limiter.Algorithms() {
@@ -105,7 +105,7 @@ func everyCard(key string, values ...string) string {
 	return link.Encode()
 }
 
-// five is a set-up by which five requests pass, and no more while a test runs.
+// five is settings under which five requests pass, and no more while a test runs.
 func five(key string) string { return everyCard(key, "limit=5", "period=100h") }
 
 // card selects what is on an algorithm's card.
@@ -116,12 +116,12 @@ func card(a limiter.Algorithm, selector string) string {
 // text is the expression of an element's text.
 func text(selector string) string { return fmt.Sprintf("$(%q).textContent", selector) }
 
-// counts is the expression of what a card has counted: allowed, delayed, denied.
+// counts is the expression of a card's counts: allowed, delayed, denied.
 func counts(a limiter.Algorithm) string {
 	return fmt.Sprintf(`["allowed", "delayed", "denied"].map(o => +$("#card-%s ." + o + "[data-count]").dataset.count)`, a)
 }
 
-// burstOfTen is what a card has counted after ten requests when five pass.
+// burstOfTen is a card's counts after ten requests when five pass.
 func burstOfTen(a limiter.Algorithm) []int {
 	if a == limiter.LeakyBucketQueue {
 		return []int{1, 4, 5}
@@ -129,8 +129,8 @@ func burstOfTen(a limiter.Algorithm) []int {
 	return []int{5, 0, 5}
 }
 
-// answered is the expression of whether a card has counted ten requests of which
-// five pass, or more where levels leak meanwhile.
+// answered is the expression of whether a card has counted ten requests of which five
+// pass, or more if levels leak meanwhile.
 func answered(a limiter.Algorithm) string {
 	return fmt.Sprintf(`(([allowed, delayed, denied]) => allowed + delayed >= 5 && allowed + delayed + denied === 10)(%s)`, counts(a))
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestForcedColours: where the system takes a page's colours away, the outcomes are
-// told apart all the same, and all text and the focus are to be seen.
+// TestForcedColours: if the system replaces the page's colours, the outcomes are still
+// distinguishable, and all text and the focus are visible.
 func TestForcedColours(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), five("alice"))
@@ -29,7 +29,7 @@ func TestForcedColours(t *testing.T) {
 	}
 	for what, unseen := range map[string]string{
 		"the status": `[getComputedStyle($("#status"), "::before").backgroundColor].filter(c => c === ` + canvas + ` || c.endsWith(", 0)"))`,
-		// The page's colour is behind text, whatever its element has.
+		// The page's colour is behind text, whatever its element's background.
 		"text": `$$("body *").filter(e => e.checkVisibility() && getComputedStyle(e).color === ` + canvas + `).map(e => e.localName + "." + e.className)`,
 		"the focus": `$$("a, button, input, select, summary, pre").filter(e => e.checkVisibility() && !e.disabled).filter(e => {
 			e.focus({focusVisible: true})
@@ -38,12 +38,12 @@ func TestForcedColours(t *testing.T) {
 		}).map(e => e.localName + "." + e.className)`,
 	} {
 		if n := Read[[]string](b, unseen); len(n) > 0 {
-			t.Errorf("nobody sees %s of %q", what, n)
+			t.Errorf("%s is not visible of %q", what, n)
 		}
 	}
 }
 
-// TestPrint: on paper the report is dark on white, and all of it is there.
+// TestPrint: on paper the report is dark on white, and complete.
 func TestPrint(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), everyCard("alice", "limit=5", "period=1m"))
@@ -68,7 +68,7 @@ func TestPrint(t *testing.T) {
 		t.Errorf("paper does not scroll, and would not show all of %q", n)
 	}
 	if Read[bool](report, `$$("summary").some(e => e.checkVisibility())`) {
-		t.Error("nobody opens the details on paper")
+		t.Error("the details are closed on paper")
 	}
 	pdf := Do(report, "print", chromedp.PrintToPDF())
 	if pages := len(regexp.MustCompile(`/Type\s*/Page\b`).FindAll(pdf, -1)); pages < 1 || pages > 3 || len(pdf) < 10<<10 || len(pdf) > 1<<20 {

@@ -26,8 +26,8 @@ type Playground struct {
 	stderr            bytes.Buffer
 }
 
-// Start starts the command over a database, on any free port. It is stopped
-// when the test ends.
+// Start starts the command over a database, on any free port. It is stopped when the test
+// ends.
 func Start(t T, command, database string) *Playground {
 	t.Helper()
 	return StartAt(t, command, database, "localhost:0")
@@ -42,7 +42,7 @@ func StartAt(t T, command, database, addr string) *Playground {
 	return p
 }
 
-// Again starts it again, where it was.
+// Again starts it again, at the same address.
 func (p *Playground) Again() {
 	p.t.Helper()
 	u, err := url.Parse(p.URL)
@@ -77,16 +77,16 @@ func (p *Playground) start(addr string) {
 	if readErr != nil {
 		p.cmd.Process.Kill()
 		<-p.ended
-		p.t.Fatalf("the playground at %s told no URL: %v (%v): %s", addr, readErr, p.err, &p.stderr)
+		p.t.Fatalf("the playground at %s printed no URL: %v (%v): %s", addr, readErr, p.err, &p.stderr)
 	}
 	u, err := url.Parse(ready.URL)
 	if err != nil || u.Host == "" {
-		p.t.Fatalf("the playground told the URL %q", ready.URL)
+		p.t.Fatalf("the playground printed the URL %q", ready.URL)
 	}
 	p.URL = u.Scheme + "://" + u.Host
 }
 
-// Stop ends it as Ctrl-C does, tabs that listen notwithstanding.
+// Stop ends it as Ctrl-C does, even if tabs are connected.
 func (p *Playground) Stop() {
 	p.t.Helper()
 	if p.cmd.Process.Signal(os.Interrupt) != nil {
@@ -101,7 +101,7 @@ func (p *Playground) Stop() {
 	}
 }
 
-// Kill ends it without a warning.
+// Kill ends it by SIGKILL.
 func (p *Playground) Kill() {
 	p.t.Helper()
 	if err := p.cmd.Process.Kill(); err != nil {

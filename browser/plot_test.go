@@ -8,16 +8,16 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// drawn is what is on a plot, as it was asked to be drawn last.
+// drawn is the last drawing instructions of a plot.
 type drawn struct {
 	Width, Height float64
 	Now           float64      // Unix milliseconds
-	Marks, Curve  [][2]float64 // the marks are of what was allowed
+	Marks, Curve  [][2]float64 // the marks are of allowed requests
 	Capacity      float64
-	Told          []struct{ At, Level float64 } // what was allowed, as the server told it
+	Told          []struct{ At, Level float64 } // allowed requests, as the server sent them
 }
 
-// TestPlot looks at where the marks, the curve and the capacity are drawn.
+// TestPlot checks where the marks, the curve and the capacity are drawn.
 func TestPlot(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), everyCard("alice", "limit=5", "period=3s"))

@@ -19,8 +19,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// accessLog is a log of 19 requests and a line that is none. One client sends ten,
-// most of them around the edge of its window of a minute.
+// accessLog is a log of 19 requests and one line that is none. One client sends ten, most
+// of them around the edge of its window of a minute.
 func accessLog() []byte {
 	began := time.Date(2026, 5, 17, 10, 5, 0, 0, time.UTC)
 	var log bytes.Buffer
@@ -94,7 +94,7 @@ func (b *Tab) choose(path string) {
 const (
 	replayStatus = `$("#replay-status").textContent`
 	shownReport  = `$("#report").checkVisibility()`
-	// The report's candidates, each with what it says of outcomes.
+	// The report's candidates, each with its outcomes.
 	candidates = `[...$("#report").contentDocument.querySelectorAll("section.card")].map(c =>
 		[c.querySelector("h2").lastChild.textContent.trim(), ...[...c.querySelectorAll(".totals td.big")].map(td => +td.textContent.replace(/\D/g, ""))])`
 )
@@ -180,7 +180,7 @@ func TestReplayAgain(t *testing.T) {
 		window.fetch = (...a) => { sent++; return original(...a) }`)
 	for n := range 3 {
 		b.drop(long, "#drop")
-		b.Eventually("it is being sent", "sent", n+1) // it is looked at before, and given up then if another comes
+		b.Eventually("it is being sent", "sent", n+1) // it is parsed before, and abandoned if another comes
 	}
 	b.drop(file(t, "access.log", accessLog()), "#drop")
 	b.Eventually("the status", replayStatus, "access.log: 19 requests, 1 line that could not be read.")
@@ -242,8 +242,8 @@ func TestReplayRefused(t *testing.T) {
 	b.Wait("the report is there", shownReport)
 	b.Eventually("three candidates", candidates+".length", 3)
 
-	// The browser would open a file that the page does not say it takes.
-	b.Run("look for files that nobody takes", `for (const kind of ["dragover", "drop"]) addEventListener(kind, e => window["taken_" + kind] = e.defaultPrevented)`)
+	// The browser would open a file that the page does not accept.
+	b.Run("look for files that are not accepted", `for (const kind of ["dragover", "drop"]) addEventListener(kind, e => window["taken_" + kind] = e.defaultPrevented)`)
 	b.drop(good, "header")
 	b.Eventually("a file that misses its place is taken, too", "[taken_dragover, taken_drop]", []bool{true, true})
 }

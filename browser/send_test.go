@@ -29,7 +29,7 @@ func TestSendRequest(t *testing.T) {
 		b.Eventually(string(a)+": level", text(card(a, ".level")), "1")
 		b.Eventually(string(a)+": remaining", text(card(a, ".remaining")), "4")
 		b.Wait(string(a)+": a mark in the plot", hasColour(a, "allowed"))
-		b.Wait(string(a)+": it is told to who cannot see", text("#said")+`.endsWith(": 1 allowed, 0 delayed, 0 denied.")`)
+		b.Wait(string(a)+": a screen reader gets it", text("#said")+`.endsWith(": 1 allowed, 0 delayed, 0 denied.")`)
 		shown := Read[string](b, text(card(a, ".headers"))+".trim()")
 		t.Logf("%s: the card shows\n%s", a, shown)
 		if real := get(t, p, limited(a, "bob", "limit=5", "period=100h")); still(a, shown) != still(a, real) {
@@ -49,7 +49,7 @@ func TestDenied(t *testing.T) {
 		b.Eventually(string(a)+": remaining", text(card(a, ".remaining")), "0")
 		b.Wait(string(a)+": marks of denials in the plot", hasColour(a, "denied"))
 		want := burstOfTen(a)
-		b.Wait(string(a)+": it is told to who cannot see", fmt.Sprintf("%s.endsWith(%q)", text("#said"),
+		b.Wait(string(a)+": a screen reader gets it", fmt.Sprintf("%s.endsWith(%q)", text("#said"),
 			fmt.Sprintf(": %d allowed, %d delayed, %d denied.", want[0], want[1], want[2])))
 		want[2]++
 		b.Click(card(a, ".send"))
@@ -78,8 +78,8 @@ func limited(a limiter.Algorithm, key string, values ...string) string {
 	return "/limited/" + string(a) + "?" + query.Encode()
 }
 
-// get makes a request without the browser, and returns the answer as it came: its
-// status, the fields that tell of limits, and a problem's text.
+// get sends a request without the browser, and returns the answer: its status, the header
+// fields about limits, and a problem's text.
 func get(t *testing.T, p *Playground, path string) string {
 	t.Helper()
 	host := strings.TrimPrefix(p.URL, "http://")
@@ -107,11 +107,11 @@ func get(t *testing.T, p *Playground, path string) string {
 
 var times = regexp.MustCompile(`(;t=|Retry-After: |Try again in )\d+`)
 
-// withoutTimes leaves out what depends on when it was asked.
+// withoutTimes removes what depends on the time of the request.
 func withoutTimes(answer string) string { return times.ReplaceAllString(answer, "$1…") }
 
-// still is an answer to a key's first hit, which does not depend on when it was
-// asked but for the windows on the clock.
+// still is an answer to a key's first hit, which depends on the time of the request only
+// for windows aligned to the clock.
 func still(a limiter.Algorithm, answer string) string {
 	if a == limiter.SlidingWindowCounter {
 		return withoutTimes(answer)
@@ -126,14 +126,14 @@ func TestToAll(t *testing.T) {
 	for _, a := range limiter.Algorithms() {
 		b.Eventually(string(a)+": allowed, delayed, denied", counts(a), []int{1, 0, 0})
 	}
-	b.Eventually("it is told to who cannot see", text("#said"), "All: 7 allowed, 0 delayed, 0 denied.")
+	b.Eventually("a screen reader gets it", text("#said"), "All: 7 allowed, 0 delayed, 0 denied.")
 	b.Click("#reset")
-	b.Eventually("it is told to who cannot see", text("#said"), "All counters are reset.")
+	b.Eventually("a screen reader gets it", text("#said"), "All counters are reset.")
 	b.Click("#burst-all")
 	for _, a := range limiter.Algorithms() {
 		b.Eventually(string(a)+": allowed, delayed, denied", counts(a), burstOfTen(a))
 	}
-	b.Eventually("it is told to who cannot see", text("#said"), "All: 31 allowed, 4 delayed, 35 denied.")
+	b.Eventually("a screen reader gets it", text("#said"), "All: 31 allowed, 4 delayed, 35 denied.")
 }
 
 func TestReset(t *testing.T) {
@@ -195,8 +195,8 @@ func TestSlider(t *testing.T) {
 	b.quiet()
 }
 
-// quiet checks that nothing is sent while the server tells a dozen levels, which is
-// for more than a second.
+// quiet checks that nothing is sent while the server publishes a dozen levels, which takes
+// more than a second.
 func (b *Tab) quiet() {
 	b.Helper()
 	before := b.Requests("POST /api/send")

@@ -13,8 +13,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// hide has the page believe that nobody sees it, or that somebody does again, or
-// one after the other: a browser without a window sees all its tabs.
+// hide makes the page hidden or visible, or both in turn: a browser without a window
+// considers all its tabs visible.
 func (b *Tab) hide(yes ...bool) {
 	b.Helper()
 	b.Run(fmt.Sprintf("hidden: %v", yes), fmt.Sprintf(`
@@ -55,7 +55,7 @@ func TestManyTabs(t *testing.T) {
 	for _, a := range limiter.Algorithms() {
 		first.Eventually(string(a)+": level", text(card(a, ".level")), "5")
 	}
-	first.hide(true, false) // at once: after a while it would rest
+	first.hide(true, false) // at once: later it would pause
 	first.Click("#send-all")
 	first.Eventually("seen again in time, it goes on listening", counts(limiter.GCRA), []int{0, 0, 1})
 	if n := first.Requests("GET /api/events"); n != 2 {
@@ -63,7 +63,7 @@ func TestManyTabs(t *testing.T) {
 	}
 }
 
-// TestBadKey: the message is about the key, not the connection alone.
+// TestBadKey: the message is about the key, not only the connection.
 func TestBadKey(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -74,7 +74,7 @@ func TestBadKey(t *testing.T) {
 	b.connected()
 }
 
-// TestKeyIsText shows keys that are more than a word.
+// TestKeyIsText shows keys with characters that HTML and URLs escape.
 func TestKeyIsText(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -96,7 +96,7 @@ func TestKeyIsText(t *testing.T) {
 	}
 }
 
-// TestClockSet sets the browser's clock while it listens.
+// TestClockSet sets the browser's clock while it receives events.
 func TestClockSet(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), five("alice"))
@@ -105,7 +105,7 @@ func TestClockSet(t *testing.T) {
 	for _, hours := range []int{1, -1} {
 		b.Run(fmt.Sprintf("the clock is set by %d h", hours), fmt.Sprintf(`const real = Date.now; Date.now = () => real() + %d * 3600_000`, hours))
 		b.Click("#reset")
-		b.Eventually("it is told", text("#said"), "All counters are reset.")
+		b.Eventually("the live region says it", text("#said"), "All counters are reset.")
 		b.Wait("the plot is empty", "!"+hasColour(a, "denied"))
 		b.Click(card(a, ".burst-10"))
 		b.Eventually("allowed, delayed, denied", counts(a), burstOfTen(a))
@@ -113,7 +113,7 @@ func TestClockSet(t *testing.T) {
 	}
 }
 
-// proxy stands before a database, and can be cut.
+// proxy forwards to a database, and can be cut.
 type proxy struct {
 	listener net.Listener
 	to       string
@@ -180,7 +180,8 @@ func (p *proxy) set(cut bool) {
 	p.conns = nil
 }
 
-// TestDatabaseGone: the page says so, also one that is opened then, until it is back.
+// TestDatabaseGone: the page reports the outage until the database is back, also if it was
+// opened during the outage.
 func TestDatabaseGone(t *testing.T) {
 	t.Parallel()
 	network, database := behind(t, migrated.New(t))
@@ -206,7 +207,7 @@ func TestDatabaseGone(t *testing.T) {
 	late.Eventually("no message any more", text("#problem"), "")
 }
 
-// TestLevelUnknown: a plot says nothing of the time in which nobody told a level.
+// TestLevelUnknown: a plot shows no level for the time in which none was received.
 func TestLevelUnknown(t *testing.T) {
 	t.Parallel()
 	network, database := behind(t, migrated.New(t))

@@ -17,16 +17,15 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// stepTimeout is how long a step may take; nothing is measured by it.
+// stepTimeout bounds a step; nothing is measured by it.
 const stepTimeout = time.Minute
 
-// prelude is what expressions may use.
+// prelude is the functions that expressions may use.
 const prelude = `const $ = s => document.querySelector(s), $$ = s => [...document.querySelectorAll(s)];`
 
-// Tab is a tab of a browser context of its own, without the cookies, storage
-// and permissions of others. A step that fails or takes too long ends the
-// test, with a picture of the page. So does, at its end, what a page must not
-// do: see watch.
+// Tab is a tab of a separate browser context, which shares no cookies, storage and
+// permissions with others. A step that fails or takes too long ends the test, with a
+// picture of the page. So do the page's complaints when the test ends: see watch.
 type Tab struct {
 	T
 	ctx, browser context.Context
@@ -39,7 +38,7 @@ func Open(t T, browser context.Context, url string, before ...chromedp.Action[ch
 	return openIn(t, browser, chromedp.WithNewBrowserContext(), url, before...)
 }
 
-// OpenBeside opens a tab of another's browser context: they share its connections.
+// OpenBeside opens a tab of the same browser context: they share its connections.
 func OpenBeside(t T, other *Tab, url string) *Tab {
 	t.Helper()
 	return openIn(t, other.browser, chromedp.WithExistingBrowserContext(chromedp.FromContext(other.ctx).BrowserContextID), url)
@@ -70,14 +69,15 @@ func openIn(t T, browser context.Context, in chromedp.ContextOption, url string,
 	return b
 }
 
-// Tolerate says which complaints, by a part of them, are meant to be.
+// Tolerate accepts complaints that contain one of these texts.
 func (b *Tab) Tolerate(part string) {
 	b.watch.mu.Lock()
 	defer b.watch.mu.Unlock()
 	b.watch.tolerated = append(b.watch.tolerated, part)
 }
 
-// Requests is how many requests the page has made, such as "POST /api/send".
+// Requests returns how many requests the page has sent, by method and path, such as "POST
+// /api/send".
 func (b *Tab) Requests(what string) int {
 	b.watch.mu.Lock()
 	defer b.watch.mu.Unlock()
@@ -105,7 +105,7 @@ func Do[R any](b *Tab, step string, action chromedp.Action[R]) (result R) {
 	return result
 }
 
-// Read returns what an expression of JavaScript is.
+// Read returns the value of a JavaScript expression.
 func Read[R any](b *Tab, expression string) R {
 	b.Helper()
 	result, err := read[R](b, expression)
@@ -124,7 +124,7 @@ func read[R any](b *Tab, expression string) (R, error) {
 func evaluate[R any](expression string) chromedp.Action[R] {
 	return chromedp.Evaluate[R](expression, chromedp.EvalAwaitPromise, func(p *runtime.EvaluateParams) {
 		yes := true
-		p.UserGesture = &yes // the clipboard wants one
+		p.UserGesture = &yes // the clipboard requires one
 	})
 }
 
@@ -134,9 +134,8 @@ func (b *Tab) Run(step, statements string) {
 	b.Do(step, evaluate[chromedp.Void](`(async () => { `+prelude+statements+` })()`))
 }
 
-// Wait waits until an expression of JavaScript, looked at before each frame, is
-// neither false nor throws. (chromedp.Poll needs eval, which the page's policy
-// forbids.)
+// Wait waits until a JavaScript expression, evaluated before each frame, is true and does
+// not throw. (chromedp.Poll needs eval, which the page's policy forbids.)
 func (b *Tab) Wait(step, expression string) {
 	b.Helper()
 	b.Logf("%s", step)
@@ -155,8 +154,7 @@ func (b *Tab) Wait(step, expression string) {
 	}
 }
 
-// Eventually waits until an expression of JavaScript is what is wanted, as
-// JSON.
+// Eventually waits until a JavaScript expression equals a value, as JSON.
 func (b *Tab) Eventually(step, expression string, want any) {
 	b.Helper()
 	wanted, err := json.Marshal(want)
@@ -192,7 +190,7 @@ func scrollTo(selector string) chromedp.Action[chromedp.Void] {
 	return evaluate[chromedp.Void](fmt.Sprintf(`document.querySelector(%q)?.scrollIntoView({block: "center"})`, selector))
 }
 
-// Type replaces the text of an input, as by hand, and leaves it.
+// Type replaces the text of an input as a user does, and leaves the input.
 func (b *Tab) Type(selector, text string) {
 	b.Helper()
 	b.Do(fmt.Sprintf("type %q into %s", text, selector),
@@ -205,13 +203,13 @@ func (b *Tab) Type(selector, text string) {
 	)
 }
 
-// Key presses keys where the focus is.
+// Key presses keys at the focus.
 func (b *Tab) Key(step, keys string, options ...chromedp.KeyOption) {
 	b.Helper()
 	b.Do(step, chromedp.KeyEvent(keys, options...))
 }
 
-// Media emulates what a user prefers, such as prefers-color-scheme: dark.
+// Media emulates a user's preferences, such as prefers-color-scheme: dark.
 func (b *Tab) Media(name, value string) {
 	b.Helper()
 	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
@@ -222,7 +220,7 @@ func (b *Tab) Media(name, value string) {
 	b.Wait(name+": "+value, fmt.Sprintf(`matchMedia("(%s: %s)").matches`, name, value))
 }
 
-// fail ends the test with what went wrong at a step.
+// fail ends the test with the error of a step.
 func (b *Tab) fail(step string, err error) {
 	b.Helper()
 	for _, c := range b.watch.left() {
@@ -232,7 +230,7 @@ func (b *Tab) fail(step string, err error) {
 	b.Fatalf("%s: %v", step, err)
 }
 
-// picture saves what the tab shows, for whoever looks at a failed test.
+// picture saves a picture of the tab.
 func (b *Tab) picture() {
 	ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
 	defer cancel()

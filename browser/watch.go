@@ -11,9 +11,9 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 )
 
-// watch keeps what a page must not do: errors and warnings in the console,
-// exceptions, violations of its policy (the console has them), requests to
-// elsewhere or that fail. It counts what it asks of the server, too.
+// watch collects the page's complaints: errors and warnings in the console, exceptions,
+// violations of its policy (which are in the console), and requests that fail or go to
+// other hosts. It also counts the requests to the server.
 type watch struct {
 	origin string
 
@@ -24,7 +24,7 @@ type watch struct {
 	messages   int            // server-sent
 }
 
-// see is called by chromedp with each event of a tab.
+// see handles each event of a tab, for chromedp.
 func (w *watch) see(event any) {
 	switch e := event.(type) {
 	case *runtime.EventExceptionThrown:
@@ -75,7 +75,7 @@ func (w *watch) complain(format string, args ...any) {
 	w.complaints = append(w.complaints, fmt.Sprintf(format, args...))
 }
 
-// left is what was complained about and is not tolerated.
+// left returns the complaints that are not tolerated.
 func (w *watch) left() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWatch opens pages that do what a page must not do.
+// TestWatch opens pages that do what watch reports.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	elsewhere := httptest.NewServer(http.NotFoundHandler())

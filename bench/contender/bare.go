@@ -16,8 +16,7 @@ CREATE TABLE bench_bare (
     PRIMARY KEY (policy, key)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1)`
 
-// bare counts and does not limit: the least that a decision in PostgreSQL can
-// cost.
+// bare counts and does not limit: the least that a decision in PostgreSQL can cost.
 func bare(id, commit, keeps string) Contender {
 	return Contender{
 		ID: id, What: "`INSERT … ON CONFLICT … DO UPDATE SET n = t.n + 1 RETURNING n` by pgx, synchronous_commit = " + commit,

@@ -1,6 +1,6 @@
-// Package contender holds what is set side by side: this limiter, the ways of
-// limiting that others have written down or published, and a bare upsert as
-// the least that PostgreSQL can do. Each family has a file.
+// Package contender has the limiters that are compared: pglimit, other published or common
+// ways of limiting, and a bare upsert as the lower bound in PostgreSQL. Each family has a
+// file.
 package contender
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// Rule is what a contender is to limit to: Limit units per Period, and Burst
-// at once. Name is the policy's, for those that have policies.
+// Rule is the limit for a contender: Limit units per Period, and Burst at once. Name is
+// the policy's, for contenders with policies.
 type Rule struct {
 	Name   string
 	Limit  int
@@ -24,37 +24,36 @@ type Rule struct {
 	Burst  int
 }
 
-// Far is so far a limit that nobody is denied, and so long a time until a
-// bucket is full again that no row or key goes away during a run: every
-// decision then is the work of an everyday one.
+// Far is a limit so high that no request is denied, and a period so long that no row or
+// key disappears during a run.
 var Far = Rule{Name: "bench", Limit: 1, Period: time.Second, Burst: 1e9}
 
 // Decider decides by one rule.
 type Decider interface {
-	// Decide asks for one unit.
+	// Decide requests one unit.
 	Decide(ctx context.Context, key string) (allowed bool, err error)
-	// Used is how many units the key has in use.
+	// Used returns the key's units in use.
 	Used(ctx context.Context, key string) (float64, error)
 }
 
 // Contender is one way of limiting.
 type Contender struct {
-	// ID names it in tables and for -only.
+	// ID is its name in tables and for -only.
 	ID string
-	// What says in a line how it decides, Server on what, and Keeps what is on
-	// disk when it has answered.
+	// What describes in a line how it decides, Server where, and Keeps what is on disk
+	// when it has answered.
 	What, Server, Keeps string
 	// Commit is the synchronous_commit that its sessions need; "" on Redis.
 	Commit string
-	// State names what it counts in; contenders of the same State share it.
+	// State identifies its counters; contenders with the same State share them.
 	State string
-	// MostOnOneKey is how many callers it may have on one key; 0 is any number.
+	// MostOnOneKey bounds its callers on one key; 0 is no bound.
 	MostOnOneKey int
-	// Open makes a Decider, which needs no end.
+	// Open creates a Decider, which need not be closed.
 	Open func(*Env, Rule) (Decider, error)
 }
 
-// What Contender.Server and Keeps say.
+// The values of Contender.Server and Keeps.
 const (
 	onPostgres = "PostgreSQL"
 	onRedis    = "Redis"
@@ -63,14 +62,14 @@ const (
 	everything = "all"
 )
 
-// Env is what contenders decide on.
+// Env is the servers that contenders use.
 type Env struct {
 	Postgres *servers.Postgres
 	GoRedis  *redis.Client  // with its default pool
 	Rueidis  rueidis.Client // with its default pipelining
 }
 
-// NewEnv connects to the servers and makes the tables. Close disconnects.
+// NewEnv connects to the servers and creates the tables. Close disconnects.
 func NewEnv(ctx context.Context, p *servers.Postgres, r *servers.Redis) (_ *Env, err error) {
 	e := &Env{Postgres: p}
 	e.GoRedis = redis.NewClient(&redis.Options{Addr: r.Addr, Password: r.Password})
@@ -102,8 +101,8 @@ func (e *Env) Close() {
 	}
 }
 
-// All is every contender but those of the sliding log. Whose ratios are
-// asked for stand beside each other, so that little time lies between them.
+// All is every contender except those of the sliding log. Contenders that are compared
+// with each other are adjacent, so that little time lies between them.
 func All() []Contender {
 	return []Contender{
 		bare("bare-off", "off", soon),

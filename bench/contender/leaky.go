@@ -17,10 +17,10 @@ CREATE TABLE bench_leaky (
 );
 CREATE INDEX bench_leaky_expires ON bench_leaky (expires_at)`
 
-// leakyDelete is the leaky bucket that one first thinks of: a row with a
-// level, an index to find what has expired, and a look for that on every hit.
-// Two kindnesses: the DELETE compares with now(), which the index can serve, as
-// clock_timestamp() cannot; and nothing is waited for at commit.
+// leakyDelete is a naive leaky bucket: a row with a level, an index on expiry, and a
+// DELETE of expired rows on every hit. Two things favour it: the DELETE compares with
+// now(), which the index can serve (it cannot serve clock_timestamp()), and commits do not
+// wait for the disk.
 var leakyDelete = Contender{
 	ID: "leaky-delete", What: "leaky bucket upsert, then a DELETE of all expired rows, on every hit, synchronous_commit = off",
 	Server: onPostgres, Keeps: soon, Commit: "off", State: "leaky",
@@ -34,8 +34,8 @@ type leakyDecider struct {
 	capacity, leak float64 // units; units per second
 }
 
-// Decide pours a unit in if it fits; else no row comes back. A row that would
-// be empty for as long as it takes to empty it may go.
+// Decide adds a unit if it fits; otherwise no row is returned. A row is deleted once it
+// has been empty for as long as it takes to drain.
 func (d *leakyDecider) Decide(ctx context.Context, key string) (allowed bool, err error) {
 	c, err := d.pool.Acquire(ctx)
 	if err != nil {

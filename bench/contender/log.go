@@ -12,8 +12,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// LogLimits are the limits that sliding logs are measured at: what they cost
-// grows with the limit.
+// LogLimits are the limits at which sliding logs are measured: their cost grows with the
+// limit.
 var LogLimits = []int{100, 1000, 10_000}
 
 // LogRule is a sliding log's.
@@ -21,11 +21,11 @@ func LogRule(limit int) Rule {
 	return Rule{Name: "log", Limit: limit, Period: time.Minute, Burst: limit}
 }
 
-// LogDecider is a Decider that keeps a log.
+// LogDecider is a Decider with a log.
 type LogDecider interface {
 	Decider
-	// Fill makes each key's log hold n entries, spread over the period that
-	// ends now, and forgets every other key.
+	// Fill gives each key's log n entries, spread over the period that ends now, and
+	// deletes every other key.
 	Charge(ctx context.Context, keys []string, n int) error
 }
 
@@ -56,8 +56,8 @@ type logDecider struct {
 	env *Env
 }
 
-// Fill writes the rows as if their entries had been allowed one by one, which
-// would take minutes.
+// Fill writes the rows as if their entries had been allowed one by one, which would take
+// minutes.
 func (d *logDecider) Charge(ctx context.Context, keys []string, n int) error {
 	if _, err := d.env.Postgres.Pool.Exec(ctx, `TRUNCATE pglimit_sliding_window_log`); err != nil {
 		return err
@@ -76,8 +76,8 @@ func (d *logDecider) Charge(ctx context.Context, keys []string, n int) error {
 	return err
 }
 
-// logScript drops what has left the window, counts the rest, and adds itself
-// if there is room. A member has to be one of a kind: the caller names it.
+// logScript drops entries that have left the window, counts the rest, and adds one if
+// there is room. A member must be unique: the caller names it.
 const logScript = `
 local now, period, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - period))

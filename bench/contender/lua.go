@@ -10,9 +10,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// bucketScript takes a token if there is one. The hash keeps how many there
-// were and when that was, in microseconds of the caller's clock; the caller's,
-// as is usual, so callers whose clocks differ must not drain it by that.
+// bucketScript takes a token if there is one. The hash has the number of tokens and its
+// time in microseconds, by the caller's clock, as is usual. So callers whose clocks differ
+// must not drain it by that.
 const bucketScript = `
 local size, per_us, now = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local had = redis.call('HMGET', KEYS[1], 'tokens', 'at')
@@ -32,8 +32,8 @@ redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.ceil(size / per_us / 1
 return {taken, math.floor(tokens)}
 `
 
-// luaBucket is what the tutorials teach, over the client that sends many
-// callers' commands together.
+// luaBucket is the script that tutorials teach, over a client that pipelines many callers'
+// commands.
 var luaBucket = Contender{
 	ID: "lua-rueidis", What: "token bucket in Lua, as tutorials have it, by rueidis, which pipelines by itself",
 	Server: onRedis, Keeps: nothing, State: "lua",
@@ -70,7 +70,7 @@ func (d *luaDecider) Used(ctx context.Context, key string) (float64, error) {
 	return max(0, float64(d.burst)-tokens-back), errors.Join(err1, err2)
 }
 
-// taken reads a script's answer: 1 if the ask was allowed, and what is left.
+// taken reads a script's answer: 1 if the request was allowed, and the tokens left.
 func taken(r rueidis.RedisResult) (bool, error) {
 	answer, err := r.AsIntSlice()
 	if err != nil {

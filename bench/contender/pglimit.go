@@ -7,7 +7,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// mode is a durability with what the tables say of it.
+// mode is a durability and its description in the tables.
 type mode struct {
 	durability limiter.Durability
 	name       string
@@ -19,18 +19,18 @@ var (
 	durable = mode{limiter.Durable, "Durable", everything}
 )
 
-// single is this limiter at one statement per decision.
+// single is pglimit with one statement per decision.
 func single(id string, m mode) Contender {
 	return ours(id, "pglimit, token bucket, one statement per decision, "+m.name, false, m)
 }
 
-// batching is this limiter as it is by default.
+// batching is pglimit with its defaults.
 func batching(id string, m mode) Contender {
 	return ours(id, "pglimit, token bucket, batching, "+m.name, true, m)
 }
 
-// ours counts in the same rows whatever its settings. Its sessions are at
-// synchronous_commit = on: Relaxed is the limiter's own doing.
+// ours is pglimit, which uses the same rows with all settings. Its sessions have
+// synchronous_commit = on; Relaxed statements turn it off.
 func ours(id, what string, batches bool, m mode) Contender {
 	return Contender{
 		ID: id, What: what, Server: onPostgres, Keeps: m.keeps, Commit: "on", State: "pglimit",
@@ -44,8 +44,8 @@ func ours(id, what string, batches bool, m mode) Contender {
 	}
 }
 
-// newLimiter makes a limiter without a deny cache: every decision is one of
-// the database. The timeout outlasts any stall of the disk.
+// newLimiter creates a limiter without a deny cache, so that the database makes every
+// decision. The timeout outlasts any stall of the disk.
 func newLimiter(e *Env, batches bool, p limiter.Policy) (*limiterDecider, error) {
 	l, err := limiter.New(e.Postgres.Pool, &limiter.Config{
 		Timeout: time.Minute, DisableBatching: !batches, DisableDenyCache: true,

@@ -8,9 +8,8 @@ import (
 	"github.com/throttled/throttled/v2/store/goredisstore.v9"
 )
 
-// throttledGCRA reads, works out and swaps if nobody else did, so on a hot key
-// it mostly tries again. It gives up with an error after ten tries, which here
-// it may not.
+// throttledGCRA reads, computes and does a compare-and-swap, so on a hot key it mostly
+// retries. It fails after ten tries by default; here it may not.
 var throttledGCRA = Contender{
 	ID: "throttled", What: "throttled v2, GCRA by compare and swap, by go-redis v9, its tries unbounded; not measured with 512 callers on one key, where it does little but try again",
 	Server: onRedis, Keeps: nothing, State: "throttled", MostOnOneKey: 128,

@@ -12,23 +12,22 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// table is the table that all of this is about.
+// table is the table that is measured.
 const table = "pglimit_token_bucket"
 
 // rowKey is the key of the row with number i, from 0 on.
 func rowKey(i int64) string { return fmt.Sprintf("user-%010d", i) }
 
-// sample is the key of the row that the others are made from.
+// sample is the key of the row that the others are copied from.
 const sample = "sample"
 
-// fillBatch is how many rows one statement of fill inserts.
+// fillBatch is the number of rows per statement of fill.
 const fillBatch = 500_000
 
-// fill fills the table with rows as the limiter writes them: it has the
-// limiter write one and copies that, whatever its columns are, but for the key
-// and the times. Of n rows the first was used one period ago and the last right
-// now, and the janitor is to look at them within the next hour: how a table looks
-// where each key is used again and again.
+// fill fills the table with rows as the limiter writes them: the limiter writes one, and
+// fill copies all its columns except the key and the times. Of n rows the first was used
+// one period ago and the last right now, and the janitor looks at them within the next
+// hour. A table in which each key is used repeatedly looks like that.
 func fill(ctx context.Context, conn *pgx.Conn, l *limiter.Limiter, p limiter.Policy, rows int64) error {
 	if _, err := l.Allow(ctx, p, sample); err != nil {
 		return err
@@ -58,8 +57,8 @@ func fill(ctx context.Context, conn *pgx.Conn, l *limiter.Limiter, p limiter.Pol
 	return check(ctx, conn, rows)
 }
 
-// check holds the number of rows against what it should be, and that the last
-// one has the key that the load will ask for.
+// check compares the number of rows with the expected one, and checks that the last one
+// has the key that the load will request.
 func check(ctx context.Context, conn *pgx.Conn, rows int64) error {
 	var n int64
 	var last string

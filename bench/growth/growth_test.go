@@ -14,12 +14,12 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// bursts is a policy of which so many asks of a key pass.
+// bursts is a policy that allows that many requests of a key.
 func bursts(n float64) limiter.Policy {
 	return limiter.Policy{Name: "load", Algorithm: limiter.TokenBucket, Limit: n, Period: time.Hour}
 }
 
-// counted is a source of one key that calls f once it has been asked n times.
+// counted is a source of one key that calls f once it was used n times.
 type counted struct {
 	asked atomic.Int64
 	n     int64
@@ -61,8 +61,7 @@ func TestLoadCounts(t *testing.T) {
 	}
 }
 
-// TestLoadEndsWithItsFirstError: long before its time, and with the error that
-// was the cause.
+// TestLoadEndsWithItsFirstError: long before its time, and with the original error.
 func TestLoadEndsWithItsFirstError(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -187,7 +186,7 @@ func TestField(t *testing.T) {
 	}
 }
 
-// TestMemory reads this process's own, which there is on Linux.
+// TestMemory reads this process's memory, which works on Linux.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	m := readMemory(os.Getpid())

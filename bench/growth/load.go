@@ -14,23 +14,23 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// A load is callers who ask a limiter, each again as soon as it has its
+// A load is callers of a limiter, each of which sends its next request when it has its
 // answer. The first call that fails ends it.
 type load struct {
 	limiter *limiter.Limiter
 	policy  limiter.Policy
 	callers int
-	// keys gives each caller its source of keys; which is called for each ask
-	// on the caller's goroutine.
+	// keys returns a caller's source of keys, which is called for each request on the
+	// caller's goroutine.
 	keys func(caller int) func() string
 	// mustAllow makes a denial an error.
 	mustAllow bool
 }
 
-// slowest is the longest call that a histogram tells from others.
+// slowest is the upper bound of the histograms.
 const slowest = time.Minute
 
-// tally is what a load did in a stretch of time.
+// tally is what a load did during some time.
 type tally struct {
 	calls    *hdrhistogram.Histogram // durations in nanoseconds
 	denied   int64
@@ -41,7 +41,7 @@ func newTally() tally {
 	return tally{calls: hdrhistogram.New(1, slowest.Nanoseconds(), 3)}
 }
 
-// add adds what another load, or the same one later, did.
+// add adds another tally.
 func (t *tally) add(other tally) {
 	t.calls.Merge(other.calls) // drops nothing: both have the same bounds
 	t.denied += other.denied
@@ -50,7 +50,7 @@ func (t *tally) add(other tally) {
 
 func (t *tally) decisions() int64 { return t.calls.TotalCount() }
 
-// quantile is the duration that percent of the calls did not exceed.
+// quantile returns the duration that percent of the calls did not exceed.
 func (t *tally) quantile(percent float64) time.Duration {
 	return time.Duration(t.calls.ValueAtPercentile(percent))
 }
@@ -58,7 +58,7 @@ func (t *tally) quantile(percent float64) time.Duration {
 // perSecond is the number of decisions per second.
 func (t *tally) perSecond() float64 { return float64(t.decisions()) / t.duration.Seconds() }
 
-// running is a load under way.
+// running is a load in progress.
 type running struct {
 	load
 	ctx     context.Context
@@ -72,13 +72,13 @@ type running struct {
 	failed chan struct{} // closed once err is set
 }
 
-// caller is one of them, and what it did since the last collect.
+// caller is one of them, with its figures since the last collect.
 type caller struct {
 	mu sync.Mutex
 	tally
 }
 
-// start has the callers begin.
+// start starts the callers.
 func (l load) start(ctx context.Context) *running {
 	r := &running{load: l, ctx: ctx, since: time.Now(), failed: make(chan struct{})}
 	for i := range l.callers {
@@ -124,7 +124,7 @@ func (r *running) fail(err error) {
 	})
 }
 
-// until waits until a moment, or for an end before it, which is an error.
+// until waits until a moment; if the load ends before it, that is an error.
 func (r *running) until(t time.Time) error {
 	timer := time.NewTimer(time.Until(t))
 	defer timer.Stop()
@@ -137,7 +137,7 @@ func (r *running) until(t time.Time) error {
 	return r.failure()
 }
 
-// failure is why the load ended early; where its context ended that is it.
+// failure returns why the load ended early; if its context ended, that.
 func (r *running) failure() error {
 	if r.ctx.Err() != nil {
 		return context.Cause(r.ctx)
@@ -150,7 +150,7 @@ func (r *running) failure() error {
 	}
 }
 
-// collect returns what was done since the last collect.
+// collect returns the figures since the last collect.
 func (r *running) collect() tally {
 	sum := newTally()
 	for _, c := range r.callers {
@@ -166,15 +166,15 @@ func (r *running) collect() tally {
 	return sum
 }
 
-// stop ends the load between two calls of each caller, so that no statement is
-// broken off, and returns why it had ended before, if it had.
+// stop ends the load between two calls of each caller, so that no statement is cut off. It
+// returns the error if the load had failed before.
 func (r *running) stop() error {
 	r.stopped.Store(true)
 	r.wait.Wait()
 	return r.failure()
 }
 
-// run is a whole load of one length.
+// run runs a whole load of a given length.
 func (l load) run(ctx context.Context, length time.Duration) (tally, error) {
 	r := l.start(ctx)
 	err := r.until(r.since.Add(length))
@@ -184,7 +184,7 @@ func (l load) run(ctx context.Context, length time.Duration) (tally, error) {
 	return r.collect(), err
 }
 
-// evenly draws keys of rows filled by fill, each as likely as any other.
+// evenly draws keys of rows filled by fill, all equally likely.
 func evenly(rows int64, seed uint64) func(int) func() string {
 	return func(caller int) func() string {
 		r := rand.New(rand.NewPCG(seed, uint64(caller)))
@@ -192,8 +192,8 @@ func evenly(rows int64, seed uint64) func(int) func() string {
 	}
 }
 
-// zipf draws from so many keys, the more popular ones more often: the k-th
-// with a weight of k to the power of -s.
+// zipf draws from n keys, popular ones more often: the k-th with a weight of k to the
+// power of -s.
 func zipf(keys int64, s float64, seed uint64) func(int) func() string {
 	return func(caller int) func() string {
 		z := rand.NewZipf(rand.New(rand.NewPCG(seed, uint64(caller))), s, 1, uint64(keys-1))
@@ -201,7 +201,7 @@ func zipf(keys int64, s float64, seed uint64) func(int) func() string {
 	}
 }
 
-// fresh gives a key that was never given before, to whichever caller.
+// fresh returns a key that was never returned before, to any caller.
 func fresh() func(int) func() string {
 	var n atomic.Uint64
 	return func(int) func() string {
@@ -209,9 +209,8 @@ func fresh() func(int) func() string {
 	}
 }
 
-// scattered makes a key of a number, another one for each number, so that
-// numbers that follow each other are far apart in an index, as names and
-// addresses are. (It is the finalizer of splitmix64, which is a bijection.)
+// scattered returns a distinct key for each number. Adjacent numbers get keys far apart in
+// an index, as names and addresses are. (It is the finalizer of splitmix64, a bijection.)
 func scattered(n uint64) string {
 	n = (n ^ n>>30) * 0xbf58476d1ce4e5b9
 	n = (n ^ n>>27) * 0x94d049bb133111eb

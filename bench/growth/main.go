@@ -1,12 +1,11 @@
-// Growth measures what becomes of decisions when a table grows: with few and
-// with many rows, under an attacker who brings a new key on every call, and
-// under Zipf traffic with the janitor at work. It starts a PostgreSQL of its
-// own, prints a Markdown section and writes it to a file:
+// Growth measures decisions as a table grows: with few and with many rows, under an
+// attacker who sends a new key on every call, and under Zipf traffic while the janitor
+// runs. It starts a PostgreSQL server, prints a Markdown section and writes it to a file:
 //
 //	go run ./growth          # in bench/; less than half an hour
 //	go run ./growth -quick   # less than a minute; writes no file
 //
-// What fails ends it without a report.
+// An error ends it without a report.
 package main
 
 import (
@@ -20,7 +19,7 @@ import (
 	"time"
 )
 
-// The exit codes: a signal's is 128 and its number.
+// The exit codes: for a signal 128 plus its number.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -72,7 +71,7 @@ func run(args []string) int {
 	return exitFailed
 }
 
-// measure does it all and returns the report.
+// measure runs all measurements and returns the report.
 func measure(ctx context.Context, p plan) (text string, err error) {
 	progress("starting PostgreSQL")
 	s, err := startServer(ctx)
@@ -97,7 +96,7 @@ func measure(ctx context.Context, p plan) (text string, err error) {
 	return r.markdown(), nil
 }
 
-// progress tells how far it is.
+// progress prints the progress.
 func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "growth: %s %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 }

@@ -10,20 +10,18 @@ import (
 	"strings"
 )
 
-// memory is what is in use at one moment, in bytes; -1 where the system does
-// not tell.
+// memory is the bytes in use at one moment; -1 if the system does not report them.
 type memory struct {
 	Heap, Sys int64 // this process: live heap, and all that Go took from the system
-	// The server's processes: their share of the memory they have (what n
-	// processes share counts an n-th for each), and what of it is no file and
-	// not shared.
+	// The server's processes: their share of the memory they have (what n processes share
+	// counts an n-th for each), and how much of it is neither file-backed nor shared.
 	Server, ServerOwn int64
 }
 
-// readMemory reads it; postmaster is the server's first process.
+// readMemory reads the memory in use; postmaster is the server's first process.
 func readMemory(postmaster int) memory {
-	// So that the heap is what is held, not what is left over; pools of spare
-	// objects give theirs up the second time.
+	// Twice, so that the heap is what is in use: pools of spare objects are freed by the
+	// second collection.
 	runtime.GC()
 	runtime.GC()
 	var s runtime.MemStats
@@ -35,7 +33,7 @@ func readMemory(postmaster int) memory {
 	return m
 }
 
-// treeMemory adds a process and its children up.
+// treeMemory adds up the memory of a process and its children.
 func treeMemory(parent int) (all, own int64, err error) {
 	statuses, err := filepath.Glob("/proc/[0-9]*/status")
 	if err != nil {
@@ -71,7 +69,7 @@ func treeMemory(parent int) (all, own int64, err error) {
 	return all, own, nil
 }
 
-// parentOf is the process that started another; 0 if the system does not tell.
+// parentOf returns a process's parent; 0 if the system does not report it.
 func parentOf(pid int) int {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

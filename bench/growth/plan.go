@@ -22,13 +22,13 @@ type plan struct {
 	Out    string // file for the report; "" for none
 }
 
-// pace is how long a soak is, and how fast its rows expire and are deleted.
+// pace is the length of a soak, and how fast its rows expire and are deleted.
 type pace struct {
 	Length, Every    time.Duration
 	Period, Interval time.Duration // the policy's, the janitor's
 }
 
-// zipfKeys and zipfS say what the Zipf traffic draws from.
+// zipfKeys and zipfS are the parameters of the Zipf traffic.
 const (
 	zipfKeys = 1_000_000
 	zipfS    = 1.1
@@ -57,7 +57,7 @@ func parsePlan(args []string, stderr io.Writer) (plan, error) {
 	return p, err
 }
 
-// with is the plan as flags change it.
+// with returns the plan as changed by flags.
 func (p plan) with(args []string, stderr io.Writer) (plan, error) {
 	flags := flag.NewFlagSet("growth", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -69,7 +69,7 @@ func (p plan) with(args []string, stderr io.Writer) (plan, error) {
 	flags.DurationVar(&p.Zipf.Length, "zipf", p.Zipf.Length, "length of the Zipf traffic")
 	flags.StringVar(&p.Out, "out", p.Out, "file to write the report to, none if empty")
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: growth [flags]\n\nMeasures large tables, an attacker and Zipf traffic on a PostgreSQL of its own,\nwhich is in TMPDIR and takes about 8 GB there for 10 million rows.")
+		fmt.Fprintln(stderr, "usage: growth [flags]\n\nMeasures large tables, an attacker and Zipf traffic on a separate PostgreSQL,\nwhich is in TMPDIR and takes about 8 GB there for 10 million rows.")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
@@ -95,7 +95,7 @@ func (r *rowCounts) String() string {
 	return strings.Join(words, ",")
 }
 
-// Set takes two sizes at least, each larger than the one before.
+// Set accepts at least two sizes in ascending order.
 func (r *rowCounts) Set(text string) error {
 	var sizes rowCounts
 	for word := range strings.SplitSeq(text, ",") {

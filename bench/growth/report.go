@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// report is all that was measured.
+// report is all measurements.
 type report struct {
 	plan        plan
 	Environment environment
@@ -17,7 +17,7 @@ type report struct {
 	Zipf        *soakResult
 }
 
-// environment is what it was measured on.
+// environment is the machine and the server.
 type environment struct {
 	When                          time.Time
 	Go, PostgreSQL, Pgx, Platform string
@@ -28,10 +28,10 @@ type environment struct {
 // setting is one of the server's.
 type setting struct{ Name, Value string }
 
-// bound is what the p50 with the most rows may be, in that with the fewest.
+// bound limits the p50 with the most rows, as a multiple of that with the fewest.
 const bound = 1.3
 
-// markdown is the report as it is printed.
+// markdown returns the report as Markdown.
 func (r *report) markdown() string {
 	var b strings.Builder
 	r.head(&b)
@@ -49,7 +49,7 @@ func (r *report) head(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "Measured on %s by `make growth`: PostgreSQL %s, pgx %s, %s (GOMAXPROCS %d), %s with %d CPUs;\n",
 		e.When.Format(time.DateOnly), e.PostgreSQL, e.Pgx, e.Go, e.Procs, e.Platform, e.CPUs)
-	fmt.Fprintf(b, "server and callers on one machine, over TCP. All decisions are `token_bucket`, Relaxed, one unit, with\nbatching as it is by default and no deny cache; a pool of %d connections; each caller asks again as soon as it\nhas its answer. The server's settings, its defaults but for the size of its buffers:\n", callers)
+	fmt.Fprintf(b, "server and callers on one machine, over TCP. All decisions are `token_bucket`, Relaxed, one unit, with\nbatching as it is by default and no deny cache; a pool of %d connections; each caller sends again as soon as it\nhas its answer. The server's settings, its defaults but for the size of its buffers:\n", callers)
 	var settings []string
 	for _, s := range e.Settings {
 		settings = append(settings, fmt.Sprintf("`%s` %s", s.Name, s.Value))
@@ -116,7 +116,7 @@ func (r *report) zipf(b *strings.Builder) {
 	z.memory(b)
 }
 
-// moments is a soak's table.
+// moments is the table of a soak.
 func (k *soakResult) moments(b *strings.Builder) {
 	line(b, "until", "p50 µs", "p99 µs", "decisions/s", "deleted/s", "rows", "dead", "table MB", "indexes MB", "HOT %")
 	rule(b, 10)
@@ -132,7 +132,7 @@ func (k *soakResult) moments(b *strings.Builder) {
 	fmt.Fprintf(b, "\nRows and dead rows are the server's estimates.\n")
 }
 
-// memory is a soak's, before and after.
+// memory is the table of a soak's memory, before and after.
 func (k *soakResult) memory(b *strings.Builder) {
 	fmt.Fprintf(b, "\n")
 	line(b, "memory in MB", "heap", "system", "server", "its own")
@@ -184,7 +184,7 @@ func grouped(n int64) string {
 	return s
 }
 
-// megabytes writes bytes in 2^20; fewer than none are not known.
+// megabytes formats bytes in units of 2^20; a negative number is unknown.
 func megabytes(bytes int64) string {
 	if bytes < 0 {
 		return "n/a"
@@ -192,7 +192,7 @@ func megabytes(bytes int64) string {
 	return strconv.FormatFloat(float64(bytes)/(1<<20), 'f', 1, 64)
 }
 
-// percent writes a share in hundredths; less than none is not known.
+// percent formats a share in hundredths; a negative number is unknown.
 func percent(share float64) string {
 	if share < 0 {
 		return "n/a"

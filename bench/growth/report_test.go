@@ -10,7 +10,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// measured is a report with a figure of its own in each place.
+// measured is a report with a different figure in each place.
 func measured() *report {
 	const us, mb = time.Microsecond, 1 << 20
 	cells := func(p50s ...time.Duration) (of []cell) {
@@ -98,7 +98,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestRatios: a round's most rows go with the same round's fewest, and sizes
+// TestRatios: each ratio is between the most and the fewest rows of the same round; sizes
 // between them do not matter.
 func TestRatios(t *testing.T) {
 	t.Parallel()

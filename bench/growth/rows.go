@@ -10,28 +10,27 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// rowsPolicy lets everything pass, and its rows outlast the measurement.
+// rowsPolicy allows everything, and its rows outlast the measurement.
 var rowsPolicy = limiter.Policy{
 	Name: "growth", Algorithm: limiter.TokenBucket, Limit: 1_000_000, Period: time.Hour, Durability: limiter.Relaxed,
 }
 
-// cell is one measurement: how calls went with so many rows and callers.
+// cell is one measurement, for a number of rows and callers.
 type cell struct {
 	P50, P99  time.Duration
 	PerSecond float64
 }
 
-// sizeResult is all that was measured with so many rows.
+// sizeResult is all measurements for one number of rows.
 type sizeResult struct {
 	Rows          int64
 	Cells         map[int][]cell // by callers, one for each round
-	Before, After stats          // of the table: filled, and in the end
+	Before, After stats          // of the table: filled, and at the end
 	Memory        memory         // with 16 callers in the last round
 }
 
-// measureRows fills a database of its own for each size and then measures
-// them in turn, round after round, so that a machine whose speed drifts slows
-// all of them.
+// measureRows fills a separate database for each size and then measures them in turn,
+// round after round, so that a machine whose speed drifts slows all of them.
 func measureRows(ctx context.Context, s *server, p plan) (results []sizeResult, err error) {
 	var databases []*database
 	for _, rows := range p.Rows {
@@ -49,7 +48,7 @@ func measureRows(ctx context.Context, s *server, p plan) (results []sizeResult, 
 	for round := range p.Rounds {
 		for _, n := range []int{1, callers} {
 			for i := range databases {
-				if round%2 == 1 { // the other way round, for drift within a round
+				if round%2 == 1 { // backwards, against drift within a round
 					i = len(databases) - 1 - i
 				}
 				r := &results[i]
@@ -98,9 +97,9 @@ func (d *database) fillRows(ctx context.Context, rows int64) (stats, error) {
 	return readStats(ctx, d.conn)
 }
 
-// measureCell measures one cell. The checkpoint before it keeps what others
-// have written from being written out meanwhile; it also means that the first
-// change of each page is logged with the whole page.
+// measureCell measures one cell. The checkpoint before it keeps earlier changes from being
+// written out meanwhile. It also means that the first change of each page logs the whole
+// page.
 func (d *database) measureCell(ctx context.Context, n int, rows int64, seed uint64, p plan) (cell, memory, error) {
 	pool, err := d.pool(ctx, callers)
 	if err != nil {
@@ -129,8 +128,8 @@ func (d *database) measureCell(ctx context.Context, n int, rows int64, seed uint
 	return cell{t.quantile(50), t.quantile(99), t.perSecond()}, readMemory(d.server.postmaster), nil
 }
 
-// median of what f takes from each, for the middle two of an even number their
-// mean. There must be one at least.
+// median returns the median of f over all elements; for an even number the mean of the
+// middle two. There must be at least one.
 func median[T any](of []T, f func(T) float64) float64 {
 	var values []float64
 	for _, v := range of {
@@ -144,7 +143,7 @@ func median[T any](of []T, f func(T) float64) float64 {
 	return values[half]
 }
 
-// ratios are the p50 of each round with the most rows to that with the fewest.
+// ratios returns, per round, the p50 with the most rows divided by that with the fewest.
 func ratios(results []sizeResult, n int) (of []float64) {
 	first, last := results[0].Cells[n], results[len(results)-1].Cells[n]
 	for i := range first {

@@ -17,21 +17,21 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// settings are the server's: a size that it does not have by default, and two
-// defaults that the figures rest on.
+// settings are the server's: a size other than the default, and two defaults that the
+// figures rest on.
 var settings = map[string]string{"shared_buffers": "512MB", "fsync": "on", "full_page_writes": "on"}
 
-// told are further settings that the report names, as the server has them.
+// told are further settings for the report.
 var told = []string{"synchronous_commit", "wal_writer_delay", "max_wal_size", "checkpoint_timeout", "autovacuum"}
 
-// callers is how many ask at once where it is not one, and the connections of
-// their pool.
+// callers is the number of concurrent callers, except where it is one, and of their pool's
+// connections.
 const callers = 16
 
 // server is the PostgreSQL that is measured.
 type server struct {
 	*localpg.Server
-	postmaster int // its process; 0 if the system does not tell
+	postmaster int // its process; 0 if the system does not report it
 }
 
 func startServer(ctx context.Context) (*server, error) {
@@ -42,7 +42,7 @@ func startServer(ctx context.Context) (*server, error) {
 	return &server{Server: s}, nil
 }
 
-// describe tells what is measured, and finds the server's process.
+// describe reads the server's version and settings, and finds its process.
 func (s *server) describe(ctx context.Context) (environment, error) {
 	conn, err := pgx.Connect(ctx, s.URL())
 	if err != nil {
@@ -74,14 +74,14 @@ func (s *server) describe(ctx context.Context) (environment, error) {
 	return e, nil
 }
 
-// database is one of the server's databases, with pglimit's tables in it.
+// database is one of the server's databases, with pglimit's tables.
 type database struct {
 	server *server
 	name   string
-	conn   *pgx.Conn // for what is not measured
+	conn   *pgx.Conn // for work that is not measured
 }
 
-// createDatabase makes one. The caller drops it.
+// createDatabase creates a database, which the caller drops.
 func (s *server) createDatabase(ctx context.Context, name string) (*database, error) {
 	if err := s.exec(ctx, "CREATE DATABASE "+name); err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (s *server) createDatabase(ctx context.Context, name string) (*database, er
 	return d, err
 }
 
-// drop removes it, and with it what it takes of the disk.
+// drop removes the database and its disk space.
 func (d *database) drop(ctx context.Context) error {
 	if err := d.conn.Close(ctx); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (d *database) drop(ctx context.Context) error {
 	return d.server.exec(ctx, "DROP DATABASE "+d.name)
 }
 
-// exec runs a statement that needs a connection of its own.
+// exec runs a statement that needs a separate connection.
 func (s *server) exec(ctx context.Context, statement string) error {
 	conn, err := pgx.Connect(ctx, s.URL())
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *server) exec(ctx context.Context, statement string) error {
 	return err
 }
 
-// pool opens one of so many connections, all of them at once.
+// pool opens a pool with that many connections, all at once.
 func (d *database) pool(ctx context.Context, connections int32) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(d.server.URL())
 	if err != nil {
@@ -140,30 +140,30 @@ func (d *database) pool(ctx context.Context, connections int32) (*pgxpool.Pool, 
 	return pool, nil
 }
 
-// connect opens so many connections of a pool, and leaves them to it.
+// connect opens that many connections of a pool, and returns them to it.
 func connect(ctx context.Context, pool *pgxpool.Pool, connections int32) error {
 	for range connections {
 		conn, err := pool.Acquire(ctx)
 		if err != nil {
 			return err
 		}
-		defer conn.Release() // not before all are there
+		defer conn.Release() // not before all are open
 	}
 	return nil
 }
 
-// decisionTimeout is far above what a decision takes, so that one slow moment
-// of the disk shows in the figures and does not end them.
+// decisionTimeout is far above the time of a decision, so that one slow moment of the disk
+// shows in the figures and ends no decision.
 const decisionTimeout = 30 * time.Second
 
-// newLimiter is one as an application has it, but that each denial is the
-// database's.
+// newLimiter creates a limiter with its defaults, except that the database makes each
+// denial.
 func newLimiter(pool *pgxpool.Pool) (*limiter.Limiter, error) {
 	return limiter.New(pool, &limiter.Config{DisableDenyCache: true, Timeout: decisionTimeout})
 }
 
-// settle waits until no more sessions than left are on the database. A session
-// hands its counters in at its end.
+// settle waits until at most left sessions are on the database. A session reports its
+// counters when it ends.
 func (d *database) settle(ctx context.Context, left int) error {
 	const patience = 30 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -181,7 +181,7 @@ func (d *database) settle(ctx context.Context, left int) error {
 			return fmt.Errorf("wait for the sessions on %s to end: %w", d.name, err)
 		}
 		if sessions <= left {
-			// Before 15 the counters go through a process of their own.
+			// Before PostgreSQL 15 the counters pass through a separate process.
 			_, err := conn.Exec(ctx, "SELECT pg_sleep(1) WHERE current_setting('server_version_num')::int < 150000")
 			return err
 		}

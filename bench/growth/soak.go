@@ -8,41 +8,41 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// soak is a load on a table that is empty at first, with the janitor at work.
+// soak is a load on a table that is empty at first, while the janitor runs.
 type soak struct {
-	Name     string // of its database, too
+	Name     string // also of its database
 	Policy   limiter.Policy
 	Interval time.Duration // the janitor's
 	Length   time.Duration
-	Every    time.Duration // how far the report's lines are apart
+	Every    time.Duration // the interval between the report's lines
 
 	keys func(caller int) func() string
-	// drains has it wait in the end until the janitor has deleted a row for
-	// each decision: for keys that are used once.
+	// drains makes it wait at the end until the janitor has deleted a row for each
+	// decision, for keys that are used once.
 	drains bool
 }
 
-// moment is a line of the report: what happened since the one before, and how
-// the table stood at its end.
+// moment is a line of the report: what happened since the previous line, and the table at
+// its end.
 type moment struct {
 	At time.Duration // since the start
 	tally
 	Removed int64 // rows, by the janitor
 	Stats   stats
-	HOT     float64 // share of the updates; -1 without any
+	HOT     float64 // share of the updates; -1 without updates
 }
 
-// soakResult is what a soak measured.
+// soakResult is a soak's measurements.
 type soakResult struct {
 	soak
 	Moments    []moment
-	Total      moment        // of all of it, with the table as it was after the drain
+	Total      moment        // of the whole soak, with the table as it was after the drain
 	Sweeps     int           // that the janitor completed under load
 	Drained    time.Duration // from the load's end until no row was left, if it drains
 	Start, End memory
 }
 
-// run makes a database for it and drops it in the end.
+// run runs the soak in a separate database, which it drops at the end.
 func (k soak) run(ctx context.Context, s *server) (*soakResult, error) {
 	d, err := s.createDatabase(ctx, k.Name)
 	if err != nil {
@@ -133,7 +133,7 @@ func (k soak) watch(ctx context.Context, d *database, r *running, sweeper *sweep
 	return nil
 }
 
-// attack is callers who bring a new key on every call.
+// attack is callers that send a new key on every call.
 func (p pace) attack() soak {
 	return soak{
 		Name: "attack", Length: p.Length, Every: p.Every, Interval: p.Interval, keys: fresh(), drains: true,
@@ -141,7 +141,7 @@ func (p pace) attack() soak {
 	}
 }
 
-// zipf is traffic of which a few keys are much of it.
+// zipf is traffic in which a few keys make up most requests.
 func (p pace) zipf() soak {
 	const seed = 1
 	return soak{

@@ -7,12 +7,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// stats is what the server says of the table.
+// stats is the server's statistics of the table.
 type stats struct {
 	Table   int64   // bytes, without indexes
 	Indexes []index // by name
-	// Counted by the server since the table was made; Live and Dead are its
-	// estimates of the rows now.
+	// Counted by the server since the table was created; Live and Dead are its estimates
+	// of the present rows.
 	Live, Dead, Updates, HOT, Vacuums int64
 }
 
@@ -22,8 +22,8 @@ type index struct {
 	Bytes int64
 }
 
-// readStats asks for them. Sessions that are at work hand their counters in
-// about once a second, idle ones late, those that end at once.
+// readStats reads them. Busy sessions report their counters about once a second, idle ones
+// late, those that end at once.
 func readStats(ctx context.Context, conn *pgx.Conn) (s stats, err error) {
 	if err := conn.QueryRow(ctx, `SELECT pg_table_size(relid), n_live_tup, n_dead_tup, n_tup_upd, n_tup_hot_upd, autovacuum_count
 		FROM pg_stat_user_tables WHERE relid = $1::regclass`, table).
@@ -43,7 +43,7 @@ func readStats(ctx context.Context, conn *pgx.Conn) (s stats, err error) {
 	return s, err
 }
 
-// indexBytes is what all indexes take.
+// indexBytes returns the size of all indexes.
 func (s stats) indexBytes() (sum int64) {
 	for _, i := range s.Indexes {
 		sum += i.Bytes
@@ -51,8 +51,8 @@ func (s stats) indexBytes() (sum int64) {
 	return sum
 }
 
-// hotSince is the share of the updates since an earlier reading that touched
-// no index; -1 if there were none.
+// hotSince returns the share of HOT updates since an earlier reading; -1 if there were no
+// updates.
 func (s stats) hotSince(earlier stats) float64 {
 	if s.Updates == earlier.Updates {
 		return -1

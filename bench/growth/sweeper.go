@@ -14,7 +14,7 @@ import (
 	"github.com/pglimit/pglimit/janitor"
 )
 
-// sweeper is a janitor that runs, on a connection of its own.
+// sweeper is a running janitor with its own connection.
 type sweeper struct {
 	janitor *janitor.Janitor
 	pool    *pgxpool.Pool
@@ -24,8 +24,7 @@ type sweeper struct {
 	ended   chan struct{}
 }
 
-// startJanitor has one run every interval until ctx ends. What it complains of
-// goes to fail.
+// startJanitor runs a janitor every interval until ctx ends. Its warnings go to fail.
 func (d *database) startJanitor(ctx context.Context, interval time.Duration, fail func(error)) (*sweeper, error) {
 	pool, err := d.pool(ctx, 1)
 	if err != nil {
@@ -57,7 +56,7 @@ func (d *database) startJanitor(ctx context.Context, interval time.Duration, fai
 	return s, nil
 }
 
-// complaints is a log each line of which is a failure.
+// complaints is a log in which each line is a failure.
 type complaints func(error)
 
 func (c complaints) Write(line []byte) (int, error) {
@@ -74,10 +73,10 @@ func (s *sweeper) stop() {
 
 func (s *sweeper) sweeps() int { return int(s.count.Load()) }
 
-// removed is how many rows it has deleted, those of a running sweep included.
+// removed returns how many rows it has deleted, including those of a running sweep.
 func (s *sweeper) removed() int64 { return s.janitor.Removed().Total() }
 
-// await waits until it has deleted so many rows in all.
+// await waits until it has deleted that many rows in total.
 func (s *sweeper) await(ctx context.Context, rows int64) error {
 	const patience = 10 * time.Minute
 	timer := time.NewTimer(patience)

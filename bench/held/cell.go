@@ -17,8 +17,8 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// What is measured: so many callers ask for the other keys of so many, and the
-// row of one is held for holdFor of every holdEvery.
+// What is measured: callers request other keys while the row of one key is locked for
+// holdFor of every holdEvery.
 const (
 	callers   = 64
 	keys      = 100
@@ -26,12 +26,11 @@ const (
 	holdEvery = 800 * time.Millisecond
 )
 
-// pools are the connections that a limiter has: the benchmark's, and the least
-// that a pool has by default, of which one waits for held rows.
+// pools are the sizes of the limiter's pool: the benchmark's, and the default minimum of a
+// pool, one connection of which waits for locked rows.
 var pools = []int32{16, 4}
 
-// heldKey is the one whose row is held; its place among the others is in the
-// middle.
+// heldKey is the key whose row is locked; it is in the middle of the others.
 const heldKey = "user:000050:held"
 
 // cell is one measurement.
@@ -39,17 +38,17 @@ type cell struct {
 	Connections int32
 	Held        bool
 	Others      measure.Sample // of the other keys
-	Holds       int64          // transactions that held the row, the warm-up included
-	Answered    int64          // asks for the held key, the warm-up included
+	Holds       int64          // transactions that locked the row, including the warm-up
+	Answered    int64          // requests for the locked key, including the warm-up
 }
 
-// decisionTimeout is far above what a decision takes, so that one slow moment
-// of the disk shows in the figures and does not end them.
+// decisionTimeout is far above the time of a decision, so that one slow moment of the disk
+// shows in the figures and ends no decision.
 const decisionTimeout = 30 * time.Second
 
 func migrate(ctx context.Context, pool *pgxpool.Pool) error { return migrations.Up(ctx, pool) }
 
-// policy lets everything pass and leaks next to nothing, so that levels count.
+// policy allows everything and leaks next to nothing, so that levels count.
 func (c *cell) policy() limiter.Policy {
 	return limiter.Policy{
 		Name: fmt.Sprintf("held-%d-%v", c.Connections, c.Held), Algorithm: limiter.TokenBucket,
@@ -57,8 +56,8 @@ func (c *cell) policy() limiter.Policy {
 	}
 }
 
-// measure fills the cell. The callers never wait for the held key, else all of
-// them soon would: each ask for it is made beside theirs, as often as one for
+// measure measures the cell. The callers never wait for the locked key, otherwise all of
+// them soon would: each request for it runs in a separate goroutine, as often as one for
 // any other key.
 func (c *cell) measure(ctx context.Context, config *pgxpool.Config, p plan) error {
 	config.MaxConns, config.MinConns = c.Connections, c.Connections
@@ -128,7 +127,7 @@ func (c *cell) measure(ctx context.Context, config *pgxpool.Config, p plan) erro
 	return c.count(ctx, l)
 }
 
-// hold holds the row again and again until ctx ends.
+// hold locks the row repeatedly until ctx ends.
 func (c *cell) hold(ctx context.Context, conn *pgx.Conn, l *limiter.Limiter, policy limiter.Policy) error {
 	whole := context.WithoutCancel(ctx) // of a transaction
 	for ctx.Err() == nil {
@@ -156,7 +155,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// count holds what was counted against what was answered.
+// count compares what was counted with what was answered.
 func (c *cell) count(ctx context.Context, l *limiter.Limiter) error {
 	for _, k := range []struct {
 		key  string

@@ -1,11 +1,11 @@
-// Held measures what becomes of decisions while a business transaction holds
-// one key's row most of the time. It starts a PostgreSQL of its own, prints a
-// Markdown section and writes it to a file:
+// Held measures decisions while an application's transaction keeps one key's row locked
+// most of the time. It starts a PostgreSQL server, prints a Markdown section and writes it
+// to a file:
 //
 //	go run ./held          # in bench/; about a minute and a half
 //	go run ./held -quick   # about 20 seconds; writes no file
 //
-// What fails ends it without a report.
+// An error ends it without a report.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/pglimit/pglimit/bench/servers"
 )
 
-// plan is how long is measured, and where it is written to.
+// plan is the length of the measurements, and the report's file.
 type plan struct {
 	Quick          bool
 	Warmup, Length time.Duration // of each measurement
@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// readFlags ends the program on wrong ones.
+// readFlags ends the program on wrong flags.
 func readFlags() plan {
 	p := plan{Warmup: time.Second, Length: 20 * time.Second}
 	flag.BoolVar(&p.Quick, "quick", false, "measure 4 seconds instead of 20 each time, and write no file")
@@ -56,7 +56,7 @@ func readFlags() plan {
 	return p
 }
 
-// run measures each size of pool without and with a holder, and reports.
+// run measures each pool size without and with a locked row, and reports.
 func run(ctx context.Context, p plan) (err error) {
 	server, err := servers.StartPostgres(ctx)
 	if err != nil {

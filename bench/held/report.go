@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// report is all that was measured.
+// report is all measurements.
 type report struct {
 	plan                 plan
 	When                 time.Time
@@ -15,10 +15,10 @@ type report struct {
 	Cells                []cell
 }
 
-// bound is what the other keys' p99 may be while a row is held.
+// bound limits the other keys' p99 while a row is locked.
 const bound = 25 * time.Millisecond
 
-// markdown is the report as it is printed.
+// markdown returns the report as Markdown.
 func (r *report) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## A held row\n\n")
@@ -27,9 +27,9 @@ func (r *report) markdown() string {
 	}
 	fmt.Fprintf(&b, "Measured on %s by `make bench-held`: PostgreSQL %s, %s, %s/%s with %d CPUs for server and callers; the server's\nsettings: %s.\n\n",
 		r.When.Format(time.DateOnly), r.PostgreSQL, runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), r.Settings)
-	fmt.Fprintf(&b, "%d callers ask for %d keys evenly, `token_bucket`, Relaxed, one unit, with batching as it is by default and no deny\ncache, each again as soon as it has its answer, for %v after %v of warming up. One more key is asked for as often as\neach of these, on goroutines of their own; where a row is held it is that key's, by a transaction, %v of every %v.\nThe figures are those of the other keys but for the last, the asks for that one, warming up included.\n\n",
+	fmt.Fprintf(&b, "%d callers request %d keys evenly, `token_bucket`, Relaxed, one unit, with batching as it is by default and no deny\ncache, each again as soon as it has its answer, for %v after %v of warming up. One more key is requested as often as\neach of these, on separate goroutines; where a row is locked it is that key's, by a transaction, %v of every %v.\nThe figures are of the other keys, except the last: the requests for that one, warming up included.\n\n",
 		callers, keys-1, r.plan.Length, r.plan.Warmup, holdFor, holdEvery)
-	fmt.Fprintf(&b, "| connections | held | p50 ms | p99 ms | p99.9 ms | decisions/s | asks for that key |\n|--:|--:|--:|--:|--:|--:|--:|\n")
+	fmt.Fprintf(&b, "| connections | locked | p50 ms | p99 ms | p99.9 ms | decisions/s | requests for that key |\n|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, c := range r.Cells {
 		held := "no"
 		if c.Held {

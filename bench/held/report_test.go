@@ -8,8 +8,8 @@ import (
 	"github.com/pglimit/pglimit/bench/measure"
 )
 
-// TestReport: each figure is in its place, and the verdict is by the p99 of
-// those alone where a row was held.
+// TestReport: each figure is in its place, and the verdict considers only the p99 with a
+// locked row.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	sample := func(p99 time.Duration) measure.Sample {

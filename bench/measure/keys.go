@@ -5,15 +5,15 @@ import (
 	"math/rand/v2"
 )
 
-// sequenceLength is how many asks a sequence holds before it starts again:
-// enough that nothing is to be gained from the repetition.
+// sequenceLength is the number of requests before a sequence starts again: so many that
+// the repetition gives no advantage.
 const sequenceLength = 1 << 18
 
-// ZipfExponent is how uneven Zipf is: the first of 100,000 keys gets about an
-// eighth of all asks.
+// ZipfExponent sets how uneven Zipf is: the first of 100,000 keys gets about an eighth of
+// all requests.
 const ZipfExponent = 1.1
 
-// Keys makes n keys such as an application has.
+// Keys returns n keys like an application's.
 func Keys(n int) []string {
 	keys := make([]string, n)
 	for i := range keys {
@@ -22,15 +22,15 @@ func Keys(n int) []string {
 	return keys
 }
 
-// Evenly asks for each of n keys as often as for any other, in random order.
-// It is the same in every run.
+// Evenly returns a sequence of requests for n equally likely keys, in random order. It is
+// the same in every run.
 func Evenly(n int) []uint32 {
 	r := rand.New(rand.NewPCG(1, 2))
 	return sequence(func() uint32 { return uint32(r.IntN(n)) })
 }
 
-// Zipf asks for few of n keys often and for most rarely, key 0 the most. It is
-// the same in every run.
+// Zipf returns a sequence that requests few of n keys often and most rarely, key 0 the
+// most. It is the same in every run.
 func Zipf(n int) []uint32 {
 	z := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), ZipfExponent, 1, uint64(n-1))
 	return sequence(func() uint32 { return uint32(z.Uint64()) })

@@ -1,5 +1,5 @@
-// Package measure runs one cell of the benchmark: so many callers, each asking
-// again as soon as it has its answer, for so long.
+// Package measure runs one cell of the benchmark: concurrent callers, each of which sends
+// its next request when it has its answer.
 package measure
 
 import (
@@ -13,42 +13,41 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Load is what a cell asks for. Everything has to be given.
+// Load describes a cell. All fields are required.
 type Load struct {
 	Callers int
-	// Warmup is for how long callers ask before what they see is recorded,
-	// Duration for how long it is.
+	// Warmup is the time before recording begins, Duration the time of recording.
 	Warmup, Duration time.Duration
-	// Keys are asked for in the order of Sequence, which holds indexes of Keys
-	// and starts again at its end; each caller starts elsewhere in it.
+	// Keys are requested in the order of Sequence, which has indexes of Keys and starts
+	// again at its end. Each caller starts elsewhere in it.
 	Keys     []string
 	Sequence []uint32
 	// Decide makes one decision.
 	Decide func(ctx context.Context, key string) (allowed bool, err error)
 }
 
-// Sample is what was seen in one cell.
+// Sample is the measurements of one cell.
 type Sample struct {
 	Decisions  int64         // answered while recording
 	Elapsed    time.Duration // of recording
-	P50, P99   time.Duration // from the ask to its answer
-	P999       time.Duration // of 1,000 asks one took longer
+	P50, P99   time.Duration // from the request to its answer
+	P999       time.Duration // one of 1,000 requests took longer
 	Allocs     float64       // per decision, of the whole process
-	FirstCount int64         // decisions for Keys[0], the warm-up and the last ones included
+	FirstCount int64         // decisions for Keys[0], including the warm-up and the last ones
 }
 
-// PerSecond is the throughput.
+// PerSecond returns the throughput.
 func (s Sample) PerSecond() float64 { return float64(s.Decisions) / s.Elapsed.Seconds() }
 
-// What callers do now.
+// The phases of a cell.
 const (
 	warming int32 = iota
 	recording
 	stopping
 )
 
-// Run runs a cell. A denial is an error, as policies here allow everything: a
-// denied decision is another work than an allowed one.
+// Run runs a cell. A denial is an error, because policies here allow everything, and a
+// denied decision costs differently.
 func Run(ctx context.Context, l Load) (Sample, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -57,7 +56,7 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 	for i := range callers {
 		callers[i] = &caller{at: i * len(l.Sequence) / l.Callers, times: newHistogram()}
 	}
-	runtime.GC() // nobody pays for what the one before left
+	runtime.GC() // so that this cell does not pay for the previous one's garbage
 
 	var wg sync.WaitGroup
 	for _, c := range callers {
@@ -105,7 +104,7 @@ type caller struct {
 	times *hdrhistogram.Histogram
 }
 
-// ask asks until it is told to stop, and allocates nothing itself.
+// ask sends requests until it is stopped, and allocates nothing itself.
 func (c *caller) ask(ctx context.Context, l *Load, phase *atomic.Int32) error {
 	begin := time.Now()
 	for ctx.Err() == nil {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestRunRecordsAfterTheWarmup runs on a clock of its own: every decision
-// takes a millisecond, but in the warm-up, whose are slow.
+// TestRunRecordsAfterTheWarmup runs with a fake clock: every decision takes a millisecond,
+// except in the warm-up, where they are slow.
 func TestRunRecordsAfterTheWarmup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const callers = 4
@@ -44,16 +44,16 @@ func TestRunRecordsAfterTheWarmup(t *testing.T) {
 		if want := asked["a"].Load(); s.FirstCount != want {
 			t.Errorf("%d decisions for the first key, want all %d", s.FirstCount, want)
 		}
-		// Each starts elsewhere in the sequence: the four are always at all
-		// four places of it.
+		// Each caller starts elsewhere in the sequence: the four are always at all four
+		// places of it.
 		if a, b := asked["a"].Load(), asked["b"].Load(); b != 3*a {
-			t.Errorf("%d asked for a and %d for b, want three times as many", a, b)
+			t.Errorf("%d requests for a and %d for b, want three times as many", a, b)
 		}
 	})
 }
 
-// TestPercentiles has one decision in twenty take twice as long, and a single
-// one far longer.
+// TestPercentiles makes one decision in twenty take twice as long, and a single one far
+// longer.
 func TestPercentiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
@@ -129,7 +129,7 @@ func TestAskingAllocatesNothing(t *testing.T) {
 		}
 	})
 	if allocs != 0 {
-		t.Errorf("1,000 asks allocate %v times, want 0: they would be told as the contender's", allocs)
+		t.Errorf("1,000 requests allocate %v times, want 0: they would be reported as the contender's", allocs)
 	}
 }
 
@@ -147,10 +147,10 @@ func TestSequences(t *testing.T) {
 			counts[k]++ // and k is below n
 		}
 		if share := float64(counts[0]) / float64(len(c.sequence)); share < c.least || share > c.most {
-			t.Errorf("%s: key 0 is asked for in %v of all asks, want %v to %v", name, share, c.least, c.most)
+			t.Errorf("%s: key 0 is in %v of all requests, want %v to %v", name, share, c.least, c.most)
 		}
 		if slices.Contains(counts, 0) {
-			t.Errorf("%s: a key is never asked for", name)
+			t.Errorf("%s: a key is never requested", name)
 		}
 	}
 	if keys := Keys(n); keys[7] != "user:000007" || len(keys) != n {

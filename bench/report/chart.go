@@ -6,10 +6,10 @@ import (
 	"text/template"
 )
 
-// chartContenders are drawn, in this order; more would not be told apart.
+// chartContenders are drawn, in this order; more could not be distinguished.
 var chartContenders = []string{"bare-off", "single-relaxed", "batch-relaxed", "batch-durable", "redis_rate", "lua-rueidis", "throttled"}
 
-// The measures of the chart, in its own units.
+// The dimensions of the chart, in its own units.
 const (
 	chartWidth  = 900
 	panelLeft   = 16
@@ -19,9 +19,9 @@ const (
 	barWidth    = 26
 )
 
-// Chart draws throughput by callers and contender as bars, in a panel for
-// evenly used keys and one for a hot key, each to a scale of its own. Colours
-// follow the reader's light or dark scheme, on a background of the same.
+// Chart draws throughput by callers and contender as bars, in a panel for evenly used keys
+// and one for a hot key, each with a separate scale. Colours and background follow the
+// reader's light or dark scheme.
 func (r *Run) Chart(w io.Writer) error {
 	d := drawing{Width: chartWidth}
 	for i, id := range chartContenders {
@@ -34,7 +34,7 @@ func (r *Run) Chart(w io.Writer) error {
 	return chartTemplate.Execute(w, d)
 }
 
-// panel draws one way to choose keys.
+// panel returns the panel for one way to choose keys.
 func (r *Run) panel(k Keys, top int) panel {
 	p := panel{Title: r.label(k) + ": decisions per second", Y: top + 14, Base: top + 40 + panelHeight, Right: chartWidth - panelLeft}
 	var callers []int

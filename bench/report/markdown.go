@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Markdown writes the run as a page. chart names the chart's file, beside the
-// page; "" leaves it out.
+// Markdown writes the run as a page. chart is the chart's file, relative to the page; ""
+// leaves it out.
 func (r *Run) Markdown(w io.Writer, chart string) error {
 	p := page{w: w}
 	p.line("# Benchmark")
@@ -23,10 +23,10 @@ func (r *Run) Markdown(w io.Writer, chart string) error {
 		rounds = "round"
 	}
 	p.linef("Made by `make bench`: the contenders in turn within each round, %d %s, %s for each", r.Rounds, rounds, span(r.Duration))
-	p.linef("contender and round after %s of warming up; the median of the rounds is told.", span(r.Warmup))
-	p.line("Callers, PostgreSQL and Redis share the one machine, so read the ratios. Callers ask")
-	p.line("again as soon as they are answered. Limits are so far that every decision allows. Before,")
-	p.line("each contender was seen to allow 10 of 20 at a limit of 10; after each cell, to have")
+	p.linef("contender and round after %s of warming up; values are medians of the rounds.", span(r.Warmup))
+	p.line("Callers, PostgreSQL and Redis share the one machine, so read the ratios. Callers send")
+	p.line("again as soon as they are answered. Limits are so high that every decision allows. Before,")
+	p.line("each contender allowed 10 of 20 at a limit of 10, and after each cell it had")
 	p.line("counted what it allowed of the first key. Allocations are the whole process's, per decision.")
 	p.line("")
 	r.goals(&p)
@@ -42,7 +42,7 @@ func (r *Run) Markdown(w io.Writer, chart string) error {
 	return p.err
 }
 
-// goals writes what the project wants to reach, and whether it did.
+// goals writes the project's goals, and whether they were reached.
 func (r *Run) goals(p *page) {
 	reaches := r.reaches()
 	if len(reaches) == 0 && len(r.Denials) == 0 {
@@ -61,7 +61,7 @@ func (r *Run) goals(p *page) {
 		}
 		switch {
 		case x.want == 0:
-			want, verdict = "", "told only"
+			want, verdict = "", "reported only"
 		case x.reached():
 			verdict = "reached"
 		}
@@ -80,7 +80,7 @@ func (r *Run) goals(p *page) {
 	p.line("")
 }
 
-// facts writes versions, settings and who takes part.
+// facts writes versions, settings and the contenders.
 func (r *Run) facts(p *page) {
 	p.line("## Setting")
 	p.line("")
@@ -125,7 +125,7 @@ func (r *Run) logs(p *page) {
 	p.line("## Sliding log")
 	p.line("")
 	p.line("Each log is half full when a cell begins, spread over the minute that the limit is")
-	p.line("for. Keys are asked for evenly; the higher the limit, the fewer, so that all logs")
+	p.line("for. Keys are requested evenly; the higher the limit, the fewer, so that all logs")
 	p.line("together are as large.")
 	p.line("")
 	p.table(append([]string{">Limit", ">Keys", ">Callers", "Contender"}, figures...)...)
@@ -139,7 +139,7 @@ func (r *Run) logs(p *page) {
 // figures are the columns that every table of results has.
 var figures = []string{">Decisions/s", ">Least to most", ">p50", ">p99", ">Allocations"}
 
-// figures is the cell under those columns: medians of the rounds.
+// figures is the row's cells in those columns: medians of the rounds.
 func (c *Cell) figures() []string {
 	rates := c.each(perSecond)
 	least, most := rates[0], rates[0]
@@ -153,7 +153,7 @@ func (c *Cell) figures() []string {
 	}
 }
 
-// label is what tables call a way to choose keys.
+// label is the tables' name of a way to choose keys.
 func (r *Run) label(k Keys) string {
 	switch k {
 	case Hot:
@@ -178,7 +178,7 @@ func (p *page) line(s string) {
 
 func (p *page) linef(format string, args ...any) { p.line(fmt.Sprintf(format, args...)) }
 
-// table begins a table; a column whose name begins with > is aligned right.
+// table begins a table; a column whose name begins with > is right-aligned.
 func (p *page) table(columns ...string) {
 	rule := make([]string, len(columns))
 	for i, c := range columns {

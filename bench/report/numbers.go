@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// round3 rounds to three significant digits, which is more than a benchmark
-// can tell.
+// round3 rounds to three significant digits, because a benchmark is no more precise.
 func round3(v float64) float64 {
 	if v == 0 {
 		return 0
@@ -25,7 +24,7 @@ func count(v float64) string {
 	return s
 }
 
-// short is count for where there is little room, such as "123k".
+// short is count for narrow places, such as "123k".
 func short(v float64) string {
 	v = round3(v)
 	switch {
@@ -64,5 +63,5 @@ func span(d time.Duration) string {
 	return strconv.FormatInt(int64(d), 10) + " ns"
 }
 
-// trim writes three significant digits without idle zeros.
+// trim writes three significant digits without trailing zeros.
 func trim(v float64) string { return strconv.FormatFloat(round3(v), 'g', 4, 64) }

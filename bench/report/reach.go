@@ -6,22 +6,21 @@ import (
 	"github.com/pglimit/pglimit/bench/measure"
 )
 
-// goal is a ratio between two contenders, round by round, and what it has to
-// be.
+// goal is a ratio between two contenders, round by round, and its target.
 type goal struct {
-	over    string // the contender above the line of the ratio
-	under   string // and below
+	over    string // the contender in the numerator
+	under   string // and in the denominator
 	name    string // of the figure
 	figure  func(measure.Sample) float64
 	keys    []Keys
 	callers []int
-	want    float64 // 0: only told
+	want    float64 // 0: only reported
 	atMost  bool
 }
 
 var allKeys = []Keys{Hot, Even, Zipf}
 
-// goals are what the project set out to reach.
+// goals are the project's goals.
 var goals = []goal{
 	{"single-relaxed", "bare-off", "throughput", perSecond, allKeys, []int{1, 16, 128}, 0.8, false},
 	{"single-durable", "bare-on", "throughput", perSecond, allKeys, []int{1, 16, 128}, 0, false},
@@ -36,7 +35,7 @@ var goals = []goal{
 	{"batch-relaxed", "redis_rate", "p50", p50, allKeys, []int{1}, 1.4, true},
 }
 
-// reach is how far one goal was reached in one cell.
+// reach is a goal's result in one cell.
 type reach struct {
 	goal
 	keys    Keys
@@ -53,7 +52,7 @@ func (r *reach) reached() bool {
 	return r.median() >= r.want
 }
 
-// reaches is every goal whose two contenders took part.
+// reaches returns every goal whose two contenders took part.
 func (r *Run) reaches() (list []reach) {
 	for _, g := range goals {
 		for _, k := range g.keys {
@@ -74,17 +73,16 @@ func (r *Run) reaches() (list []reach) {
 	return list
 }
 
-// What a cached denial may cost: less than a microsecond, and no allocation.
+// Bounds for a cached denial: less than a microsecond, and no allocation.
 const wantDenial = 1000 // ns
 
-// denial is the median cost of a cached denial, and whether it is as wanted.
+// denial returns the median cost of a cached denial, and whether it is within the bounds.
 func (r *Run) denial() (ns, allocs float64, reached bool) {
 	var times, counts []float64
 	for _, d := range r.Denials {
 		times, counts = append(times, d.Nanoseconds), append(counts, d.Allocs)
 	}
 	ns, allocs = median(times), median(counts)
-	// What else the process allocates in that time is far below one in a
-	// thousand.
+	// Other allocations of the process in that time are far below one in a thousand.
 	return ns, allocs, ns < wantDenial && allocs < 0.001
 }

@@ -1,5 +1,4 @@
-// Package report turns what a run of the benchmark saw into a page of
-// Markdown and a chart.
+// Package report renders the results of a benchmark run as a page of Markdown and a chart.
 package report
 
 import (
@@ -9,19 +8,19 @@ import (
 	"github.com/pglimit/pglimit/bench/measure"
 )
 
-// Keys says how callers choose among keys.
+// Keys is how callers choose among keys.
 type Keys string
 
 // The ways to choose.
 const (
-	Hot  Keys = "hot"  // all ask for one key
-	Even Keys = "even" // every key as often as any other
+	Hot  Keys = "hot"  // all callers use one key
+	Even Keys = "even" // all keys are equally likely
 	Zipf Keys = "zipf" // few often, most rarely
 )
 
 // Run is a whole run.
 type Run struct {
-	// Quick says that it was too short to be judged by.
+	// Quick means that the run was too short to be judged.
 	Quick            bool
 	Rounds           int
 	Warmup, Duration time.Duration // of a cell in a round
@@ -29,7 +28,7 @@ type Run struct {
 	// Facts are the versions and settings, in the order to show them.
 	Facts      []Fact
 	Contenders []Contender
-	// Cells are those of Keys, and Logs those of sliding logs.
+	// Cells are the results by Keys, and Logs those of sliding logs.
 	Cells []Cell
 	Logs  []LogCell
 	// Denials are the rounds of the cached denial; none if it was left out.
@@ -39,7 +38,7 @@ type Run struct {
 // Fact is one line about the machine, a server or a library.
 type Fact struct{ Name, Value string }
 
-// Contender is what to say of a contender.
+// Contender describes a contender.
 type Contender struct{ ID, What, Server, Keeps string }
 
 // Cell is one contender at one way to choose keys and one number of callers.
@@ -56,7 +55,7 @@ type LogCell struct {
 	Cell
 }
 
-// Denial is what a denial from the cache cost in one round.
+// Denial is the cost of a cached denial in one round.
 type Denial struct {
 	Nanoseconds float64
 	Allocs      float64
@@ -81,7 +80,7 @@ func median(values []float64) float64 {
 	return (s[(n-1)/2] + s[n/2]) / 2
 }
 
-// each picks one figure of every round.
+// each returns one figure of every round.
 func (c *Cell) each(figure func(measure.Sample) float64) []float64 {
 	values := make([]float64, len(c.Samples))
 	for i, s := range c.Samples {

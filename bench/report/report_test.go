@@ -29,8 +29,8 @@ func someRun() *Run {
 		Facts:      []Fact{{"PostgreSQL", "15.18"}},
 		Contenders: []Contender{{"bare-off", "an upsert", "PostgreSQL", "all"}},
 		Cells: []Cell{
-			// The machine halves its speed after the first round: within each
-			// round the ratio is 0.9, 0.8 and 0.7.
+			// The machine's speed halves after the first round: within each round the
+			// ratio is 0.9, 0.8 and 0.7.
 			cellOf(Even, 16, "bare-off", 100_000, 50_000, 50_000),
 			cellOf(Even, 16, "single-relaxed", 90_000, 40_000, 35_000),
 			cellOf(Even, 16, "batch-relaxed", 120_000, 60_000, 61_000),
@@ -55,7 +55,7 @@ func TestMarkdown(t *testing.T) {
 	for _, line := range []string{
 		"| throughput | single-relaxed / bare-off | 100,000 keys evenly | 16 | ≥ 0.8 | 0.8 | 0.7 to 0.9 | reached |",
 		"| throughput | batch-relaxed / redis_rate | 100,000 keys evenly | 16 | ≥ 1 | 0.992 | 0.984 to 1 | **not reached** |",
-		"| throughput | single-durable / bare-on | one hot key | 1 |  | 0.9 | 0.9 to 0.9 | told only |",
+		"| throughput | single-durable / bare-on | one hot key | 1 |  | 0.9 | 0.9 to 0.9 | reported only |",
 		"| p50 | batch-relaxed / single-relaxed | one hot key | 1 | ≤ 1.1 | 1.05 | 1.05 to 1.05 | reached |",
 		"| p50 | batch-relaxed / redis_rate | one hot key | 1 | ≤ 1.4 | 2 | 2 to 2 | **not reached** |",
 		"| time | a denial from the cache | one hot key | 1 | < 1 µs, 0 allocations | 400 ns | 0.00 allocations | reached |",
@@ -105,8 +105,8 @@ func TestDenialIsJudged(t *testing.T) {
 	}
 }
 
-// TestNamesAreContenders: a goal of a contender that is not there would be
-// left out in silence, and a bar as well.
+// TestNamesAreContenders: a goal or a bar whose contender does not exist would be silently
+// left out.
 func TestNamesAreContenders(t *testing.T) {
 	names := slices.Clone(chartContenders)
 	for _, g := range goals {
@@ -142,8 +142,8 @@ func TestChart(t *testing.T) {
 	if err := xml.Unmarshal([]byte(b.String()), &svg); err != nil {
 		t.Fatalf("the chart is no XML: %v", err)
 	}
-	// First the background and the legend; then even keys, each panel to its
-	// own scale, by the median of the rounds.
+	// First the background and the legend; then even keys, each panel with a separate
+	// scale, by the median of the rounds.
 	bars := svg.Rects[1+len(chartContenders):]
 	want := []struct {
 		class  string

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// SyncTime is the median time in which a written page reaches the disk of the
-// directory for temporary files, where the servers' data are. What durable
-// decisions cost hangs on it.
+// SyncTime measures the median time to write and sync a page in the directory for
+// temporary files, where the servers' data are. The cost of durable decisions depends on
+// it.
 func SyncTime() (time.Duration, error) {
 	f, err := os.CreateTemp("", "pglimit-sync-")
 	if err != nil {

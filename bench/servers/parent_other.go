@@ -4,5 +4,5 @@ package servers
 
 import "os/exec"
 
-// endWithParent does nothing here: Close is what ends the server.
+// endWithParent does nothing here: only Close ends the server.
 func endWithParent(*exec.Cmd) {}

@@ -1,6 +1,5 @@
-// Package servers starts the PostgreSQL and the Redis that the benchmark runs
-// against. Both are this program's own, listen on 127.0.0.1 behind a random
-// password, and end with it.
+// Package servers starts the PostgreSQL and the Redis servers for the benchmark. Both
+// belong to this program, listen on 127.0.0.1 with a random password, and end with it.
 package servers
 
 import (
@@ -16,12 +15,12 @@ import (
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
-// PoolSize is how many connections every contender on PostgreSQL has: they
-// all use the one pool.
+// PoolSize is the number of connections of the pool that all contenders on PostgreSQL
+// share.
 const PoolSize = 16
 
-// The four that matter, at the values of a server that keeps what it
-// acknowledged; everything else is PostgreSQL's default.
+// The four settings that matter, with the values of a server that keeps what it
+// acknowledged. All others are PostgreSQL's defaults.
 var postgresSettings = map[string]string{
 	"shared_buffers":     "512MB",
 	"fsync":              "on",
@@ -45,7 +44,7 @@ func StartPostgres(ctx context.Context) (_ *Postgres, err error) {
 	p := &Postgres{server: server}
 	defer func() {
 		if err != nil {
-			_ = p.Close() // the first error is the one to report
+			_ = p.Close() // the first error is reported
 		}
 	}()
 	config, err := pgxpool.ParseConfig(server.URL())
@@ -59,8 +58,7 @@ func StartPostgres(ctx context.Context) (_ *Postgres, err error) {
 	return p, err
 }
 
-// SetCommit sets synchronous_commit in every session of the pool, which
-// nobody may be using.
+// SetCommit sets synchronous_commit in every session of the pool, which must be idle.
 func (p *Postgres) SetCommit(ctx context.Context, value string) error {
 	var held []*pgxpool.Conn
 	defer func() {
@@ -81,10 +79,10 @@ func (p *Postgres) SetCommit(ctx context.Context, value string) error {
 	return nil
 }
 
-// Version is the server's version, such as "15.18".
+// Version returns the server's version, such as "15.18".
 func (p *Postgres) Version() string { return p.server.Version() }
 
-// Settings tells what was set, as "name = value" joined by commas.
+// Settings returns the settings as "name = value" joined by commas.
 func (p *Postgres) Settings() string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(postgresSettings)) {

@@ -16,8 +16,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisPersistence is what Redis writes to disk. It is the fastest that Redis
-// can be, and what most limiters run it as.
+// RedisPersistence is what Redis writes to disk: nothing, which is fastest and how most
+// limiters run it.
 const RedisPersistence = `none (save "", appendonly no): a restart forgets every count`
 
 // Redis is a running Redis server.
@@ -43,7 +43,7 @@ func StartRedis(ctx context.Context) (_ *Redis, err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = r.Close() // the first error is the one to report
+			_ = r.Close() // the first error is reported
 		}
 	}()
 	secret := make([]byte, 16)
@@ -55,7 +55,7 @@ func StartRedis(ctx context.Context) (_ *Redis, err error) {
 	}
 	r.Addr = fmt.Sprintf("127.0.0.1:%d", port)
 
-	// Settings come by standard input, where nobody sees the password.
+	// Settings go through standard input, so that the password shows in no process list.
 	r.cmd = exec.Command(program, "-")
 	r.cmd.Dir = r.dir
 	r.cmd.Stdin = strings.NewReader(fmt.Sprintf(
@@ -71,8 +71,8 @@ func StartRedis(ctx context.Context) (_ *Redis, err error) {
 	return r, nil
 }
 
-// start runs the process on a thread that stays until it has ended: the
-// system ties a parent's death signal to the thread that started the child.
+// start runs the process on a thread that stays until it has ended: the system ties a
+// parent's death signal to the thread that started the child.
 func (r *Redis) start() error {
 	started := make(chan error)
 	go func() {
@@ -81,7 +81,7 @@ func (r *Redis) start() error {
 		err := r.cmd.Start()
 		started <- err
 		if err == nil {
-			_ = r.cmd.Wait() // how it ended stands in its output
+			_ = r.cmd.Wait() // its output says how it ended
 			close(r.ended)
 		}
 	}()
@@ -129,7 +129,7 @@ func (r *Redis) Close() error {
 	return errors.Join(err, os.RemoveAll(r.dir))
 }
 
-// freePort returns a port of 127.0.0.1 that nobody listens on right now.
+// freePort returns a port of 127.0.0.1 that is free right now.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// cell is contenders that do the same work side by side.
+// cell is a set of contenders that do the same work.
 type cell struct {
 	What       string
 	Callers    int
@@ -28,13 +28,13 @@ type cell struct {
 	Two        bool   // keys in each decision
 	Commit     string // synchronous_commit of the sessions
 	Contenders []contender
-	// Samples are by contender and round; Counting is the median time of the
-	// counting alone, where that can be told.
+	// Samples are by contender and round; Counting is the median time of the counting
+	// alone, if measured.
 	Samples  [][]measure.Sample
 	Counting [][]time.Duration
 }
 
-// cells are what is measured.
+// cells are all cells.
 func cells() (list []*cell) {
 	for _, callers := range []int{1, 16} {
 		list = append(list, &cell{
@@ -51,8 +51,8 @@ func cells() (list []*cell) {
 	return list
 }
 
-// measure fills the cell: contenders take turns in each round, every other
-// round backwards.
+// measure measures the cell: contenders take turns in each round, every other round
+// backwards.
 func (c *cell) measure(ctx context.Context, server *servers.Postgres, p plan) error {
 	if err := server.SetCommit(ctx, c.Commit); err != nil {
 		return err
@@ -79,8 +79,8 @@ func (c *cell) measure(ctx context.Context, server *servers.Postgres, p plan) er
 	return server.SetCommit(ctx, "on")
 }
 
-// one measures the i-th contender once, under a policy's name of its own, and
-// holds what it counted against what it was asked for.
+// one measures the i-th contender once, under a separate policy name, and compares what it
+// counted with what was requested.
 func (c *cell) one(ctx context.Context, pool *pgxpool.Pool, p plan, i int, name string) error {
 	l, err := limiter.New(pool, &limiter.Config{DisableDenyCache: true, Timeout: decisionTimeout})
 	if err != nil {
@@ -130,8 +130,8 @@ func (c *cell) one(ctx context.Context, pool *pgxpool.Pool, p plan, i int, name 
 	return nil
 }
 
-// trips is a connection that counts its round trips: what is sent after
-// something was received.
+// trips is a connection that counts its round trips: what is sent after something was
+// received.
 type trips struct {
 	net.Conn
 	n       *atomic.Int64
@@ -153,7 +153,7 @@ func (t *trips) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// spendTrips counts the round trips of a spend inside a transaction.
+// spendTrips counts the round trips of a spend in a transaction.
 func spendTrips(ctx context.Context, config *pgxpool.Config) (int64, error) {
 	var n atomic.Int64
 	config.MaxConns, config.MinConns = 1, 1

@@ -13,8 +13,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// tables: what the business writes, and what a bare upsert counts in, stored as
-// the limiter's own tables are.
+// tables: those of the application, and those in which a bare upsert counts, stored as the
+// limiter's tables are.
 const tables = `
 CREATE TABLE spend_orders (account text NOT NULL, cents bigint NOT NULL);
 CREATE TABLE spend_bare (
@@ -31,15 +31,14 @@ const (
 	bareUsed = `SELECT coalesce(sum(n), 0)::float8 FROM spend_bare WHERE policy = $1`
 )
 
-// contender is one of those that stand side by side in a cell.
+// contender is one of the ways that a cell compares.
 type contender struct {
 	ID   string
 	What string
-	// decide counts one unit for each key, in a transaction with whatever else
-	// the cell's transactions do. It calls timed with what the counting alone
-	// took, if that can be told.
+	// decide counts one unit for each key, in a transaction with the cell's other
+	// statements. It calls timed with the time of the counting alone, if it is measured.
 	decide func(ctx context.Context, e *env, keys []string, timed func(time.Duration)) error
-	// used is how many units are counted in all.
+	// used returns the units counted in total.
 	used func(ctx context.Context, e *env) (float64, error)
 }
 
@@ -51,11 +50,11 @@ type env struct {
 	keys    []string
 }
 
-// decisionTimeout is far above what a decision takes, so that one slow moment
-// of the disk shows in the figures and does not end them.
+// decisionTimeout is far above the time of a decision, so that one slow moment of the disk
+// shows in the figures and ends no decision.
 const decisionTimeout = 30 * time.Second
 
-// policy lets everything pass and leaks next to nothing, so that levels count.
+// policy allows everything and leaks next to nothing, so that levels count.
 func policy(name string, d limiter.Durability) limiter.Policy {
 	return limiter.Policy{
 		Name: name, Algorithm: limiter.TokenBucket,
@@ -161,7 +160,7 @@ func usedLimits(ctx context.Context, e *env) (n float64, err error) {
 	return n, nil
 }
 
-// pair is two different keys at random.
+// pair returns two different random keys.
 func pair(keys []string) []string {
 	i, j := rand.IntN(len(keys)), rand.IntN(len(keys)-1)
 	if j >= i {

@@ -1,12 +1,11 @@
-// Spend measures limits that commit with the business: a spend inside a
-// transaction, and several limits at once, each beside bare upserts that count
-// and do not limit. It starts a PostgreSQL of its own, prints a Markdown section
-// and writes it to a file:
+// Spend measures limits that commit with an application's data: a spend in a transaction,
+// and several limits at once, each compared with bare upserts that count and do not limit.
+// It starts a PostgreSQL server, prints a Markdown section and writes it to a file:
 //
 //	go run ./spend          # in bench/; about six minutes
 //	go run ./spend -quick   # half a minute; writes no file
 //
-// What fails, or miscounts, ends it without a report.
+// An error or a miscount ends it without a report.
 package main
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// plan is how long is measured, and where it is written to.
+// plan is the length of the measurements, and the report's file.
 type plan struct {
 	Quick          bool
 	Rounds         int
@@ -43,7 +42,7 @@ func main() {
 	}
 }
 
-// readFlags ends the program on wrong ones.
+// readFlags ends the program on wrong flags.
 func readFlags() plan {
 	p := plan{Rounds: 5, Warmup: time.Second, Length: 6 * time.Second}
 	flag.BoolVar(&p.Quick, "quick", false, "measure one round of 2 seconds each instead of 5 of 6, and write no file")

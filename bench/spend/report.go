@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// report is all that was measured.
+// report is all measurements.
 type report struct {
 	plan                 plan
 	When                 time.Time
@@ -17,14 +17,14 @@ type report struct {
 	Cells                []*cell
 }
 
-// What the project set out to reach.
+// The project's goals.
 const (
 	mostOfASpend  = 1.25 // times a bare upsert's time
 	leastOfTwo    = 0.9  // times the throughput of two bare upserts
 	wantSpendTrip = 1
 )
 
-// markdown is the report as it is printed.
+// markdown returns the report as Markdown.
 func (r *report) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## Limits that commit with the business\n\n")
@@ -58,7 +58,7 @@ func (r *report) markdown() string {
 	return b.String()
 }
 
-// reach tells how far the cell's goal was reached.
+// reach reports how far the cell's goal was reached.
 func (c *cell) reach(trips int64) []string {
 	if !c.Two {
 		whole := median(c.figures(1, func(i, round int) float64 { return c.p50(i, round) / c.p50(0, round) }))
@@ -84,7 +84,7 @@ func (c *cell) perSecond(i, round int) float64 { return c.Samples[i][round].PerS
 func (c *cell) p50(i, round int) float64       { return float64(c.Samples[i][round].P50) }
 func (c *cell) p99(i, round int) float64       { return float64(c.Samples[i][round].P99) }
 
-// figures is one figure of the i-th contender, by round.
+// figures returns one figure of the i-th contender, by round.
 func (c *cell) figures(i int, figure func(i, round int) float64) (list []float64) {
 	for round := range c.Samples[i] {
 		list = append(list, figure(i, round))
@@ -92,19 +92,19 @@ func (c *cell) figures(i int, figure func(i, round int) float64) (list []float64
 	return list
 }
 
-// ratio is the i-th contender's throughput by the first one's, within rounds.
+// ratio returns the i-th contender's throughput divided by the first one's, by round.
 func (c *cell) ratio(i int) float64 {
 	return median(c.figures(i, func(i, round int) float64 { return c.perSecond(i, round) / c.perSecond(0, round) }))
 }
 
-// countingRatio is the same of the time of the counting alone.
+// countingRatio is the same for the time of the counting alone.
 func (c *cell) countingRatio(i int) float64 {
 	return median(c.figures(i, func(i, round int) float64 {
 		return float64(c.Counting[i][round]) / float64(c.Counting[0][round])
 	}))
 }
 
-// median of an odd number; of an even one the upper of the two in the middle.
+// median returns the median; of an even number the upper of the two in the middle.
 func median[T float64 | time.Duration](list []T) T {
 	sorted := slices.Sorted(slices.Values(list))
 	return sorted[len(sorted)/2]

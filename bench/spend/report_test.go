@@ -8,7 +8,7 @@ import (
 	"github.com/pglimit/pglimit/bench/measure"
 )
 
-// TestReport: ratios are of one round each, the verdicts by the right ones.
+// TestReport: each ratio is within one round, and the verdicts use the right ones.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	at := func(p50 int, perSecond ...int64) (list []measure.Sample) {

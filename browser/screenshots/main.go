@@ -1,5 +1,5 @@
-// Screenshots takes the pictures of the playground and of a replay's report that
-// are in docs/, on a throwaway PostgreSQL:
+// Screenshots takes the pictures of the playground and of a replay's report in docs/, on a
+// throwaway PostgreSQL:
 //
 //	go run ./screenshots DIRECTORY
 package main
@@ -67,14 +67,14 @@ func run(ctx context.Context, to string) (err error) {
 	})
 }
 
-// edge is the period of the fixed window in the scene, and justBefore is shortly
-// before it ends; both in milliseconds.
+// edge is the period of the fixed window in the scene, and justBefore is shortly before it
+// ends; both in milliseconds.
 const (
 	edge       = 10_000
 	justBefore = edge - 1800
 )
 
-// scene sends the same to all cards: a burst just before the fixed window's edge,
+// scene sends the same requests to all cards: a burst just before the fixed window's edge,
 // one just after it, and a few more.
 func (p *photographer) scene(b *browser.Tab) {
 	b.Wait("connected", `$("#status").textContent === "connected"`)
@@ -98,8 +98,8 @@ func (p *photographer) scene(b *browser.Tab) {
 	}
 }
 
-// size makes the window so wide, and so high that the cards are in it, or two of
-// them if they are one above the other.
+// size sets the window's width, and its height so that it shows all cards, or two if they
+// are one above the other.
 func (p *photographer) size(b *browser.Tab, width int64, scale float64) {
 	b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 1000, chromedp.EmulateScale(scale)))
 	last := "article:last-of-type"
@@ -110,10 +110,10 @@ func (p *photographer) size(b *browser.Tab, width int64, scale float64) {
 	b.Do("its height", chromedp.EmulateViewport(width, height, chromedp.EmulateScale(scale)))
 }
 
-// shoot takes the picture of what is in the window.
+// shoot takes a picture of the window.
 func (p *photographer) shoot(b *browser.Tab, scheme, name string) {
 	b.Media("prefers-color-scheme", scheme)
-	b.Run("it is drawn anew", `for (let n = 0; n < 10; n++) await new Promise(requestAnimationFrame)`)
+	b.Run("it is drawn again", `for (let n = 0; n < 10; n++) await new Promise(requestAnimationFrame)`)
 	image := browser.Do(b, name, chromedp.CaptureScreenshot())
 	path := filepath.Join(p.to, name+".png")
 	if err := os.WriteFile(path, image, 0o644); err != nil {
@@ -137,18 +137,18 @@ func (p *photographer) report(b *browser.Tab, path string) {
 	p.shoot(b, "light", "replay-report")
 }
 
-// accessLog is half an hour of a web server: clients who look around, one that
-// crawls, and one that comes all at once.
+// accessLog is half an hour of a web server: visitors, a crawler, and a client that sends
+// all at once.
 func accessLog() []byte {
 	const seconds = 30 * 60
 	began := time.Date(2026, 5, 17, 10, 0, 0, 0, time.UTC)
 	random := rand.New(rand.NewPCG(1, 2))
-	at := make([][]string, seconds) // who asks in each second
+	at := make([][]string, seconds) // the clients of each second
 	for _, network := range []string{"192.0.2.", "198.51.100.", "203.0.113."} {
 		for host := range 20 {
 			client := fmt.Sprint(network, 10+host)
 			for second := random.IntN(200); second < seconds; second += 5 + random.IntN(120) {
-				for range 1 + random.IntN(6) { // a page and what belongs to it
+				for range 1 + random.IntN(6) { // a page and its resources
 					at[second] = append(at[second], client)
 				}
 			}

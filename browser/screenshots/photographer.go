@@ -7,18 +7,17 @@ import (
 	"slices"
 )
 
-// photographer is what a test is for the tests: it is told what fails, and cleans
-// up.
+// photographer implements T outside tests: it collects failures, and cleans up.
 type photographer struct {
 	to       string // the directory of the pictures
 	cleanups []func()
 	errs     []error
 }
 
-// stopped is what Fatalf panics with.
+// stopped is the value with which Fatalf panics.
 type stopped struct{}
 
-// work runs f and what is to be cleaned up, and returns what went wrong.
+// work runs f and the cleanups, and returns the failures.
 func (p *photographer) work(f func(*photographer)) error {
 	p.attempt(func() { f(p) })
 	for _, cleanup := range slices.Backward(p.cleanups) {

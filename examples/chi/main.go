@@ -1,5 +1,5 @@
-// Command chi serves an API whose limits are layers of middleware: per client
-// address for all of it, per plan for its users, and per failed login.
+// Command chi serves an API whose limits are nested middleware: per client address for all
+// requests, per plan for users, and per failed login.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	// One name, so that a user who changes plans keeps what was used.
+	// All plans share one name, so that a user who changes plans keeps the count.
 	plans = map[string]limiter.Policy{
 		"free": {Name: "plan", Algorithm: limiter.TokenBucket, Limit: 60, Period: time.Minute, Burst: 25},
 		"paid": {Name: "plan", Algorithm: limiter.TokenBucket, Limit: 600, Period: time.Minute, Burst: 250},
@@ -31,11 +31,11 @@ var (
 	logins     = limiter.Policy{Name: "login", Algorithm: limiter.SlidingWindowCounter, Limit: 2, Period: time.Hour}
 )
 
-// client finds the client's address. Behind a proxy that appends to
-// X-Forwarded-For: httplimit.Address{Hops: 1}.
+// client returns the client's address. Behind a proxy that appends to X-Forwarded-For:
+// httplimit.Address{Hops: 1}.
 var client httplimit.Address
 
-// user stands for a row of the application's.
+// user stands for a row of the application's database.
 type user struct{ name, plan, password string }
 
 var users = map[string]user{"alice": {"alice", "free", "wonderland"}, "bob": {"bob", "paid", "builder"}}
@@ -44,7 +44,7 @@ func newHandler(l *limiter.Limiter) http.Handler {
 	r := chi.NewRouter()
 	r.Use(httplimit.New(l, httplimit.Each(client.Key, perAddress)))
 
-	// An account's failed logins, from each address: nobody locks another out.
+	// An account's failed logins per address, so that no client can lock another out.
 	account := httplimit.User(func(r *http.Request) string { name, _, _ := r.BasicAuth(); return name })
 	failed := httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized })
 	r.With(httplimit.New(l, httplimit.Each(httplimit.Join(account, client.Key), logins), failed)).Post("/login", login)
@@ -61,7 +61,7 @@ func newHandler(l *limiter.Limiter) http.Handler {
 	return r
 }
 
-// costs asks for so many units of the user's plan.
+// costs requests that many units of the user's plan.
 func costs(units float64) func(*http.Request) ([]limiter.Request, error) {
 	return func(r *http.Request) ([]limiter.Request, error) {
 		u := r.Context().Value(userKey{}).(user)
@@ -71,7 +71,7 @@ func costs(units float64) func(*http.Request) ([]limiter.Request, error) {
 
 type userKey struct{}
 
-// authenticate stands for the application's own. It leaves the user in the
+// authenticate stands for the application's authentication. It puts the user into the
 // request's context.
 func authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -26,14 +26,14 @@ type shop struct {
 	limits *limiter.Limiter
 }
 
-// order places an order that the account's budget has room for. Of one that it
-// has no room for nothing is left, and the error is a *limiter.DeniedError.
+// order places an order if the account's budget has room. Otherwise nothing is written,
+// and the error is a *limiter.DeniedError.
 func (s *shop) order(ctx context.Context, account string, cents int64) (left float64, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO orders (account, cents) VALUES ($1, $2)", account, cents); err != nil {
 			return err
 		}
-		// Last, as the budget's row stays locked until the transaction ends.
+		// The limit comes last: the budget's row stays locked until the transaction ends.
 		r, err := s.limits.InSQLTx(tx).AllowN(ctx, budget, account, float64(cents))
 		if err != nil {
 			return err
@@ -47,11 +47,11 @@ func (s *shop) order(ctx context.Context, account string, cents int64) (left flo
 	return left, err
 }
 
-// tries is how often a transaction is run at most.
+// tries bounds how often a transaction is run.
 const tries = 5
 
-// inTx runs work in a transaction, and all of it again after a conflict with
-// another one. Serializable, as here, any two orders of one account may be one.
+// inTx runs work in a transaction, and all of it again after a conflict with another
+// transaction. Under Serializable, as here, any two orders of one account may conflict.
 func (s *shop) inTx(ctx context.Context, work func(*sql.Tx) error) (err error) {
 	for range tries {
 		err = s.once(ctx, work)
@@ -67,15 +67,15 @@ func (s *shop) once(ctx context.Context, work func(*sql.Tx) error) error {
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // does nothing after the commit
+	defer tx.Rollback() // no effect after the commit
 	if err := work(tx); err != nil {
 		return err
 	}
 	return tx.Commit()
 }
 
-// retryable tells a conflict: the limiter's, or that of a statement of ours or
-// of the commit.
+// retryable reports whether err is a conflict: of the limiter, or of a statement or the
+// commit of this program.
 func retryable(err error) bool {
 	var answer interface{ SQLState() string }
 	if errors.Is(err, limiter.ErrRetryTx) {
@@ -103,7 +103,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	defer limits.Close()
 	s := &shop{db, limits}
 
-	account := limiter.JoinKey("account", time.Now().Format(time.RFC3339Nano)) // a new one each time
+	account := limiter.JoinKey("account", time.Now().Format(time.RFC3339Nano)) // new accounts for each run
 	for _, cents := range []int64{60_00, 30_00, 20_00, 10_00} {
 		left, err := s.order(ctx, account, cents)
 		var denied *limiter.DeniedError

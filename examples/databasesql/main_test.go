@@ -47,8 +47,8 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// newDatabase makes an empty database and returns its URL as lib/pq needs it,
-// which asks for TLS unless told otherwise.
+// newDatabase creates an empty database and returns its URL with sslmode=disable: lib/pq
+// requires TLS by default.
 func newDatabase(t *testing.T) string {
 	t.Helper()
 	u, err := url.Parse(empty.New(t))
@@ -71,7 +71,7 @@ func TestRun(t *testing.T) {
 10.00: ordered, 0.00 are left
 3 orders of 100.00, and 100.00 spent
 `
-	for range 2 { // and once more on what it left
+	for range 2 { // and again, on the tables and rows of the first run
 		var out strings.Builder
 		if err := run(t.Context(), address, &out); err != nil || out.String() != want {
 			t.Fatalf("%v, printed:\n%s", err, &out)
@@ -79,8 +79,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestOrdersAndBudgetAgree: many at once order from one account, each until
-// its own are through or denied; what was ordered is what was spent, to the cent.
+// TestOrdersAndBudgetAgree: many callers order from one account, each until its orders are
+// placed or denied. The orders' sum equals the spend, to the cent.
 func TestOrdersAndBudgetAgree(t *testing.T) {
 	t.Parallel()
 	db, err := sql.Open("postgres", newDatabase(t))
@@ -106,7 +106,7 @@ func TestOrdersAndBudgetAgree(t *testing.T) {
 			for range 10 {
 				_, err := s.order(t.Context(), "account", 7_77)
 				var denied *limiter.DeniedError
-				for retryable(err) { // five tries were too few here
+				for retryable(err) { // five tries were not enough
 					conflicts.Add(1)
 					_, err = s.order(t.Context(), "account", 7_77)
 				}

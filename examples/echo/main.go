@@ -1,5 +1,5 @@
-// Command echo serves an API whose requests ask for several limits at once: of the
-// user's plan, of the tenant and of the client's address, all or nothing.
+// Command echo serves an API in which each request passes several limits at once, all or
+// nothing: of the user's plan, of the tenant and of the client's address.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	// One name, so that a user who changes plans keeps what was used.
+	// All plans share one name, so that a user who changes plans keeps the count.
 	plans = map[string]limiter.Policy{
 		"free": {Name: "plan", Algorithm: limiter.TokenBucket, Limit: 60, Period: time.Minute, Burst: 25},
 		"paid": {Name: "plan", Algorithm: limiter.TokenBucket, Limit: 600, Period: time.Minute, Burst: 250},
@@ -31,11 +31,11 @@ var (
 	logins     = limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 2, Period: time.Hour}
 )
 
-// client finds the client's address. Behind a proxy that appends to
-// X-Forwarded-For: httplimit.Address{Hops: 1}.
+// client returns the client's address. Behind a proxy that appends to X-Forwarded-For:
+// httplimit.Address{Hops: 1}.
 var client httplimit.Address
 
-// user stands for a row of the application's.
+// user stands for a row of the application's database.
 type user struct{ name, tenant, plan, password string }
 
 var users = map[string]user{
@@ -55,8 +55,8 @@ func newHandler(l *limiter.Limiter) http.Handler {
 	return e
 }
 
-// limit makes middleware of echo of that of net/http. Errors of handlers are
-// answered within it: else RefundIf would not know their status.
+// limit turns net/http middleware into echo middleware. It answers handlers' errors
+// itself, so that RefundIf sees their status.
 func limit(middleware func(http.Handler) http.Handler) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return echo.WrapMiddleware(middleware)(func(c *echo.Context) error {
@@ -68,7 +68,8 @@ func limit(middleware func(http.Handler) http.Handler) echo.MiddlewareFunc {
 	}
 }
 
-// asks are all granted, or none is. echo.WrapMiddleware sets r.Pattern.
+// asks returns the limits of a request. They are granted together or not at all.
+// echo.WrapMiddleware sets r.Pattern.
 func requests(r *http.Request) ([]limiter.Request, error) {
 	u := r.Context().Value(userKey{}).(user)
 	cost := 1.0
@@ -81,7 +82,7 @@ func requests(r *http.Request) ([]limiter.Request, error) {
 
 type userKey struct{}
 
-// authenticate stands for the application's own. It leaves the user in the
+// authenticate stands for the application's authentication. It puts the user into the
 // request's context.
 func authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c *echo.Context) error {

@@ -48,7 +48,7 @@ func runTests(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// TestREADME sends what the README shows, on a clock that stands still.
+// TestREADME sends the README's requests, with a fixed clock.
 func TestREADME(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), migrated.New(t))
 	if err != nil {
@@ -65,8 +65,7 @@ func TestREADME(t *testing.T) {
 	transcript.Check(t, "README.md", server.URL)
 }
 
-// TestRun: the program serves over a database that has nothing yet, and ends when
-// it is told to.
+// TestRun: the program serves over an empty database, and ends when its context does.
 func TestRun(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -80,7 +79,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err, <-ended)
 	}
 	res.Body.Close()
-	if res.StatusCode != http.StatusForbidden { // it does not tell whose login it is
+	if res.StatusCode != http.StatusForbidden { // it does not know whose login it is
 		t.Errorf("got %s", res.Status)
 	}
 	stop()

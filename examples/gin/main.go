@@ -1,5 +1,5 @@
-// Command gin serves an API whose limits are asked for with what gin knows of a
-// request: its route and what other middleware has set.
+// Command gin serves an API whose limits depend on values that gin knows: the route, and
+// what other middleware has set.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	// One name, so that a user who changes plans keeps what was used.
+	// All plans share one name, so that a user who changes plans keeps the count.
 	plans = map[string]limiter.Policy{
 		"free": {Name: "plan", Algorithm: limiter.TokenBucket, Limit: 60, Period: time.Minute, Burst: 25},
 		"paid": {Name: "plan", Algorithm: limiter.TokenBucket, Limit: 600, Period: time.Minute, Burst: 250},
@@ -30,20 +30,20 @@ var (
 	logins    = limiter.Policy{Name: "login", Algorithm: limiter.SlidingWindowLog, Limit: 2, Period: time.Hour}
 )
 
-// costs are the routes' units; the others cost one.
+// costs are the routes' units. Default: 1.
 var costs = map[string]float64{"/export": 20, "/search/:query": 5}
 
-// client finds the client's address. Behind a proxy that appends to
-// X-Forwarded-For: httplimit.Address{Hops: 1}.
+// client returns the client's address. Behind a proxy that appends to X-Forwarded-For:
+// httplimit.Address{Hops: 1}.
 var client httplimit.Address
 
-// user stands for a row of the application's.
+// user stands for a row of the application's database.
 type user struct{ name, plan, password string }
 
 var users = map[string]user{"alice": {"alice", "free", "wonderland"}, "bob": {"bob", "paid", "builder"}}
 
-// limit makes middleware of gin of that of net/http, for asks that gin.Context
-// tells.
+// limit turns net/http middleware into gin middleware, with limits chosen from a
+// gin.Context.
 func limit(l *limiter.Limiter, requests func(*gin.Context) ([]limiter.Request, error), opts ...httplimit.Option) gin.HandlerFunc {
 	type contextKey struct{}
 	of := func(r *http.Request) *gin.Context { return r.Context().Value(contextKey{}).(*gin.Context) }
@@ -51,11 +51,11 @@ func limit(l *limiter.Limiter, requests func(*gin.Context) ([]limiter.Request, e
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c := of(r)
 			c.Next()
-			w.WriteHeader(c.Writer.Status()) // it is set already; this tells RefundIf
+			w.WriteHeader(c.Writer.Status()) // already set; this reports it to RefundIf
 		}))
 	return func(c *gin.Context) {
 		h.ServeHTTP(c.Writer, c.Request.WithContext(context.WithValue(c.Request.Context(), contextKey{}, c)))
-		c.Abort() // what was let pass has been through already
+		c.Abort() // an allowed request has already run the other handlers
 	}
 }
 
@@ -77,7 +77,7 @@ func newHandler(l *limiter.Limiter) http.Handler {
 	return r
 }
 
-// perUser asks for the route's cost, of a user's plan or of a stranger's address.
+// perUser requests the route's cost, of a user's plan or of an unknown client's address.
 func perUser(c *gin.Context) ([]limiter.Request, error) {
 	cost := max(1, costs[c.FullPath()])
 	if u, known := c.Get("user"); known {
@@ -87,7 +87,7 @@ func perUser(c *gin.Context) ([]limiter.Request, error) {
 	return []limiter.Request{strangers.Request(address, cost)}, err
 }
 
-// authenticate stands for the application's own. It leaves the user in gin's
+// authenticate stands for the application's authentication. It puts the user into gin's
 // context.
 func authenticate(c *gin.Context) {
 	if u, known := users[c.GetHeader("X-Api-Key")]; known {

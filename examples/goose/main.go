@@ -1,4 +1,4 @@
-// Command goose is an application with goose migrations of its own, among which
+// Command goose is an application with its own goose migrations, among which
 // pglimit's run: one folder, one sequence of numbers, one version table.
 //
 //	go run .        run the migrations that have not been run, then take orders
@@ -31,7 +31,7 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// perCustomer is how many orders a customer may place.
+// perCustomer is the number of orders that a customer may place.
 var perCustomer = limiter.Policy{Name: "orders", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
 
 func main() {
@@ -62,14 +62,14 @@ func run(ctx context.Context, out io.Writer, url string, args []string) error {
 	return fmt.Errorf("unknown arguments %q: say nothing, or down", args)
 }
 
-// migrate runs what has not been run yet, or undoes all, and tells what it did.
+// migrate runs the missing migrations, or undoes all, and prints each.
 func migrate(ctx context.Context, out io.Writer, pool *pgxpool.Pool, down bool) error {
 	dir, err := fs.Sub(files, "migrations")
 	if err != nil {
 		return err
 	}
-	// Several processes may start at once: one migrates, the others wait for
-	// it, looking again each second, for five minutes at most.
+	// Several processes may start at once: one migrates, and the others check each second
+	// until it is done, for at most five minutes.
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func migrate(ctx context.Context, out io.Writer, pool *pgxpool.Pool, down bool) 
 	return err
 }
 
-// takeOrders places four orders for alice, or as many of them as the limit allows.
+// takeOrders places up to four orders for alice, as the limit allows.
 func takeOrders(ctx context.Context, out io.Writer, pool *pgxpool.Pool) error {
 	l, err := limiter.New(pool, nil)
 	if err != nil {
@@ -117,7 +117,7 @@ func order(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, customer
 	if err != nil {
 		return r, err
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) // does nothing after Commit
+	defer tx.Rollback(context.WithoutCancel(ctx)) // no effect after Commit
 	const insert = `INSERT INTO orders (customer) SELECT id FROM customers WHERE name = $1`
 	if _, err := tx.Exec(ctx, insert, customer); err != nil {
 		return r, err

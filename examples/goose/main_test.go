@@ -62,7 +62,7 @@ func call(t *testing.T, url string, args ...string) string {
 	return out.String()
 }
 
-// one reads the one value that a query returns.
+// one returns the single value of a query.
 func one[T any](t *testing.T, url, sql string) (v T) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -78,7 +78,7 @@ func one[T any](t *testing.T, url, sql string) (v T) {
 
 // own lists the migrations in order, as the program prints them.
 func own(direction string) string {
-	names, _ := fs.Glob(files, "migrations/*.sql") // sorted; the pattern is well formed
+	names, _ := fs.Glob(files, "migrations/*.sql") // sorted; the pattern is valid
 	if direction == "down" {
 		slices.Reverse(names)
 	}
@@ -92,7 +92,7 @@ func own(direction string) string {
 const (
 	orders = "order placed, 2 left this hour\norder placed, 1 left this hour\norder placed, 0 left this hour\norder denied\n"
 	denied = "order denied\norder denied\norder denied\norder denied\n"
-	// relations are what lies in the database but goose's own table.
+	// relations lists the relations in the database, except goose's table.
 	relations = `SELECT coalesce(string_agg(relname, ' ' ORDER BY relname), '') FROM pg_class
 		WHERE relnamespace = 'public'::regnamespace AND relname NOT LIKE 'goose_db_version%'`
 )
@@ -133,8 +133,8 @@ func TestUpAndDown(t *testing.T) {
 	}
 }
 
-// TestManyStartAtOnce: one process migrates and the others wait; together they
-// place no more orders than one.
+// TestManyStartAtOnce: one process migrates and the others wait. Together they place no
+// more orders than one would.
 func TestManyStartAtOnce(t *testing.T) {
 	t.Parallel()
 	url := empty.New(t)
@@ -172,8 +172,8 @@ func TestWrongUsage(t *testing.T) {
 
 var exported = regexp.MustCompile(`^\d+_pglimit_(.*)$`)
 
-// TestMigrationsAreWhatExportWrites: the files that came from pglimit are those
-// of this release, in its order, whatever their numbers.
+// TestMigrationsAreWhatExportWrites: the files that came from pglimit equal those of this
+// release, in its order, whatever their numbers.
 func TestMigrationsAreWhatExportWrites(t *testing.T) {
 	t.Parallel()
 	today := t.TempDir()
@@ -198,8 +198,8 @@ func TestMigrationsAreWhatExportWrites(t *testing.T) {
 	}
 }
 
-// read returns the text of each migration in dir that came from pglimit, by its
-// name without the number, and their names in order.
+// read returns the text of each migration in dir that came from pglimit, by its name
+// without the number, and the names in order.
 func read(t *testing.T, dir string) (texts map[string]string, names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -220,9 +220,9 @@ func read(t *testing.T, dir string) (texts map[string]string, names []string) {
 	return texts, names
 }
 
-// bringUpToDate writes changed migrations anew under their numbers, removes
-// those that are no longer, and exports those that are missing. Changed and
-// removed ones there are only until pglimit's first release.
+// bringUpToDate rewrites changed migrations under their numbers, deletes removed ones and
+// exports missing ones. Migrations change or are removed only before pglimit's first
+// release.
 func bringUpToDate(t *testing.T, want map[string]string) {
 	t.Helper()
 	entries, err := os.ReadDir("migrations")

@@ -35,14 +35,14 @@ type shop struct {
 	limits *limiter.Limiter
 }
 
-// order places an order that the account's budget has room for. Of one that it
-// has no room for nothing is left, and the error is a *limiter.DeniedError.
+// order places an order if the account's budget has room. Otherwise nothing is written,
+// and the error is a *limiter.DeniedError.
 func (s *shop) order(ctx context.Context, o *Order) (left float64, err error) {
 	work := func(tx *gorm.DB) error {
 		if err := tx.Create(o).Error; err != nil {
 			return err
 		}
-		// Last, as the budget's row stays locked until the transaction ends.
+		// The limit comes last: the budget's row stays locked until the transaction ends.
 		r, err := s.limits.InSQLTx(sqlTx(tx)).AllowN(ctx, budget, o.Account, float64(o.Cents))
 		if err != nil {
 			return err
@@ -53,7 +53,7 @@ func (s *shop) order(ctx context.Context, o *Order) (left float64, err error) {
 		left = r.Remaining
 		return nil
 	}
-	for range 5 { // all of it again after a conflict, such as a deadlock
+	for range 5 { // run all of it again after a conflict, such as a deadlock
 		o.ID = 0
 		err = s.db.WithContext(ctx).Transaction(work)
 		if !errors.Is(err, limiter.ErrRetryTx) {
@@ -63,7 +63,7 @@ func (s *shop) order(ctx context.Context, o *Order) (left float64, err error) {
 	return left, err
 }
 
-// sqlTx is the transaction that GORM is in.
+// sqlTx returns GORM's current transaction.
 func sqlTx(tx *gorm.DB) *sql.Tx {
 	pool := tx.Statement.ConnPool
 	if prepared, ok := pool.(*gorm.PreparedStmtTX); ok { // with gorm.Config.PrepareStmt
@@ -95,7 +95,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	defer limits.Close()
 	s := &shop{db, limits}
 
-	account := limiter.JoinKey("account", time.Now().Format(time.RFC3339Nano)) // a new one each time
+	account := limiter.JoinKey("account", time.Now().Format(time.RFC3339Nano)) // new accounts for each run
 	for _, cents := range []int64{60_00, 30_00, 20_00, 10_00} {
 		left, err := s.order(ctx, &Order{Account: account, Cents: cents})
 		var denied *limiter.DeniedError

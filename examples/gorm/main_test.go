@@ -58,7 +58,7 @@ in the table: 30.00
 in the table: 10.00
 100.00 spent
 `
-	for range 2 { // and once more on what it left
+	for range 2 { // and again, on the tables and rows of the first run
 		var out strings.Builder
 		if err := run(t.Context(), address, &out); err != nil || out.String() != want {
 			t.Fatalf("%v, printed:\n%s", err, &out)
@@ -66,8 +66,8 @@ in the table: 10.00
 	}
 }
 
-// TestEveryKindOfGORM: with prepared statements too, and inside a transaction
-// that is rolled back after all.
+// TestEveryKindOfGORM: also with prepared statements, and inside a transaction that is
+// rolled back.
 func TestEveryKindOfGORM(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]*gorm.Config{"plain": {}, "prepared": {PrepareStmt: true}} {

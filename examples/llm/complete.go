@@ -13,15 +13,15 @@ import (
 // Model streams an answer of at most maxTokens to a prompt.
 type Model func(ctx context.Context, prompt string, maxTokens int) iter.Seq2[Chunk, error]
 
-// Chunk is a piece of an answer. Used is how many tokens were used up to here, the
-// prompt's among them.
+// Chunk is a piece of an answer. Used is the number of tokens used so far, including the
+// prompt.
 type Chunk struct {
 	Text string
 	Used int
 }
 
-// ttl is how long an answer may take. What is reserved for it comes back by itself
-// after that, should its process be gone.
+// ttl bounds the time of an answer. If its process dies, what was reserved comes back
+// after that.
 const ttl = 5 * time.Minute
 
 type service struct {
@@ -29,12 +29,12 @@ type service struct {
 	model  Model
 }
 
-// complete answers a prompt of a tenant's, as the model goes along, and returns how
-// many tokens that used. Where the tenant's budget has no room for as many as it may
-// use at most, it is a *limiter.DeniedError and the model is not asked.
+// complete streams the model's answer to a tenant's prompt and returns the number of
+// tokens used. If the tenant's budget has no room for the most that the answer may use,
+// the error is a *limiter.DeniedError and no request is sent to the model.
 func (s *service) complete(ctx context.Context, out io.Writer, tenant, prompt string, maxTokens int) (used int, err error) {
-	// Begun before the hold, and so ended before it: a stream that went on would use
-	// what has been given back.
+	// The deadline begins before the reservation and so ends before it. A longer stream
+	// would use units that were given back.
 	ctx, stop := context.WithTimeout(ctx, ttl)
 	defer stop()
 	hold, err := s.reserve(ctx, tenant, prompt, maxTokens)
@@ -42,7 +42,7 @@ func (s *service) complete(ctx context.Context, out io.Writer, tenant, prompt st
 		return 0, err
 	}
 	defer func() {
-		// Whoever asked may have gone away. What was used is used all the same.
+		// The caller may have gone away. The tokens used are still counted.
 		err = errors.Join(err, s.finish(context.WithoutCancel(ctx), hold.ID, used))
 	}()
 	for chunk, err := range s.model(ctx, prompt, maxTokens) {
@@ -57,8 +57,8 @@ func (s *service) complete(ctx context.Context, out io.Writer, tenant, prompt st
 	return used, nil
 }
 
-// reserve sets aside what an answer may use at most. Keep the hold's ID with a job
-// that another process is to finish.
+// reserve sets aside the most that an answer may use. If another process is to finish the
+// job, store the reservation's ID with it.
 func (s *service) reserve(ctx context.Context, tenant, prompt string, maxTokens int) (limiter.Reservation, error) {
 	hold, err := s.limits.Reserve(ctx, budget.Request(tenant, float64(estimate(prompt)+maxTokens)), ttl)
 	if err == nil && !hold.Result.Allowed {
@@ -67,12 +67,12 @@ func (s *service) reserve(ctx context.Context, tenant, prompt string, maxTokens 
 	return hold, err
 }
 
-// finish ends a hold with what was used. Any process may, and it may be repeated:
-// the same number is counted once. Less than was reserved gives the rest back, more
-// is recorded, and after ttl it is recorded too.
+// finish settles a reservation with the tokens used. Any process may call it, and may
+// repeat it: the same number is counted once. If less was used than reserved, the rest is
+// given back. More is recorded too, also after ttl.
 func (s *service) finish(ctx context.Context, hold string, used int) (err error) {
 	for range tries {
-		if used == 0 { // it failed before the model had read anything
+		if used == 0 { // it failed before the model had read the prompt
 			err = s.limits.Cancel(ctx, hold)
 		} else {
 			_, err = s.limits.Settle(ctx, hold, float64(used))
@@ -84,10 +84,10 @@ func (s *service) finish(ctx context.Context, hold string, used int) (err error)
 	return err
 }
 
-// tries is how often finish tells what was used, at most. If it fails after all,
-// what was reserved comes back when the hold expires, and the tokens are not counted.
+// tries bounds how often finish sends the settlement. If all fail, the reservation comes
+// back when it expires, and the tokens are not counted.
 const tries = 3
 
-// estimate is about how many tokens a prompt has, rather too many than too few: take
-// your model's own tokenizer if there is one.
+// estimate returns roughly how many tokens a prompt has, rather too many than too few. If
+// your model has a tokenizer, use that.
 func estimate(prompt string) int { return len(prompt)/3 + 1 }

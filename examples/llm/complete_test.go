@@ -19,12 +19,12 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// prompt is estimated at a token, so that 99 more reserve 100.
+// prompt is estimated at one token, so an answer of 99 reserves 100.
 const prompt = "hi"
 
 var errGone = errors.New("the reader is gone")
 
-// gone is a reader that takes so many chunks.
+// gone is a reader that goes away after that many chunks.
 type gone struct{ after int }
 
 func (g *gone) Write(p []byte) (int, error) {
@@ -34,8 +34,8 @@ func (g *gone) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestHowAnAnswerEnds: what was really used is counted, whatever ends the stream;
-// nothing stays held.
+// TestHowAnAnswerEnds: however the stream ends, the tokens used are counted and nothing
+// stays reserved.
 func TestHowAnAnswerEnds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -65,8 +65,8 @@ func TestHowAnAnswerEnds(t *testing.T) {
 	}
 }
 
-// TestWhileItStreams the whole reservation is held, and the stream has to end by
-// the time when that is given back.
+// TestWhileItStreams the whole reservation counts, and the stream must end before it
+// expires.
 func TestWhileItStreams(t *testing.T) {
 	t.Parallel()
 	var s *service
@@ -84,8 +84,8 @@ func TestWhileItStreams(t *testing.T) {
 	}
 }
 
-// TestTheCallerGoesAway in the middle of the stream: what was used is told all the
-// same, though the context has ended.
+// TestTheCallerGoesAway in the middle of the stream: the tokens used are still counted,
+// although the context has ended.
 func TestTheCallerGoesAway(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -104,7 +104,7 @@ func TestTheCallerGoesAway(t *testing.T) {
 	s.want(t, "blue", 30, 0)
 }
 
-// TestDeniedIsNotAsked of the model, nor counted.
+// TestDeniedIsNotAsked: a denied prompt is neither sent to the model nor counted.
 func TestDeniedIsNotAsked(t *testing.T) {
 	t.Parallel()
 	c := newClock()
@@ -127,10 +127,10 @@ func TestDeniedIsNotAsked(t *testing.T) {
 	}
 	denied(50, 12*time.Hour) // until midnight
 	if asked != 1 {
-		t.Errorf("the model was asked %d times", asked)
+		t.Errorf("the model was called %d times", asked)
 	}
 	s.want(t, "blue", 450, 0)
-	if _, err := s.complete(t.Context(), io.Discard, "red", prompt, 450); err != nil { // has a budget of its own
+	if _, err := s.complete(t.Context(), io.Discard, "red", prompt, 450); err != nil { // has a separate budget
 		t.Error(err)
 	}
 	c.move(12 * time.Hour)
@@ -148,8 +148,8 @@ func reserve(t *testing.T, s *service, tenant string, units int) limiter.Reserva
 	return h
 }
 
-// TestAbandoned: what a process had reserved that is gone comes back as soon as
-// somebody asks, from the ttl on and not before.
+// TestAbandoned: what a dead process had reserved comes back with the next request, from
+// the ttl on and not before.
 func TestAbandoned(t *testing.T) {
 	t.Parallel()
 	c, url := newClock(), migrated.New(t)
@@ -168,8 +168,8 @@ func TestAbandoned(t *testing.T) {
 	s.want(t, "blue", 40, 0)
 }
 
-// TestLate: an answer that comes after its hold was given back is recorded, and
-// nothing is left where others have used the room.
+// TestLate: an answer that ends after its reservation was given back is recorded, and
+// nothing is left if others have used the room.
 func TestLate(t *testing.T) {
 	t.Parallel()
 	c, url := newClock(), migrated.New(t)
@@ -183,8 +183,8 @@ func TestLate(t *testing.T) {
 	s.want(t, "blue", 300, 400)
 }
 
-// TestFinishedElsewhere: another process has nothing but the hold's ID. It may
-// repeat itself, but not say something else.
+// TestFinishedElsewhere: another process has only the reservation's ID. It may repeat the
+// same settlement, but not send another number.
 func TestFinishedElsewhere(t *testing.T) {
 	t.Parallel()
 	c, url := newClock(), migrated.New(t)
@@ -207,7 +207,7 @@ func TestFinishedElsewhere(t *testing.T) {
 	}
 	here.want(t, "blue", 120, 0)
 
-	// An answer belongs to the day in which it was reserved.
+	// An answer counts in the day in which it was reserved.
 	over := reserve(t, here, "blue", 200)
 	c.move(12 * time.Hour)
 	if err := there.finish(t.Context(), over.ID, 150); err != nil {
@@ -216,7 +216,7 @@ func TestFinishedElsewhere(t *testing.T) {
 	here.want(t, "blue", 0, 0)
 }
 
-// deaf lets the first settlements not reach the server.
+// deaf drops the first settlements before they reach the server.
 type deaf struct{ times atomic.Int64 }
 
 func (d *deaf) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
@@ -230,8 +230,8 @@ func (d *deaf) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQ
 
 func (d *deaf) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestToldAgain: finish tries again where the database cannot be asked. If it gives
-// up, its error says so, and the hold is there until it expires.
+// TestToldAgain: finish retries while the database does not answer. If it gives up, its
+// error says so, and the reservation stays until it expires.
 func TestToldAgain(t *testing.T) {
 	t.Parallel()
 	for times := range int64(tries + 1) {
@@ -250,8 +250,8 @@ func TestToldAgain(t *testing.T) {
 	}
 }
 
-// TestAllAtOnce: of many at the same time as many stream as the budget can pay for
-// at most, and the others are denied meanwhile.
+// TestAllAtOnce: of many simultaneous prompts, only as many stream as the budget can pay
+// for; the others are denied.
 func TestAllAtOnce(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)
@@ -292,9 +292,9 @@ func TestAllAtOnce(t *testing.T) {
 	s.want(t, "red", 5*30, 0)
 }
 
-// TestTenantsAtOnce: three tenants of two processes, with answers of any length that
-// end in any way. What streams and what was used never exceeds a budget, and in the
-// end what was used is what is spent.
+// TestTenantsAtOnce: three tenants of two processes, with answers of any length and any
+// ending. What streams and what was used never exceed a budget, and in the end the spend
+// equals the tokens used.
 func TestTenantsAtOnce(t *testing.T) {
 	t.Parallel()
 	ctx, url, c := bounded(t), migrated.New(t), newClock()
@@ -349,6 +349,6 @@ func TestTenantsAtOnce(t *testing.T) {
 		processes[0].want(t, tenant, float64(used), 0)
 	}
 	if denials == 0 {
-		t.Error("nobody was denied")
+		t.Error("no request was denied")
 	}
 }

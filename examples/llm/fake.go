@@ -9,8 +9,8 @@ import (
 
 var errModel = errors.New("the model failed")
 
-// fake is a model that says the prompt's words in capitals, a token each. It fails
-// at the word "fail": before it has begun if that is the first.
+// fake is a model that returns the prompt's words in capitals, one token each. It fails at
+// the word "fail"; if that is the first word, before it begins.
 func fake(ctx context.Context, prompt string, maxTokens int) iter.Seq2[Chunk, error] {
 	return func(yield func(Chunk, error) bool) {
 		words := strings.Fields(prompt)

@@ -1,6 +1,6 @@
-// Command llm answers prompts within each tenant's daily budget of tokens: it
-// reserves what an answer may use at most, and settles for what it has used.
-// complete.go has what to copy; fake.go stands in for a model.
+// Command llm answers prompts within each tenant's daily budget of tokens. It reserves the
+// most that an answer may use, and settles with the tokens used. Copy from complete.go;
+// fake.go stands in for a model.
 package main
 
 import (
@@ -21,10 +21,10 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// budget is how many tokens a tenant may use in a day, of UTC's calendar.
+// budget is the number of tokens that a tenant may use per day, in UTC.
 var budget = limiter.Policy{Name: "tokens", Algorithm: limiter.FixedWindow, Limit: 500, Calendar: limiter.Day}
 
-// newService is what each process of the application has, the tables made.
+// newService returns what each process of the application has, and creates the tables.
 func newService(ctx context.Context, url string, config *limiter.Config, model Model) (_ *service, end func(), err error) {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
@@ -42,7 +42,7 @@ func newService(ctx context.Context, url string, config *limiter.Config, model M
 	return &service{limits, model}, pool.Close, nil
 }
 
-// tenant writes down what one tenant does.
+// tenant records the actions of one tenant.
 type tenant struct {
 	bytes.Buffer
 	name, key string
@@ -73,7 +73,7 @@ func (t *tenant) usage(ctx context.Context, title string) error {
 	return err
 }
 
-// job reserves for an answer that another process finishes.
+// job reserves units for an answer that another process finishes.
 func (t *tenant) job(ctx context.Context, other *service) error {
 	hold, err := t.at.reserve(ctx, t.key, "a long report", 400)
 	if err != nil {
@@ -88,7 +88,7 @@ func (t *tenant) job(ctx context.Context, other *service) error {
 	)
 }
 
-// run has tenants ask at the same time. A nil config is the defaults.
+// run has several tenants send prompts at the same time. A nil config means the defaults.
 func run(ctx context.Context, url string, config *limiter.Config, out io.Writer) error {
 	if url == "" {
 		return errors.New("DATABASE_URL is empty: set it to postgres://USER:PASSWORD@HOST:PORT/DATABASE")
@@ -104,7 +104,7 @@ func run(ctx context.Context, url string, config *limiter.Config, out io.Writer)
 	}
 	defer end()
 
-	stamp := time.Now().Format(time.RFC3339Nano) // new tenants each time
+	stamp := time.Now().Format(time.RFC3339Nano) // new tenants for each run
 	tenants := make([]tenant, 3)
 	errs := make([]error, len(tenants))
 	var running sync.WaitGroup

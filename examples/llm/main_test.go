@@ -48,7 +48,7 @@ func runTests(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// clock stands still at noon until it is moved.
+// clock stands at noon until the test moves it.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -70,7 +70,7 @@ func (c *clock) config() *limiter.Config {
 	}}
 }
 
-// newProcess connects to a database as one process does. Each change is made to the
+// newProcess connects to a database as one process does. It applies each change to the
 // pool's configuration first.
 func newProcess(t *testing.T, url string, c *clock, model Model, changes ...func(*pgxpool.Config)) *service {
 	t.Helper()
@@ -93,14 +93,14 @@ func newProcess(t *testing.T, url string, c *clock, model Model, changes ...func
 	return &service{limits, model}
 }
 
-// bounded is the test's context with an end, against hanging for ever.
+// bounded returns the test's context with a timeout, to prevent a hang.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// uses is a model that uses so many tokens, one chunk after the other, and then
+// uses returns a model that uses that many tokens, one chunk after the other, and then
 // fails if err is not nil. Between two chunks it calls pause.
 func uses(err error, pause func(ctx context.Context, used int), chunks ...int) Model {
 	return func(ctx context.Context, _ string, _ int) iter.Seq2[Chunk, error] {
@@ -122,7 +122,7 @@ func uses(err error, pause func(ctx context.Context, used int), chunks ...int) M
 	}
 }
 
-// want checks how a tenant stands.
+// want checks a tenant's usage.
 func (s *service) want(t *testing.T, tenant string, spent, held float64) {
 	t.Helper()
 	st, err := s.limits.Usage(context.WithoutCancel(t.Context()), budget, tenant)
@@ -138,7 +138,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // and once more on what it left
+	for range 2 { // and again, on the tables and rows of the first run
 		var out strings.Builder
 		if err := run(t.Context(), url, newClock().config(), &out); err != nil {
 			t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// fault ends the session that is about to send a statement, once.
+// fault ends the session that is about to send a certain statement, once.
 type fault struct {
 	t         *testing.T
 	on        string // how the statement begins
@@ -53,8 +53,8 @@ func (f *fault) strike(ctx context.Context, conn *pgconn.PgConn, sql string) {
 	})
 }
 
-// TestCrash ends the session at each step. Until the commit that leaves neither
-// the order nor its spend, from then on both; placed again it is there once.
+// TestCrash ends the session at each step. Before the commit neither the order nor its
+// spend is left; after it both are. The order, placed again, is there once.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]struct {
@@ -62,7 +62,7 @@ func TestCrash(t *testing.T) {
 		committed bool
 	}{
 		"before the order":                 {on: "INSERT INTO orders"},
-		"between the order and the spend":  {on: "-- name: "}, // as the limiter's statements begin
+		"between the order and the spend":  {on: "-- name: "}, // how the limiter's statements begin
 		"between the spend and the commit": {on: "commit"},
 		"after the commit":                 {on: "commit", committed: true},
 	} {
@@ -103,8 +103,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestConflictIsRunAgain: under repeatable read a spend cannot go on from what
-// another transaction has committed since, and says ErrRetryTx.
+// TestConflictIsRunAgain: under repeatable read a spend cannot build on what another
+// transaction has committed since, and returns ErrRetryTx.
 func TestConflictIsRunAgain(t *testing.T) {
 	t.Parallel()
 	for _, o := range []Order{
@@ -142,7 +142,7 @@ func TestConflictIsRunAgain(t *testing.T) {
 	}
 }
 
-// TestConflictsWithoutEndAreTold after five tries.
+// TestConflictsWithoutEndAreTold: after five tries the error is returned.
 func TestConflictsWithoutEndAreTold(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, migrated.New(t), march)

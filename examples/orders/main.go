@@ -1,6 +1,5 @@
-// Command orders places orders against monthly budgets, of an account and of the
-// company that pays: an order and what it spends are in one transaction.
-// order.go has what to copy.
+// Command orders places orders against monthly budgets, of an account and of the company
+// that pays. An order and its spend are in one transaction. Copy from order.go.
 package main
 
 import (
@@ -36,7 +35,7 @@ type shop struct {
 	limits *limiter.Limiter
 }
 
-// migrate makes pglimit's tables and the application's.
+// migrate creates pglimit's tables and the application's.
 func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	if err := migrations.Up(ctx, pool); err != nil {
 		return err
@@ -46,7 +45,8 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
-// run makes the tables and has three accounts order. A nil config is the defaults.
+// run creates the tables and has three accounts place orders. A nil config means the
+// defaults.
 func run(ctx context.Context, url string, config *limiter.Config, out io.Writer) error {
 	if url == "" {
 		return errors.New("DATABASE_URL is empty: set it to postgres://USER:PASSWORD@HOST:PORT/DATABASE")
@@ -66,14 +66,14 @@ func run(ctx context.Context, url string, config *limiter.Config, out io.Writer)
 	defer limits.Close()
 	s := &shop{pool, limits}
 
-	stamp := time.Now().Format(time.RFC3339Nano) // new accounts each time
+	stamp := time.Now().Format(time.RFC3339Nano) // new accounts for each run
 	name := func(who string) string { return limiter.JoinKey(who, stamp) }
 	for _, o := range []struct {
 		who, number, company string
 		cents                int64
 	}{
 		{"alice", "1", "", 60_00},
-		{"alice", "1", "", 60_00}, // sent again, as after an answer that was lost
+		{"alice", "1", "", 60_00}, // sent again, as after a lost answer
 		{"alice", "2", "", 50_00},
 		{"alice", "3", "", 40_00},
 		{"bob", "1", "initech", 90_00},

@@ -45,15 +45,15 @@ func runTests(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// march is in the middle of a month, so that no test meets the end of one.
+// march is in the middle of a month, so that no test runs across the end of one.
 var march = at(time.Date(2026, time.March, 15, 12, 0, 0, 0, time.UTC))
 
 func at(t time.Time) *limiter.Config {
 	return &limiter.Config{Timeout: time.Minute, Now: func() time.Time { return t }}
 }
 
-// newShop connects to a database as one process does. Each change is made to the
-// pool's configuration first.
+// newShop connects to a database as one process does. It applies each change to the pool's
+// configuration first.
 func newShop(t *testing.T, url string, config *limiter.Config, changes ...func(*pgxpool.Config)) *shop {
 	t.Helper()
 	c, err := pgxpool.ParseConfig(url)
@@ -75,7 +75,7 @@ func newShop(t *testing.T, url string, config *limiter.Config, changes ...func(*
 	return &shop{pool, limits}
 }
 
-// isolation is that of all transactions that do not ask for another.
+// isolation sets the default isolation of all transactions.
 func isolation(level string) func(*pgxpool.Config) {
 	return func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["default_transaction_isolation"] = level }
 }
@@ -87,7 +87,7 @@ func (s *shop) exec(t *testing.T, sql string, args ...any) {
 	}
 }
 
-// one reads the one value that a query returns.
+// one returns the single value of a query.
 func one[T any](t *testing.T, s *shop, sql string, args ...any) (v T) {
 	t.Helper()
 	if err := s.pool.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
@@ -96,10 +96,10 @@ func one[T any](t *testing.T, s *shop, sql string, args ...any) (v T) {
 	return v
 }
 
-// eventually polls until is returns true, for what the server does not announce.
+// eventually polls until is returns true. Use it for what the server does not announce.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	hang := time.NewTimer(time.Minute) // against hanging for ever
+	hang := time.NewTimer(time.Minute) // prevents a hang
 	defer hang.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -112,14 +112,14 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// bounded is the test's context with an end, against hanging for ever.
+// bounded returns the test's context with a timeout, to prevent a hang.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// agree checks that what was ordered is what was spent, to the cent, and returns it.
+// agree checks that the orders' sum equals the spend, to the cent, and returns it.
 func (s *shop) agree(t *testing.T, budget limiter.Policy, key string) float64 {
 	t.Helper()
 	st, err := s.limits.Usage(t.Context(), budget, key)
@@ -136,7 +136,7 @@ func (s *shop) agree(t *testing.T, budget limiter.Policy, key string) float64 {
 	return ordered
 }
 
-// want checks that exactly so many cents were ordered and spent.
+// want checks that exactly that many cents were ordered and spent.
 func (s *shop) want(t *testing.T, budget limiter.Policy, key string, cents float64) {
 	t.Helper()
 	if got := s.agree(t, budget, key); got != cents {
@@ -151,7 +151,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // and once more on what it left
+	for range 2 { // and again, on the tables and rows of the first run
 		var out strings.Builder
 		if err := run(t.Context(), url, march, &out); err != nil {
 			t.Fatal(err)

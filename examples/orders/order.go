@@ -12,17 +12,16 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Order is an order as it is sent. Number is the sender's own, other for each
-// order of an account and the same each time that this one is sent.
+// Order is an order as a client sends it. The sender chooses Number: different for each
+// order of an account, and the same each time it sends this one.
 type Order struct {
 	Account, Number string
-	Company         string // who pays; empty for the account itself
+	Company         string // the company that pays; empty for the account itself
 	Cents           int64
 }
 
-// OverBudgetError tells which budget has no room for an order, how many cents
-// are left of it, and when it is renewed: the zero time if that would not help, as
-// the order is above the whole of it.
+// OverBudgetError names the budget that has no room for an order, the cents left of it,
+// and when it is renewed. That is the zero time if the order exceeds the whole budget.
 type OverBudgetError struct {
 	Budget  string
 	Left    float64
@@ -44,14 +43,14 @@ func overBudget(p limiter.Policy, r limiter.Result) error {
 	return err
 }
 
-// errTaken: the account has another order of that number, or this one has been
-// there for longer than its spend is remembered (Config.IdempotencyTTL).
+// errTaken means that the account has another order of that number, or that this one is
+// older than the memory of its spend (Config.IdempotencyTTL).
 var errTaken = errors.New("there is an order of that number")
 
-// place writes an order and spends its cents of the budgets that it is for: both,
-// or neither and an error, of no room an *OverBudgetError. Where a connection ends
-// on the way, nobody knows whether the commit went through. Place the same order
-// again, after that or any other error: it is written and counted once.
+// place writes an order and spends its cents of its budgets: both, or neither and an
+// error. If a budget has no room, the error is an *OverBudgetError. If the connection ends
+// on the way, the commit may or may not have happened. After that or any other error place
+// the same order again: it is written and counted once.
 func (s *shop) place(ctx context.Context, o Order) error {
 	spend := s.spend
 	if o.Company != "" {
@@ -63,15 +62,15 @@ func (s *shop) place(ctx context.Context, o Order) error {
 		if err != nil {
 			return err
 		}
-		// Last, as a budget's row stays locked until the transaction ends.
+		// The limit comes last: a budget's row stays locked until the transaction ends.
 		return spend(ctx, tx, o, written.RowsAffected() == 1)
 	})
 }
 
-// spend takes an order's cents of its account's budget. The IdempotencyKey makes
-// the limiter remember that with the order's number: asked again it says so, and
-// counts nothing. The row and what is remembered are committed together, so both
-// are new or neither is.
+// spend takes an order's cents from its account's budget. Under the IdempotencyKey the
+// limiter remembers the spend with the order's number. Sent again, the request returns the
+// same answer and counts nothing. The order and the remembered spend are committed
+// together, so both are new or neither is.
 func (s *shop) spend(ctx context.Context, tx pgx.Tx, o Order, isNew bool) error {
 	request := accountBudget.Request(o.Account, float64(o.Cents))
 	request.IdempotencyKey = o.Number
@@ -87,9 +86,9 @@ func (s *shop) spend(ctx context.Context, tx pgx.Tx, o Order, isNew bool) error 
 	return nil
 }
 
-// spendOfBoth takes an order's cents of its account's and its company's budget, or
-// of neither. AllowAll takes no IdempotencyKey. It needs none here: the order that
-// is there was committed together with what it spent.
+// spendOfBoth takes an order's cents from its account's and its company's budget, or from
+// neither. AllowAll has no IdempotencyKey, and needs none here: an existing order was
+// committed together with its spend.
 func (s *shop) spendOfBoth(ctx context.Context, tx pgx.Tx, o Order, isNew bool) error {
 	if !isNew {
 		return same(ctx, tx, o)
@@ -108,7 +107,7 @@ func (s *shop) spendOfBoth(ctx context.Context, tx pgx.Tx, o Order, isNew bool) 
 	return nil
 }
 
-// same is nil if the order that is there is this one.
+// same returns nil if the existing order is this one.
 func same(ctx context.Context, tx pgx.Tx, o Order) error {
 	there := o
 	const read = `SELECT company, cents FROM orders WHERE account = $1 AND number = $2`
@@ -121,11 +120,11 @@ func same(ctx context.Context, tx pgx.Tx, o Order) error {
 	return nil
 }
 
-// tries is how often a transaction is run at most.
+// tries bounds how often a transaction is run.
 const tries = 5
 
-// inTx runs work in a transaction, which an error rolls back, and all of it again
-// after a conflict with another transaction, such as a deadlock.
+// inTx runs work in a transaction, which an error rolls back. After a conflict with
+// another transaction, such as a deadlock, it runs all of it again.
 func (s *shop) inTx(ctx context.Context, work func(pgx.Tx) error) (err error) {
 	for range tries {
 		err = pgx.BeginFunc(ctx, s.pool, work)
@@ -136,8 +135,8 @@ func (s *shop) inTx(ctx context.Context, work func(pgx.Tx) error) (err error) {
 	return err
 }
 
-// retryable tells a conflict: the limiter's, or that of a statement of ours or of
-// the commit.
+// retryable reports whether err is a conflict: of the limiter, or of a statement or the
+// commit of this program.
 func retryable(err error) bool {
 	if errors.Is(err, limiter.ErrRetryTx) {
 		return true

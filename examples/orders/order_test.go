@@ -12,8 +12,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestOrderAndSpendTogether: both are there after the commit; neither is after a
-// denial, or when the commit fails.
+// TestOrderAndSpendTogether: both exist after the commit; neither exists after a denial or
+// a failed commit.
 func TestOrderAndSpendTogether(t *testing.T) {
 	t.Parallel()
 	for _, company := range []string{"", "initech"} {
@@ -43,7 +43,7 @@ func TestOrderAndSpendTogether(t *testing.T) {
 		}
 		s.want(t, accountBudget, "alice", 70_00)
 		s.exec(t, `DROP TRIGGER fail ON orders`)
-		if err := order("2", 30_00); err != nil { // the number was not used up
+		if err := order("2", 30_00); err != nil { // the number is still free
 			t.Error(err)
 		}
 		s.want(t, accountBudget, "alice", 100_00)
@@ -53,8 +53,8 @@ func TestOrderAndSpendTogether(t *testing.T) {
 	}
 }
 
-// TestBothBudgetsOrNeither: whichever has no room is named, and keeps the other
-// from being spent.
+// TestBothBudgetsOrNeither: the error names the budget without room, and the other is not
+// spent.
 func TestBothBudgetsOrNeither(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, migrated.New(t), march)
@@ -81,8 +81,8 @@ func TestBothBudgetsOrNeither(t *testing.T) {
 	s.want(t, companyBudget, "initech", 150_00)
 }
 
-// TestPlacedAgain: an order counts once however often it is sent, in its own month;
-// its number stands for it alone.
+// TestPlacedAgain: an order counts once however often it is sent, in its own month. Its
+// number identifies it alone.
 func TestPlacedAgain(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, time.March, 31, 21, 59, 0, 0, time.UTC) // a minute before April in Vienna
@@ -113,7 +113,7 @@ func TestPlacedAgain(t *testing.T) {
 	place(paid, errTaken)
 	own.Company, paid.Company = "", "initech"
 	now = now.Add(24 * time.Hour)
-	place(own, errTaken) // forgotten, but for the order itself
+	place(own, errTaken) // forgotten, except for the order itself
 	place(paid, nil)
 
 	st, err := s.limits.Usage(t.Context(), accountBudget, "alice")
@@ -127,7 +127,7 @@ func TestPlacedAgain(t *testing.T) {
 	place(Order{Account: "alice", Number: "3", Cents: 100_00}, nil)
 }
 
-// TestPlacedTwiceAtOnce: the one that comes second waits for the first.
+// TestPlacedTwiceAtOnce: the second one waits for the first.
 func TestPlacedTwiceAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, migrated.New(t), march)
@@ -151,8 +151,8 @@ func TestPlacedTwiceAtOnce(t *testing.T) {
 	s.want(t, companyBudget, "initech", 40_00)
 }
 
-// TestManyAtOnce: two processes, accounts and companies that share them, and each
-// isolation level. What was ordered is what was spent, and the budgets are kept.
+// TestManyAtOnce: two processes, accounts, shared companies, and each isolation level. The
+// orders' sum equals the spend, and no budget is exceeded.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
@@ -174,7 +174,7 @@ func TestManyAtOnce(t *testing.T) {
 						}
 						var over *OverBudgetError
 						err := shops[worker%2].place(ctx, o)
-						for retryable(err) { // five tries were too few here
+						for retryable(err) { // five tries were not enough
 							again.Add(1)
 							err = shops[rand.IntN(2)].place(ctx, o)
 						}

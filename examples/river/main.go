@@ -1,5 +1,5 @@
-// Command river works the jobs of several tenants, each within its limits.
-// webhook.go waits for a turn, report.go counts in the job's own transaction.
+// Command river works the jobs of several tenants, each within its limits. webhook.go
+// waits for a turn; report.go counts in the job's own transaction.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// migrate makes River's tables, pglimit's and the application's.
+// migrate creates River's tables, pglimit's and the application's.
 func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	migrator, err := rivermigrate.New(riverpgxv5.New(pool), nil)
 	if err != nil {
@@ -51,7 +51,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
-// newClient makes a River client with so many workers, which share one Limiter.
+// newClient creates a River client with that many workers, which share one Limiter.
 func newClient(pool *pgxpool.Pool, l *limiter.Limiter, rates map[string]limiter.Policy, workers int) (*river.Client[pgx.Tx], error) {
 	kinds := river.NewWorkers()
 	river.AddWorker(kinds, &sender{pool: pool, limits: l, rates: rates})
@@ -59,13 +59,13 @@ func newClient(pool *pgxpool.Pool, l *limiter.Limiter, rates map[string]limiter.
 	return river.NewClient(riverpgxv5.New(pool), &river.Config{
 		Queues:  map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: workers}},
 		Workers: kinds,
-		// How soon a snoozed job is seen again: see patience.
+		// How soon River fetches a snoozed job: see patience.
 		FetchPollInterval: 50 * time.Millisecond,
 		FetchCooldown:     50 * time.Millisecond,
 	})
 }
 
-// run gives two tenants ten webhooks and three reports each, and works them.
+// run inserts ten webhooks and three reports for each of two tenants, and works them.
 func run(ctx context.Context, out io.Writer, url string) (err error) {
 	if url == "" {
 		return errors.New("DATABASE_URL is empty: set it to postgres://USER:PASSWORD@HOST:PORT/DATABASE")
@@ -87,7 +87,7 @@ func run(ctx context.Context, out io.Writer, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	// An event tells that the job's new state is committed.
+	// An event means that the job's new state is committed.
 	events, unsubscribe := client.Subscribe(river.EventKindJobCompleted, river.EventKindJobSnoozed)
 	defer unsubscribe()
 	if err := client.Start(ctx); err != nil {
@@ -95,7 +95,7 @@ func run(ctx context.Context, out io.Writer, url string) (err error) {
 	}
 	defer func() { err = errors.Join(err, client.Stop(context.WithoutCancel(ctx))) }()
 
-	open := map[int64]string{} // the tenant of each job that is neither done nor put off for long
+	open := map[int64]string{} // the tenant of each job that is neither done nor snoozed for long
 	for tenant := range rates {
 		var jobs []river.InsertManyParams
 		for range 10 {
@@ -122,7 +122,7 @@ func run(ctx context.Context, out io.Writer, url string) (err error) {
 		case e := <-events:
 			tenant, ok := open[e.Job.ID]
 			if !ok || e.Kind == river.EventKindJobSnoozed && e.Job.Kind == (Webhook{}).Kind() {
-				continue // it will come again at once
+				continue // it comes again soon
 			}
 			delete(open, e.Job.ID)
 			count[outcome{tenant, e.Job.Kind, e.Kind}]++

@@ -46,7 +46,7 @@ func runTests(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// process is what one process of the application has.
+// process is one process of the application.
 type process struct {
 	pool   *pgxpool.Pool
 	limits *limiter.Limiter
@@ -54,8 +54,8 @@ type process struct {
 	events <-chan *river.Event
 }
 
-// newProcess makes a process that does not work yet, and listens to the events
-// of the kinds.
+// newProcess creates a process that does not work yet, and subscribes to events of the
+// kinds.
 func newProcess(t *testing.T, url string, config *limiter.Config, rates map[string]limiter.Policy, workers int, kinds ...river.EventKind) *process {
 	t.Helper()
 	var p process
@@ -99,8 +99,8 @@ func (p *process) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// What still waits for its turn is called off.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute) // against hanging for ever
+		// Cancels the jobs that still wait for their turn.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute) // prevents a hang
 		defer cancel()
 		if err := p.client.StopAndCancel(ctx); err != nil {
 			t.Errorf("stop: %v", err)
@@ -111,7 +111,7 @@ func (p *process) start(t *testing.T) {
 // await returns the jobs of the next n events.
 func await(t *testing.T, events <-chan *river.Event, n int) (jobs []*rivertype.JobRow, kinds []river.EventKind) {
 	t.Helper()
-	hang := time.NewTimer(time.Minute) // against hanging for ever
+	hang := time.NewTimer(time.Minute) // prevents a hang
 	defer hang.Stop()
 	for len(jobs) < n {
 		select {
@@ -124,7 +124,7 @@ func await(t *testing.T, events <-chan *river.Event, n int) (jobs []*rivertype.J
 	return jobs, kinds
 }
 
-// one reads the one value that a query returns.
+// one returns the single value of a query.
 func one[T any](t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (v T) {
 	t.Helper()
 	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
@@ -133,7 +133,7 @@ func one[T any](t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (v T)
 	return v
 }
 
-// count counts what is in a table for a tenant.
+// count returns the number of a tenant's rows in a table.
 func (p *process) count(t *testing.T, table, tenant string) int {
 	t.Helper()
 	return one[int](t, p.pool, `SELECT count(*) FROM `+table+` WHERE tenant = $1`, tenant)

@@ -19,25 +19,24 @@ type Report struct {
 // Kind is how River names the job.
 func (Report) Kind() string { return "report" }
 
-// reports is how many a tenant may have.
+// reports limits a tenant's reports.
 var reports = limiter.Policy{Name: "reports", Algorithm: limiter.FixedWindow, Limit: 2, Period: 24 * time.Hour}
 
-// writer does the jobs of kind report.
+// writer works the jobs of kind report.
 type writer struct {
 	river.WorkerDefaults[Report]
 	pool   *pgxpool.Pool
 	limits *limiter.Limiter
 }
 
-// Work writes the report, ends the job and counts it, all in one transaction:
-// however often River has to try, a report is counted once, and one that is not
-// allowed was never written.
+// Work writes the report, ends the job and counts it in one transaction. However often
+// River retries, a report is counted once, and a denied report is never written.
 func (w *writer) Work(ctx context.Context, job *river.Job[Report]) error {
 	tx, err := w.pool.Begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) // does nothing after Commit
+	defer tx.Rollback(context.WithoutCancel(ctx)) // no effect after Commit
 	if _, err := tx.Exec(ctx, `INSERT INTO reports (tenant) VALUES ($1)`, job.Args.Tenant); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/riverqueue/river"
 )
 
-// used tells how many reports of a tenant are counted.
+// used returns how many reports of a tenant are counted.
 func (p *process) used(t *testing.T, tenant string) float64 {
 	t.Helper()
 	r, err := p.limits.Check(t.Context(), reports, tenant, 0)
@@ -45,8 +45,8 @@ func TestReportsStayWithinTheBudget(t *testing.T) {
 	}
 }
 
-// TestReportIsCountedOnce: a commit that fails undoes the report, its count and
-// the job's end, and the next try makes them together.
+// TestReportIsCountedOnce: a commit that fails undoes the report, its count and the job's
+// end. The next try makes all three.
 func TestReportIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t, migrated.New(t), nil, nil, 1, river.EventKindJobFailed, river.EventKindJobCompleted)

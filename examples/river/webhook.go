@@ -11,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Webhook is a job that calls a server of its tenant's.
+// Webhook is a job that calls a server of its tenant.
 type Webhook struct {
 	Tenant string `json:"tenant"`
 }
@@ -19,13 +19,13 @@ type Webhook struct {
 // Kind is how River names the job.
 func (Webhook) Kind() string { return "webhook" }
 
-// patience is how long a job may keep its worker waiting for its turn. It has to
-// be longer than a snoozed job takes to be seen again, or the queue runs dry
-// meanwhile and the tenant gets less than its limit.
+// patience bounds how long a job may occupy its worker while it waits for its turn. It
+// must be longer than River takes to fetch a snoozed job again. Otherwise the queue runs
+// empty meanwhile and the tenant gets less than its limit.
 const patience = 250 * time.Millisecond
 
-// perSecond spaces a tenant's webhooks out, n a second. The queue holds the one
-// that leaves now and what leaves within patience; all others are snoozed.
+// perSecond spaces a tenant's webhooks out, n a second. The queue holds the one that
+// leaves now and those that leave within patience; all others are snoozed.
 func perSecond(n float64) limiter.Policy {
 	return limiter.Policy{
 		Name: "webhooks", Algorithm: limiter.LeakyBucketQueue,
@@ -33,7 +33,7 @@ func perSecond(n float64) limiter.Policy {
 	}
 }
 
-// sender does the jobs of kind webhook.
+// sender works the jobs of kind webhook.
 type sender struct {
 	river.WorkerDefaults[Webhook]
 	pool   *pgxpool.Pool
@@ -41,8 +41,8 @@ type sender struct {
 	rates  map[string]limiter.Policy // by tenant
 }
 
-// Work waits until it is the tenant's turn. If that is not soon, the job goes
-// back and the worker is free for others.
+// Work waits for the tenant's turn. If that is not soon, it snoozes the job, and the
+// worker is free for others.
 func (s *sender) Work(ctx context.Context, job *river.Job[Webhook]) error {
 	tenant := job.Args.Tenant
 	rate, ok := s.rates[tenant]
@@ -59,7 +59,7 @@ func (s *sender) Work(ctx context.Context, job *river.Job[Webhook]) error {
 	return s.send(ctx, tenant)
 }
 
-// send would call the tenant's server. Here it notes when.
+// send would call the tenant's server. Here it records the time.
 func (s *sender) send(ctx context.Context, tenant string) error {
 	_, err := s.pool.Exec(ctx, `INSERT INTO webhooks (tenant) VALUES ($1)`, tenant)
 	return err

@@ -13,9 +13,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestNoTenantExceedsItsLimit: two processes work the jobs of three tenants at
-// once, and by the database's clock each tenant's webhooks leave one by one, at
-// its own rate.
+// TestNoTenantExceedsItsLimit: two processes work the jobs of three tenants at once. By
+// the database's clock each tenant's webhooks leave one by one, at its rate.
 func TestNoTenantExceedsItsLimit(t *testing.T) {
 	t.Parallel()
 	url := migrated.New(t)
@@ -89,8 +88,8 @@ func TestNoTenantExceedsItsLimit(t *testing.T) {
 	}
 }
 
-// TestABusyTenantHoldsUpNobody: with two workers and fifty jobs of a tenant that
-// may have one an hour in front, the jobs of another are done all the same.
+// TestABusyTenantHoldsUpNobody: two workers first see fifty jobs of a tenant that may have
+// one an hour. The jobs of another tenant are still done.
 func TestABusyTenantHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	rates := map[string]limiter.Policy{"busy": perSecond(1. / 3600), "quiet": perSecond(1000)}

@@ -17,9 +17,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestAllowAllDeniedConsumesNothing: neither a level nor a block changes but
-// the block of who denied, and the caller's earlier work in the transaction
-// commits all the same.
+// TestAllowAllDeniedConsumesNothing: a denial changes no level and starts only the block
+// of the policy that denied. The caller's earlier work in the transaction still commits.
 func TestAllowAllDeniedConsumesNothing(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -73,8 +72,8 @@ func TestAllowAllDeniedConsumesNothing(t *testing.T) {
 	}
 }
 
-// TestAllowAllRollsBackWithTheCaller: what was allowed in a transaction goes
-// with it, exactly.
+// TestAllowAllRollsBackWithTheCaller: a rollback undoes exactly what was allowed in the
+// transaction.
 func TestAllowAllRollsBackWithTheCaller(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -98,7 +97,7 @@ func TestAllowAllRollsBackWithTheCaller(t *testing.T) {
 		if !all.Allowed || all.DeniedBy != -1 {
 			t.Fatalf("got %+v", all)
 		}
-		for i, want := range []float64{7, 2, 8} { // as of each ask, the ones before it included
+		for i, want := range []float64{7, 2, 8} { // as of each request, including the ones before it
 			if r := all.PerRequest[i]; !bed.Near(r.Level, want) || r.Granted != requests[i].Cost {
 				t.Errorf("requests[%d]: %+v, want level %v", i, r, want)
 			}
@@ -118,8 +117,8 @@ func TestAllowAllRollsBackWithTheCaller(t *testing.T) {
 	}
 }
 
-// TestAllowAllBadInput: errors name the asks, and nothing is written. Nor is it
-// where one ask can never fit.
+// TestAllowAllBadInput: errors name the requests, and nothing is written. Nothing is
+// written either if one request can never fit.
 func TestAllowAllBadInput(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -150,7 +149,7 @@ func TestAllowAllBadInput(t *testing.T) {
 		}
 		bed.Commit(t, tx)
 	}
-	// The same name and key under another algorithm is another row.
+	// The same name and key under another algorithm is a different row.
 	other := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
 	requests := []limiter.Request{other.Request("k", 3), p.Request("k", 6), p.Request("k", 6), other.Request("l", 2)}
@@ -171,12 +170,12 @@ func TestAllowAllBadInput(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.AllowAll(ctx, requests...); err != limiter.ErrClosed { // no ask's fault
+	if _, err := l.AllowAll(ctx, requests...); err != limiter.ErrClosed { // caused by no single request
 		t.Errorf("closed: got %v", err)
 	}
 }
 
-// TestAllowAllOfAThousand keys: as many as it takes, granted and denied.
+// TestAllowAllOfAThousand keys, the most that one call accepts: granted and denied.
 func TestAllowAllOfAThousand(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -213,8 +212,9 @@ func TestAllowAllNamesTheKeyThatTheDatabaseRefuses(t *testing.T) {
 	}
 }
 
-// TestAllowAllDurability: one setting for the whole, and for the blocks that it
-// starts: Relaxed only if all policies are. In a transaction it is the caller's.
+// TestAllowAllDurability: one setting applies to all requests and to the blocks that they
+// start. It is Relaxed only if all policies are. In a transaction the caller's setting
+// applies.
 func TestAllowAllDurability(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -222,8 +222,8 @@ func TestAllowAllDurability(t *testing.T) {
 	for _, session := range []string{"off", "on"} {
 		l := bed.NewLimiter(t, bed.Connect(t, c.URL, bed.Setting("synchronous_commit", session)), nil)
 		for _, all := range [][]limiter.Durability{{limiter.Relaxed, limiter.Relaxed}, {limiter.Relaxed, limiter.Durable}, {limiter.Durable, limiter.Relaxed}} {
-			own := bed.CommittedWith(session, min(all[0], all[1])) // Durable is the lesser
-			for i := range 4 {                                     // outside and inside, of two tables and of one
+			own := bed.CommittedWith(session, min(all[0], all[1])) // Durable is set for fewer
+			for i := range 4 {                                     // outside and inside a transaction, of two tables and of one
 				inside := i%2 == 1
 				p := limiter.Policy{
 					Name:      fmt.Sprintf("%s-%s-%s-%d", session, all[0], all[1], i),
@@ -253,7 +253,7 @@ func TestAllowAllDurability(t *testing.T) {
 	}
 }
 
-// TestAllowAllFailsOpen only if all its policies do, and in no transaction.
+// TestAllowAllFailsOpen only if all its policies fail open, and never in a transaction.
 func TestAllowAllFailsOpen(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -287,8 +287,7 @@ func TestAllowAllFailsOpen(t *testing.T) {
 	}
 }
 
-// TestAllowAllAndTheDenyCache: it is not answered from what is remembered, and
-// its denials are not.
+// TestAllowAllAndTheDenyCache: AllowAll neither reads nor fills the cache.
 func TestAllowAllAndTheDenyCache(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -318,8 +317,9 @@ func TestAllowAllAndTheDenyCache(t *testing.T) {
 	}
 }
 
-// TestAllowAllConflicts: its own transactions do not fail for the database's
-// stricter default; the caller's tells what to do.
+// TestAllowAllConflicts: the limiter's own transactions succeed although the database's
+// default isolation is stricter. In the caller's transaction the error names the next
+// step.
 func TestAllowAllConflicts(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -346,8 +346,8 @@ func TestAllowAllConflicts(t *testing.T) {
 	}
 }
 
-// TestAllowAllSeesARowThatChanges: what fitted when it was locked and does not
-// fit then is no grant.
+// TestAllowAllSeesARowThatChanges: a request that fitted when its row was locked is denied
+// if it no longer fits.
 func TestAllowAllSeesARowThatChanges(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

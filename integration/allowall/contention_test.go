@@ -16,10 +16,10 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestAllowAllNeverDeadlocks: 64 goroutines over 10 keys of every algorithm, in
-// random order, mixed with single asks that share statements and with
-// transactions. The database sees no deadlock, nobody an error, and each key
-// ends with exactly what was granted and committed.
+// TestAllowAllNeverDeadlocks: 64 goroutines use 10 keys of every algorithm in random
+// order, mixed with single requests that share statements and with transactions. The
+// database sees no deadlock, no caller gets an error, and each key ends with exactly what
+// was granted and committed.
 func TestAllowAllNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	for _, secret := range []string{"", "secret"} {
@@ -63,7 +63,7 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 				t.Error("no key was used up, so nothing was denied")
 			}
 			for _, pool := range pools {
-				pool.Close() // sessions tell what they counted when they end
+				pool.Close() // sessions report their counters when they end
 			}
 			noDeadlock(t, bed.Connect(t, url))
 		})
@@ -83,14 +83,14 @@ func noDeadlock(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// allCrowd is who asks, and what they were granted.
+// allCrowd is the callers, and the units that they were granted.
 type allCrowd struct {
 	policies []limiter.Policy
 	mu       sync.Mutex
 	granted  map[limiter.Request]float64 // by policy and key
 }
 
-// act does one thing at random.
+// act does one random thing.
 func (c *allCrowd) act(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter) error {
 	requests := make([]limiter.Request, 1+rand.IntN(5))
 	for i := range requests {

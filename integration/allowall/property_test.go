@@ -16,9 +16,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestAllowAllDecidesAsMemory holds AllowAll to the in-memory model over random
-// histories of mixed algorithms, with duplicates, asks above the burst, blocks,
-// plans that contradict each other and single asks in between.
+// TestAllowAllDecidesAsMemory compares AllowAll with the in-memory model over random
+// histories of mixed algorithms. They have duplicates, requests above the burst, blocks,
+// contradicting plans and single requests in between.
 func TestAllowAllDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -33,8 +33,8 @@ func TestAllowAllDecidesAsMemory(t *testing.T) {
 	}
 }
 
-// TestAllowAllOverSQLDecidesAsMemory does so over database/sql, where the asks cannot
-// be sent together.
+// TestAllowAllOverSQLDecidesAsMemory is the same over database/sql, where requests cannot
+// be pipelined.
 func TestAllowAllOverSQLDecidesAsMemory(t *testing.T) {
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)
@@ -54,17 +54,16 @@ func allDecidesAsMemory(t *testing.T, pool *pgxpool.Pool, mode, name string, ove
 	})
 }
 
-// allHistory asks the model and a database the same.
+// allHistory sends the same requests to the model and to a database.
 type allHistory struct {
 	pool            *pgxpool.Pool
 	clock           *conformance.Clock
 	at              int64
 	inSQL, inMemory *limiter.Limiter
 	policies        []limiter.Policy
-	// In a transaction a denial brings rows up to date, as every other does.
-	// Outside it is rolled back, as the model does it. The two differ where the
-	// clock is set back, plans change, or levels round; so these histories
-	// have none of that.
+	// In a transaction a denial brings rows up to date, as every other denial does.
+	// Outside, it is rolled back, as in the model. The two differ if the clock is set
+	// back, plans change or levels round, so these histories have none of that.
 	plain bool
 }
 
@@ -99,7 +98,7 @@ func (h *allHistory) run(rt *rapid.T, mode string) {
 			h.single(rt)
 			continue
 		}
-		requests := make([]limiter.Request, rapid.IntRange(1, 6).Draw(rt, "asks"))
+		requests := make([]limiter.Request, rapid.IntRange(1, 6).Draw(rt, "requests"))
 		for i := range requests {
 			requests[i] = h.ask(rt)
 		}
@@ -150,14 +149,14 @@ func (h *allHistory) inside(rt *rapid.T, requests []limiter.Request, end func(pg
 	return all, allErr
 }
 
-// single does something else in between, to both.
+// single sends some other request to both in between.
 func (h *allHistory) single(rt *rapid.T) {
 	request := h.ask(rt)
 	op := rapid.SampledFrom([]string{"allow", "charge", "block", "unblock", "reset"}).Draw(rt, "op")
 	want, wantErr := conformance.Do(context.Background(), h.inMemory, request.Policy, op, request.Key, request.Cost)
 	got, gotErr := conformance.Do(context.Background(), h.inSQL, request.Policy, op, request.Key, request.Cost)
 	want.Source = got.Source
-	if bed.Near(want.Granted, got.Granted) { // what a Fill puts in is what the level leaves
+	if bed.Near(want.Granted, got.Granted) { // what a Charge adds is what the level leaves
 		want.Granted = got.Granted
 	}
 	if fmt.Sprint(gotErr) != fmt.Sprint(wantErr) || !bed.Alike(got, want) {
@@ -165,7 +164,7 @@ func (h *allHistory) single(rt *rapid.T) {
 	}
 }
 
-// alikeAll is equality but for the rounding of levels.
+// alikeAll reports whether two answers are equal but for the rounding of levels.
 func alikeAll(a, b limiter.Results) bool {
 	if len(a.PerRequest) != len(b.PerRequest) {
 		return false

@@ -52,7 +52,7 @@ func countTrips(trips *atomic.Int64) func(*pgxpool.Config) {
 	}
 }
 
-// TestAllowAllRoundTrips: two, whatever the answer and what it takes to give it.
+// TestAllowAllRoundTrips: every answer takes two round trips.
 func TestAllowAllRoundTrips(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -71,11 +71,11 @@ func TestAllowAllRoundTrips(t *testing.T) {
 		{"allowed", []limiter.Request{logs.Request("a", 1), blocks.Request("a", 1), plain.Request("a", 1), plain.Request("b", 1)}, true, 2, 2},
 		{"denied", []limiter.Request{plain.Request("a", 1), plain.Request("full", 1)}, false, 2, 1},
 		{"denied, with logs and a block", []limiter.Request{logs.Request("full", 1), logs.Request("full", 1), logs.Request("a", 1), blocks.Request("full", 1)}, false, 2, 2},
-		{"one ask", []limiter.Request{plain.Request("a", 1)}, true, 1, 1},
+		{"one request", []limiter.Request{plain.Request("a", 1)}, true, 1, 1},
 		{"above the burst", []limiter.Request{plain.Request("a", 1), logs.Request("b", 11)}, false, 1, 1},
 	} {
 		outside, inside := int64(math.MaxInt64), int64(math.MaxInt64)
-		for range 4 { // statements are prepared, and once a second expired holds are looked for
+		for range 4 { // statements are prepared; once a second expired reservations are looked up
 			for _, p := range []limiter.Policy{logs, blocks, plain} {
 				if err := l.Reset(ctx, p, "a"); err != nil {
 					t.Fatal(err)
@@ -121,8 +121,8 @@ func (a *atCommit) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tr
 
 func (a *atCommit) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestAllowAllCrash: a connection that ends between the decisions and the COMMIT
-// leaves nothing, and it is not tried again: a COMMIT may have been done.
+// TestAllowAllCrash: a connection that ends between the decisions and the COMMIT leaves
+// nothing. The COMMIT is not sent again, because it may have been done.
 func TestAllowAllCrash(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -160,8 +160,8 @@ func TestAllowAllCrash(t *testing.T) {
 	}
 }
 
-// TestAllowAllDenialsAreAnswers: the circuit breaker stays closed, and sessions
-// go back to the pool as they were.
+// TestAllowAllDenialsAreAnswers: denials do not count as failures for the circuit breaker,
+// and sessions return to the pool unchanged.
 func TestAllowAllDenialsAreAnswers(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -180,8 +180,8 @@ func TestAllowAllDenialsAreAnswers(t *testing.T) {
 	}
 }
 
-// rowsSent notes which rows the statements of batches are about, the place of
-// their table among the algorithms and their key, and how many there are.
+// rowsSent records the rows that the statements of batches name: the table's place among
+// the algorithms, the key, and the number of rows.
 type rowsSent struct {
 	rows       []string
 	statements []int
@@ -215,8 +215,9 @@ func (s *rowsSent) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.Tr
 func (s *rowsSent) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 func (s *rowsSent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
-// TestAllowAllLocksInOneOrder: that of the tables, then of the stored keys, which
-// with Config.KeySecret is not that of the keys. Each table has one statement.
+// TestAllowAllLocksInOneOrder: rows are locked in the order of the tables, then of the
+// stored keys. With Config.KeySecret that is not the order of the keys. Each table has one
+// statement.
 func TestAllowAllLocksInOneOrder(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -234,7 +235,7 @@ func TestAllowAllLocksInOneOrder(t *testing.T) {
 		for _, inside := range []bool{false, true} {
 			rand.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
 			sent.rows, sent.statements = nil, nil
-			statements := []int{1 + len(limiter.Algorithms())} // with BEGIN
+			statements := []int{1 + len(limiter.Algorithms())} // includes BEGIN
 			if inside {
 				tx := bed.Begin(t, pool, pgx.TxOptions{})
 				bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...))
@@ -275,8 +276,8 @@ func (a *atBatch) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceB
 func (a *atBatch) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 func (a *atBatch) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
-// TestAllowAllTriesAgain after a conflict, so often and no more; and what was
-// taken before the conflict is taken once.
+// TestAllowAllTriesAgain after a conflict, a bounded number of times. Units taken before
+// the conflict are counted once.
 func TestAllowAllTriesAgain(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

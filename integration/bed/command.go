@@ -14,7 +14,7 @@ import (
 	"github.com/pglimit/pglimit/internal/throwaway/checkout"
 )
 
-var binaryDir string // set by BuildCommand; Main removes it
+var binaryDir string // set by BuildCommand, removed by Main
 
 // BuildCommand builds the command, once for all tests, and returns its path.
 var BuildCommand = sync.OnceValues(func() (string, error) {

@@ -11,11 +11,12 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Durabilities are the two that a policy can have.
+// Durabilities are the two durabilities of a policy.
 var Durabilities = []limiter.Durability{limiter.Durable, limiter.Relaxed}
 
-// CommittedWith is how a statement of its own has to commit: Relaxed without
-// waiting; Durable as the session does, which waits at least for the disk.
+// CommittedWith returns the synchronous_commit with which a separate statement must
+// commit. Relaxed does not wait. Durable keeps the session's setting, which waits at least
+// for the disk.
 func CommittedWith(session string, d limiter.Durability) string {
 	switch {
 	case d == limiter.Relaxed:
@@ -26,14 +27,14 @@ func CommittedWith(session string, d limiter.Durability) string {
 	return session
 }
 
-// CommitLog is a database that notes, for each change of a row, how the
-// transaction was committed: a deferred trigger runs when it commits.
+// CommitLog is a database that records how the transaction of each changed row was
+// committed. A deferred trigger runs at commit.
 type CommitLog struct {
 	URL  string
 	Pool *pgxpool.Pool
 }
 
-// NewCommitLog makes such a database for this test.
+// NewCommitLog creates such a database for this test.
 func NewCommitLog(t *testing.T) *CommitLog {
 	t.Helper()
 	c := &CommitLog{URL: NewDatabase(t)}
@@ -51,8 +52,8 @@ func NewCommitLog(t *testing.T) *CommitLog {
 	return c
 }
 
-// Expect compares what was noted for a policy: each change of each key, all
-// committed with that setting.
+// Expect fails the test unless each change of each key of a policy was committed with that
+// setting.
 func (c *CommitLog) Expect(t *testing.T, p limiter.Policy, setting string, changes map[string]int) {
 	t.Helper()
 	want := map[string]string{}
@@ -73,5 +74,5 @@ func (c *CommitLog) Expect(t *testing.T, p limiter.Policy, setting string, chang
 	}
 }
 
-// OneConnection gives a pool one connection, so that its session can be looked at.
+// OneConnection limits a pool to one connection, so that its session can be inspected.
 func OneConnection(cfg *pgxpool.Config) { cfg.MaxConns = 1 }

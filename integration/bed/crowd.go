@@ -13,19 +13,19 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// HeldLimit is how much a key may use here, in longer than a test lasts.
+// HeldLimit is how much a key may use in these tests. Its period is longer than a test.
 const HeldLimit = 10
 
-// Crowd is a doorway with a pool of four connections, of which one waits for
-// held rows, and the business transactions that hold them. Its breaker opens at
-// once: a row that is held is no server that does not answer.
+// Crowd is a doorway with a pool of four connections, one of which waits for locked rows,
+// and the business transactions that lock them. Its breaker opens after one failure: a
+// locked row is not a failure of the server.
 type Crowd struct {
 	*Doorway
 	Business *pgxpool.Pool
 	Sent     *Sent
 }
 
-// NewCrowd makes a crowd over a database of this test.
+// NewCrowd creates a crowd over a database of this test.
 func NewCrowd(t *testing.T) *Crowd {
 	t.Helper()
 	address := NewDatabase(t)
@@ -35,7 +35,7 @@ func NewCrowd(t *testing.T) *Crowd {
 	return c
 }
 
-// Hold uses up half of what each key has, in a transaction that stays open.
+// Hold uses half of each key's limit, in a transaction that stays open.
 func (c *Crowd) Hold(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
 	t.Helper()
 	tx := Begin(t, c.Business, pgx.TxOptions{})
@@ -45,8 +45,8 @@ func (c *Crowd) Hold(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
 	return tx
 }
 
-// HoldAsIs updates the keys' rows in a transaction that stays open, in SQL
-// that knows nothing of limits, after half of what each has was used up.
+// HoldAsIs uses half of each key's limit, then updates the keys' rows with plain SQL in a
+// transaction that stays open.
 func (c *Crowd) HoldAsIs(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
 	t.Helper()
 	Commit(t, c.Hold(t, p, keys...))
@@ -57,8 +57,8 @@ func (c *Crowd) HoldAsIs(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx 
 	return tx
 }
 
-// Behind asks for a held key, while nobody else asks, and returns once the ask
-// is in its place.
+// Behind requests a locked key while nothing else is in flight, and returns once the
+// request is in its lane.
 func (c *Crowd) Behind(ctx context.Context, t *testing.T, request limiter.Request) <-chan Answer {
 	t.Helper()
 	n := c.Waiting() + 1
@@ -67,9 +67,9 @@ func (c *Crowd) Behind(ctx context.Context, t *testing.T, request limiter.Reques
 	return a
 }
 
-// StallsNobody expects that a transaction that holds the rows of keys delays
-// no request for another key, and that each request for a held key gets its
-// answer when the transaction commits. lone: nothing else is in flight at first.
+// StallsNobody expects that a transaction that has locked the rows of keys delays no
+// request for another key, and that each request for a locked key gets its answer when the
+// transaction commits. lone: nothing else is in flight at first.
 func (c *Crowd) StallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []string, lone bool) {
 	t.Helper()
 	ctx := t.Context()
@@ -97,7 +97,7 @@ func (c *Crowd) StallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []s
 		}
 	}
 
-	// Those who come now for held keys do not come among the others any more.
+	// New requests for locked keys no longer share statements with others.
 	c.Sent.Forget()
 	for _, key := range keys {
 		for range 3 {
@@ -117,12 +117,12 @@ func (c *Crowd) StallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []s
 	}
 	for _, key := range keys {
 		if n := c.Sent.outsideTheLane(key); n > 0 {
-			t.Errorf("%s was asked for in %d statements with others", key, n)
+			t.Errorf("%s was in %d statements with others", key, n)
 		}
 		for i, a := range held[key] {
 			select {
 			case got := <-a:
-				t.Errorf("ask %d for %s, whose row is held: %+v, %v", i, key, got.Result, got.Err)
+				t.Errorf("request %d for %s, whose row is locked: %+v, %v", i, key, got.Result, got.Err)
 			default:
 			}
 		}
@@ -133,7 +133,7 @@ func (c *Crowd) StallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []s
 		for i, a := range held[key] {
 			r := ResultOf(t, "a key that was held", a)
 			if r.Allowed != (i < HeldLimit/2) || !Near(r.Remaining, float64(max(0, HeldLimit/2-1-i))) {
-				t.Errorf("ask %d of %d for %s: %+v", i, len(held[key]), key, r)
+				t.Errorf("request %d of %d for %s: %+v", i, len(held[key]), key, r)
 			}
 		}
 		if r := Must(t)(c.Check(ctx, p, key, 0)); !Near(r.Level, HeldLimit) {
@@ -150,10 +150,10 @@ func (c *Crowd) StallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []s
 	}
 }
 
-// FourConnections is the least that a pool has by default.
+// FourConnections is the default minimum of a pool.
 func FourConnections(cfg *pgxpool.Config) { cfg.MaxConns = 4 }
 
-// Sent is a tracer that keeps what was sent.
+// Sent is a tracer that records the statements sent.
 type Sent struct {
 	mu   sync.Mutex
 	Args [][]any // of each statement
@@ -174,14 +174,14 @@ func (s *Sent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQ
 	return ctx
 }
 
-// TraceQueryEnd completes the tracer.
+// TraceQueryEnd implements pgx.QueryTracer.
 func (s *Sent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// Forget drops what was kept so far.
+// Forget drops what was recorded so far.
 func (s *Sent) Forget() { s.mu.Lock(); defer s.mu.Unlock(); s.Args = nil }
 
-// outsideTheLane counts the statements that ask for a key with others, or as a
-// caller on its own does.
+// outsideTheLane counts the statements that request a key outside the lane: in a batch, or
+// as a lone caller.
 func (s *Sent) outsideTheLane(key string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +196,7 @@ func (s *Sent) outsideTheLane(key string) (n int) {
 	return n
 }
 
-// OfOneRow counts the statements that could have asked for more than one key.
+// OfOneRow counts the statements for one row that could have named several.
 func (s *Sent) OfOneRow() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +211,7 @@ func (s *Sent) OfOneRow() (n int) {
 	return n
 }
 
-// Neighbours come before and after held keys in the order of locking.
+// Neighbours are the keys before and after locked keys in the lock order.
 func Neighbours() (keys []string) {
 	for i := range 10 {
 		keys = append(keys, fmt.Sprint("a", i), fmt.Sprint("z", i))

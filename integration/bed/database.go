@@ -30,7 +30,7 @@ func template(name string, prepare func(context.Context, *pgxpool.Pool) error) f
 	})
 	return func(t testing.TB) *throwaway.Template {
 		t.Helper()
-		_ = Size(0, 1) // go test keeps no result for the other size: it sees what tests read, not Main
+		_ = Size(0, 1) // go test caches results by the variables that tests read, and does not see Main
 		made, err := once()
 		if err != nil {
 			t.Fatal(err)
@@ -58,8 +58,8 @@ func NewPool(t testing.TB) *pgxpool.Pool {
 	return Connect(t, NewDatabase(t))
 }
 
-// Connect opens a pool that closes when the test ends. Each change is made to
-// its configuration first.
+// Connect opens a pool that closes when the test ends. It applies each change to the
+// configuration first.
 func Connect(t testing.TB, url string, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(url)
@@ -82,7 +82,7 @@ func Setting(name, value string) func(*pgxpool.Config) {
 	return func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams[name] = value }
 }
 
-// Latin1 connects to a migrated database that can hold Western characters only.
+// Latin1 connects to a migrated database whose encoding is LATIN1.
 func Latin1(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
 	address := NewDatabase(t)
@@ -102,7 +102,7 @@ func Latin1(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
 	return connected
 }
 
-// ConnectOnce is for what comes after a test, when its pools are closed.
+// ConnectOnce connects for work after a test, when its pools are closed.
 func ConnectOnce(t *testing.T, address string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(context.Background(), address)
@@ -113,7 +113,7 @@ func ConnectOnce(t *testing.T, address string) *pgx.Conn {
 	return conn
 }
 
-// Exec runs statements that have to succeed.
+// Exec runs statements and fails the test on an error.
 func Exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
 	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
@@ -121,7 +121,7 @@ func Exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-// Value reads the one value that a query returns.
+// Value returns the single value of a query.
 func Value[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) T {
 	t.Helper()
 	var v T

@@ -14,15 +14,15 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Doorway is a limiter with one statement in flight at a time, and none while the
-// test keeps the gate closed: then the first ask waits for its connection, and
-// those after it for the next statement.
+// Doorway is a limiter with one statement in flight at a time. While the test keeps the
+// gate closed, none is: the first request waits for its connection, and later ones queue
+// for the next statement.
 type Doorway struct {
 	*limiter.Limiter
 	Arrived chan struct{}
 	barrier chan struct{} // nil: open
 	Asked   int           // since the gate was closed
-	first   int           // who waits when the first ask has arrived: it, or nobody
+	first   int           // callers that wait when the first request has arrived: 1 or 0
 }
 
 // NewDoorway makes a doorway over the database at url.
@@ -33,7 +33,7 @@ func NewDoorway(t testing.TB, url string, config limiter.Config) *Doorway {
 	return g
 }
 
-// NewGated makes a doorway's limiter: one statement at a time and no deny cache.
+// NewGated creates a doorway's limiter: one statement at a time and no deny cache.
 func NewGated(t testing.TB, pool *pgxpool.Pool, config limiter.Config) *limiter.Limiter {
 	t.Helper()
 	if err := pool.Ping(t.Context()); err != nil { // else there is no connection to guard
@@ -60,15 +60,15 @@ func (g *Doorway) Guard(cfg *pgxpool.Config) {
 // Shut closes the gate.
 func (g *Doorway) Shut() { g.barrier, g.Asked = make(chan struct{}), 0 }
 
-// Reopen opens the gate, and all who wait there go on.
+// Reopen opens the gate for all that wait there.
 func (g *Doorway) Reopen() {
 	barrier := g.barrier
 	g.barrier = nil
 	close(barrier)
 }
 
-// Queue sends a request from a new goroutine. It returns when the request is in its
-// place or has its answer: Config.Timeout may end before it gets there.
+// Queue sends a request from a new goroutine. It returns when the request is queued or
+// answered: Config.Timeout may end it before it is queued.
 func (g *Doorway) Queue(ctx context.Context, request limiter.Request) <-chan Answer {
 	answers := make(chan Answer, 1)
 	go func() {
@@ -91,7 +91,7 @@ func (g *Doorway) Queue(ctx context.Context, request limiter.Request) <-chan Ans
 	return answers
 }
 
-// Answer is what a request got.
+// Answer is a request's result and error.
 type Answer struct {
 	limiter.Result
 	Err error
@@ -113,8 +113,8 @@ func AwaitWaiting(t *testing.T, l *limiter.Limiter, n int) {
 	Eventually(t, fmt.Sprintf("%d callers wait", n), func(context.Context) (bool, error) { return l.Waiting() == n, nil })
 }
 
-// ResultOf returns the result of a request that nothing delays. Its timeout only
-// prevents a hang, and is shorter than the limiter's own.
+// ResultOf returns the result of a request that nothing delays. Its timeout only prevents
+// a hang, and is shorter than the limiter's own.
 func ResultOf(t *testing.T, what string, answers <-chan Answer) limiter.Result {
 	t.Helper()
 	late := time.NewTimer(30 * time.Second)
@@ -131,15 +131,15 @@ func ResultOf(t *testing.T, what string, answers <-chan Answer) limiter.Result {
 	return limiter.Result{}
 }
 
-// SQLDoorway is a doorway over database/sql: its one connection is the gate,
-// which the test takes.
+// SQLDoorway is a doorway over database/sql. The test closes the gate by taking its only
+// connection.
 type SQLDoorway struct {
 	*limiter.Limiter
 	t     testing.TB
 	db    *sql.DB
 	taken *sql.Conn
 	asked int // since the gate was closed
-	first int // who waits when the first ask has arrived: it, or nobody
+	first int // callers that wait when the first request has arrived: 1 or 0
 }
 
 // NewSQLDoorway makes a doorway over the database at address.
@@ -168,7 +168,7 @@ func (g *SQLDoorway) Reopen() {
 	}
 }
 
-// Queue sends a request from a new goroutine and returns when it is in its place.
+// Queue sends a request from a new goroutine and returns when it is queued.
 func (g *SQLDoorway) Queue(ctx context.Context, request limiter.Request) <-chan Answer {
 	before := g.db.Stats().WaitCount
 	answers := Request(ctx, g.Limiter, request)

@@ -9,8 +9,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// DrawShare is a cost of which some fit: whole tenths of the burst, mostly the
-// same one, so that asks merge.
+// DrawShare returns a cost of which some fit: whole tenths of the burst, mostly the same
+// one, so that requests merge.
 func DrawShare(rt *rapid.T, p limiter.Policy) float64 {
 	burst := p.Burst
 	if burst == 0 {
@@ -19,8 +19,8 @@ func DrawShare(rt *rapid.T, p limiter.Policy) float64 {
 	return burst * rapid.SampledFrom([]float64{0.125, 0.125, 0.125, 0.25, 0.5}).Draw(rt, "share")
 }
 
-// Alike reports whether two results are equal but for the rounding of levels:
-// merged requests round their sum once, single requests round each time.
+// Alike reports whether two results are equal but for the rounding of levels: merged
+// requests round their sum once, single requests round each time.
 func Alike(a, b limiter.Result) bool {
 	near := func(x, y float64) bool { return math.Abs(x-y) <= 1e-9*max(1, a.Burst) }
 	soon := func(x, y time.Duration) bool { return x == y || (x-y).Abs() <= time.Microsecond }
@@ -30,7 +30,7 @@ func Alike(a, b limiter.Result) bool {
 	return ok && a == b
 }
 
-// DrawPlans is one policy, or two that share a name but not their numbers.
+// DrawPlans returns one policy, or two that share a name but not their numbers.
 func DrawPlans(rt *rapid.T, p limiter.Policy, name string) []limiter.Policy {
 	p.Name = name
 	limits := []float64{1, 2.5, 10, 10, 1000, 1e12}
@@ -55,7 +55,7 @@ func DrawPlans(rt *rapid.T, p limiter.Policy, name string) []limiter.Policy {
 	return []limiter.Policy{p, q}
 }
 
-// Operations are those that conformance.Do knows, the usual ones more than once.
+// Operations are the operations of conformance.Do, the usual ones more than once.
 func Operations(a limiter.Algorithm) []string {
 	all := []string{"allow", "allow", "allow", "allow_up_to", "allow_up_to", "check", "charge", "block", "unblock", "reset"}
 	if a != limiter.LeakyBucketQueue {
@@ -64,8 +64,8 @@ func Operations(a limiter.Algorithm) []string {
 	return all
 }
 
-// DrawDelta is how far the clock moves: mostly on by parts of a period, at
-// times exactly to its edges, far beyond it, or back.
+// DrawDelta returns how far the clock moves: mostly forward by parts of a period,
+// sometimes exactly to its edges, far beyond it, or back.
 func DrawDelta(rt *rapid.T, p limiter.Policy) int64 {
 	period := p.Period.Microseconds()
 	switch rapid.IntRange(0, 9).Draw(rt, "move") {
@@ -85,8 +85,8 @@ func DrawDelta(rt *rapid.T, p limiter.Policy) int64 {
 	return rapid.Int64Range(0, period/4).Draw(rt, "on")
 }
 
-// DrawCost is a cost for an operation: whole units, fractions, the whole burst or more;
-// of a block, its seconds.
+// DrawCost returns a cost for an operation: whole units, fractions, the whole burst or
+// more. For a block it is in seconds.
 func DrawCost(rt *rapid.T, op string, p limiter.Policy) float64 {
 	burst := p.Burst
 	if burst == 0 {

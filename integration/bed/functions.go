@@ -15,7 +15,7 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// OwnSchema describes all that is in schema pglimit; empty if it is not there.
+// OwnSchema describes the contents of schema pglimit; empty if it does not exist.
 func OwnSchema(t testing.TB, pool *pgxpool.Pool) string {
 	t.Helper()
 	return Value[string](t, pool, `
@@ -44,8 +44,8 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// FunctionCall is the call of a function for what limiter is asked, with named
-// arguments: only those that the policy has.
+// FunctionCall returns the function call for a request to the limiter, with only those
+// named arguments that the policy sets.
 func FunctionCall(p limiter.Policy, op, key string, cost float64, now *time.Time) (string, []any) {
 	var names []string
 	var args []any
@@ -97,7 +97,7 @@ type FunctionResult struct {
 	Reason                            *string
 }
 
-// Result is what a Limiter would say; fields that the row has not are zero.
+// Result converts the row to a limiter.Result; fields that the row lacks are zero.
 func (r FunctionResult) Result() limiter.Result {
 	all := limiter.Result{Allowed: r.Allowed, Granted: r.Granted, Remaining: r.Remaining, Level: r.Level,
 		RetryAfter: Seconds(r.RetryAfterS), ResetAfter: Seconds(r.ResetAfterS), Delay: Seconds(r.DelaysS)}
@@ -107,7 +107,7 @@ func (r FunctionResult) Result() limiter.Result {
 	return all
 }
 
-// Seconds is exact to the microsecond; NULL is never.
+// Seconds is exact to the microsecond; NULL means never.
 func Seconds(s *float64) time.Duration {
 	if s == nil {
 		return limiter.Never
@@ -115,7 +115,7 @@ func Seconds(s *float64) time.Duration {
 	return time.Duration(math.Round(*s*1e6)) * time.Microsecond
 }
 
-// CallFunction asks by SQL what conformance.Do asks by Go.
+// CallFunction sends by SQL the request that conformance.Do sends by Go.
 func CallFunction(ctx context.Context, q Querier, p limiter.Policy, op, key string, cost float64, now *time.Time) (limiter.Result, error) {
 	sql, args := FunctionCall(p, op, key, cost, now)
 	rows, err := q.Query(ctx, sql, args...)
@@ -133,7 +133,7 @@ func CallFunction(ctx context.Context, q Querier, p limiter.Policy, op, key stri
 	return r.Result(), nil
 }
 
-// Told is a Result without what Undo goes by.
+// Told returns a Result without the fields that Undo needs.
 func Told(r limiter.Result) limiter.Result {
 	return limiter.Result{
 		Allowed: r.Allowed, Granted: r.Granted, Limit: r.Limit, Burst: r.Burst, Remaining: r.Remaining, Level: r.Level,

@@ -11,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// InSQLAndMemory runs f on a limiter over PostgreSQL and on one in memory, each by a
+// InSQLAndMemory runs f on a limiter over PostgreSQL and on one in memory, each with a
 // clock that f sets.
 func InSQLAndMemory(t *testing.T, f func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock)) {
 	t.Parallel()
@@ -27,7 +27,7 @@ func InSQLAndMemory(t *testing.T, f func(t *testing.T, l *limiter.Limiter, clock
 	})
 }
 
-// HoldVerbs are those that a Limiter and a Tx share.
+// HoldVerbs are the verbs of reservations that Limiter and Tx share.
 type ReservationVerbs interface {
 	Do(context.Context, limiter.Request) (limiter.Result, error)
 	Reserve(context.Context, limiter.Request, time.Duration) (limiter.Reservation, error)
@@ -39,7 +39,7 @@ type ReservationVerbs interface {
 	Reset(context.Context, limiter.Policy, string) error
 }
 
-// Holdable are the variants that can have holds, of 10 units and 10 s.
+// Holdable are the variants that allow reservations, with 10 units per 10 s.
 func Holdable() (policies []limiter.Policy) {
 	for _, p := range Variants(10, 10*time.Second) {
 		if p.Algorithm != limiter.LeakyBucketQueue {
@@ -50,7 +50,8 @@ func Holdable() (policies []limiter.Policy) {
 	return policies
 }
 
-// SettableOn makes two limiters over pool by one clock, and returns how to set it.
+// SettableOn creates two limiters over pool with one clock, and returns a function that
+// sets it.
 func SettableOn(t *testing.T, pool *pgxpool.Pool) (l, other *limiter.Limiter, at func(time.Duration)) {
 	t.Helper()
 	clock := new(conformance.Clock)
@@ -58,7 +59,7 @@ func SettableOn(t *testing.T, pool *pgxpool.Pool) (l, other *limiter.Limiter, at
 	return NewLimiter(t, pool, config), NewLimiter(t, pool, config), func(d time.Duration) { clock.Set(1_000_000_000 + d.Microseconds()) }
 }
 
-// Reserve makes a hold that has to be allowed.
+// Reserve creates a reservation and fails the test if it is denied.
 func Reserve(t *testing.T, l ReservationVerbs, request limiter.Request, ttl time.Duration) limiter.Reservation {
 	t.Helper()
 	h, err := l.Reserve(context.Background(), request, ttl)
@@ -68,7 +69,7 @@ func Reserve(t *testing.T, l ReservationVerbs, request limiter.Request, ttl time
 	return h
 }
 
-// Level reads what a key holds.
+// Level returns a key's level.
 func Level(t *testing.T, l ReservationVerbs, p limiter.Policy, key string) float64 {
 	t.Helper()
 	return Must(t)(l.Check(context.Background(), p, key, 0)).Level

@@ -44,7 +44,7 @@ func Variant(p limiter.Policy) string {
 	return string(p.Algorithm)
 }
 
-// NewLimiter is patient where config says nothing of Timeout.
+// NewLimiter creates a limiter with a long Timeout unless config sets one.
 func NewLimiter(t testing.TB, pool *pgxpool.Pool, config *limiter.Config) *limiter.Limiter {
 	t.Helper()
 	l, err := limiter.New(pool, WithPatience(config))
@@ -54,8 +54,8 @@ func NewLimiter(t testing.TB, pool *pgxpool.Pool, config *limiter.Config) *limit
 	return l
 }
 
-// WithPatience is config with a Timeout that a busy machine keeps too, unless it
-// has one of its own.
+// WithPatience returns config with a Timeout that holds on a busy machine, unless config
+// sets one.
 func WithPatience(config *limiter.Config) *limiter.Config {
 	var all limiter.Config
 	if config != nil {
@@ -89,7 +89,7 @@ func Must(t testing.TB) func(limiter.Result, error) limiter.Result {
 	}
 }
 
-// MustAll is must for AllowAll.
+// MustAll is Must for AllowAll.
 func MustAll(t testing.TB) func(limiter.Results, error) limiter.Results {
 	return func(all limiter.Results, err error) limiter.Results {
 		t.Helper()
@@ -100,7 +100,7 @@ func MustAll(t testing.TB) func(limiter.Results, error) limiter.Results {
 	}
 }
 
-// OK is must for any type.
+// OK returns a value and fails the test on an error.
 func OK[T any](v T, err error) func(t testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -114,7 +114,7 @@ func OK[T any](v T, err error) func(t testing.TB) T {
 // Near reports whether two levels are equal but for what leaks during a test.
 func Near(a, b float64) bool { return a-b < 1e-3 && b-a < 1e-3 }
 
-// IdleSession opens so many connections and leaves them to the pool.
+// IdleSession opens that many connections and returns them to the pool.
 func IdleSession(t *testing.T, db *sql.DB, n int) {
 	t.Helper()
 	var conns []*sql.Conn
@@ -135,7 +135,7 @@ func IdleSession(t *testing.T, db *sql.DB, n int) {
 	}
 }
 
-// SQLDrivers are the drivers of database/sql that are tested, as they register.
+// SQLDrivers are the names of the tested database/sql drivers.
 var SQLDrivers = []string{"pgx", "postgres"} // the latter is lib/pq
 
 // ConnectSQL opens a *sql.DB that closes when the test ends.
@@ -148,7 +148,7 @@ func ConnectSQL(t testing.TB, driver, address string) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.SetMaxIdleConns(8) // else most of the time goes into connecting
+	db.SetMaxIdleConns(8) // otherwise most of the time goes into connecting
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)
@@ -157,12 +157,12 @@ func ConnectSQL(t testing.TB, driver, address string) *sql.DB {
 	return db
 }
 
-// WithoutTLS says so where the address does not say how: lib/pq would want it,
-// the others take what there is.
+// WithoutTLS adds sslmode=disable if the address has no sslmode. lib/pq requires TLS by
+// default; the other drivers accept either.
 func WithoutTLS(t testing.TB, address string) string {
 	t.Helper()
 	if !strings.Contains(address, "://") {
-		return "sslmode=disable " + address // the last one holds
+		return "sslmode=disable " + address // the last value counts
 	}
 	u, err := url.Parse(address)
 	if err != nil {

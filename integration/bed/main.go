@@ -1,12 +1,11 @@
-// Package bed holds what the integration tests share. Every room beside it is
-// a package of tests whose TestMain calls Main, which gets a PostgreSQL server.
-// Each test makes its databases there as copies of a template, so that all
-// tests run in parallel.
+// Package bed contains what the integration tests share. Each of the other directories is
+// a package of tests whose TestMain calls Main, which gets a PostgreSQL server. Each test
+// creates its databases there as copies of a template, so that all tests run in parallel.
 //
-// The tests come in two sizes. By default a property is tried on fewer random
-// histories and the largest tests take fewer rows or seconds, so that all of them
-// take a few minutes on two cores. PGLIMIT_TEST_FULL=1 selects the full size. The
-// flags of go test and of rapid override both, such as -rapid.checks=1000.
+// The tests come in two sizes. By default a property is tried on fewer random histories
+// and the largest tests use fewer rows or seconds, so that all of them take a few minutes
+// on two cores. PGLIMIT_TEST_FULL=1 selects the full size. The flags of go test and of
+// rapid override both, such as -rapid.checks=1000.
 package bed
 
 import (
@@ -25,10 +24,10 @@ import (
 // server is started by Main and closed when the tests have ended.
 var server *throwaway.Server
 
-// Main runs a package's tests on a PostgreSQL server (see package throwaway for
-// how it is chosen), removes what they left, and exits. parallel tests run at once,
-// unless the command line or the number of processors says more: 2 where tests keep
-// two processors busy, more where they wait.
+// Main runs a package's tests on a PostgreSQL server (package throwaway chooses it),
+// removes what they left, and exits. parallel is the least number of tests that run at
+// once, unless the command line sets it: 2 if tests keep two processors busy, more if they
+// mostly wait.
 func Main(m *testing.M, parallel int) {
 	log.SetFlags(0)
 	setFlags(parallel)
@@ -49,7 +48,7 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// The random histories of each property. rapid's own number is the full size.
+// The number of random histories of each property. rapid's default is the full size.
 const usualChecks, fullChecks = 40, 100
 
 // setFlags sets those flags of go test that the command line does not set.

@@ -47,8 +47,8 @@ func StepsDown(t *testing.T, pool *pgxpool.Pool, to int64, want string) {
 	}
 }
 
-// CheckMigratedOnce checks that the database is as a migrated one is, and that
-// each migration is on record once.
+// CheckMigratedOnce checks that the database equals a migrated one and that each migration
+// is recorded once.
 func CheckMigratedOnce(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	if got, want := Schema(t, pool), Schema(t, NewPool(t)); got != want {
@@ -72,8 +72,7 @@ func WithSearchPath(t *testing.T, address, path string) string {
 	return u.String()
 }
 
-// RuntimeRole makes a role that may log in and nothing else, and returns a URL
-// that does so.
+// RuntimeRole creates a role that may only log in, and returns a URL for it.
 func RuntimeRole(t *testing.T, address string) string {
 	t.Helper()
 	owner := Connect(t, address)

@@ -16,13 +16,13 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Policies that differ in what they do without the database.
+// Policies that differ in OnError.
 var (
 	FailsOpen   = limiter.Policy{Name: "open", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
 	FailsClosed = limiter.Policy{Name: "closed", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour}
 )
 
-// Dialer counts a pool's ways to the server, and can close them.
+// Dialer counts a pool's connections to the server, and can close them.
 type Dialer struct {
 	url     func() string // of the server, which changes when a container restarts
 	Dials   atomic.Int64
@@ -32,7 +32,7 @@ type Dialer struct {
 	Release chan struct{}
 }
 
-// NewDialer makes a dialer whose way is open.
+// NewDialer creates a dialer that connects.
 func NewDialer(url func() string) *Dialer {
 	return &Dialer{url: url, Arrived: make(chan struct{}), Release: make(chan struct{})}
 }
@@ -63,7 +63,7 @@ func (d *Dialer) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, address)
 }
 
-// Broken is a limiter behind a dialer, with a clock that does not run by itself.
+// Broken is a limiter behind a dialer, with a clock that the test sets.
 type Broken struct {
 	*Dialer
 	URL   string
@@ -72,7 +72,7 @@ type Broken struct {
 	L     *limiter.Limiter
 }
 
-// NewBroken makes such a limiter over a database of this test. Its way is open.
+// NewBroken creates a Broken over a database of this test. Its dialer connects.
 func NewBroken(t *testing.T, config limiter.Config) *Broken {
 	t.Helper()
 	url := NewDatabase(t)
@@ -80,16 +80,16 @@ func NewBroken(t *testing.T, config limiter.Config) *Broken {
 	b.Pool = Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = b.Dial })
 	config.Now = b.Clock.Now
 	if config.Timeout == 0 {
-		config.Timeout = 10 * time.Second // against hanging for ever
+		config.Timeout = 10 * time.Second // prevents a hang
 	}
 	b.L = NewLimiter(t, b.Pool, &config)
 	return b
 }
 
-// Cut closes the way, also to connections that are open and idle.
+// Cut closes all connections, idle ones included, and refuses new ones.
 func (b *Broken) Cut() { b.Down.Store(true); b.Pool.Reset() }
 
-// ExpectUnavailable expects an error that did or did not come from an open breaker.
+// ExpectUnavailable expects ErrUnavailable, and whether it came from an open breaker.
 func (b *Broken) ExpectUnavailable(t *testing.T, open bool) error {
 	t.Helper()
 	before := b.Dials.Load()

@@ -17,8 +17,8 @@ import (
 	"github.com/pglimit/pglimit/db"
 )
 
-// What the tests know of the tables comes from the database's catalogue and from
-// the methods of package db, so that a new table or statement is tested at once.
+// The tests learn the tables from the database's catalogue and from the methods of package
+// db, so that a new table or statement is tested at once.
 
 // LimitTables lists the tables that hold limits: those with a key that expires.
 func LimitTables(t testing.TB, pool *pgxpool.Pool) []string {
@@ -42,8 +42,8 @@ func LimitTables(t testing.TB, pool *pgxpool.Pool) []string {
 	return tables
 }
 
-// InsertRows puts rows with the keys k1 to kn into a table of limits. Row i
-// expires at expires plus i, in microseconds, and holds nothing.
+// InsertRows inserts rows with the keys k1 to kn into a table of limits. Row i expires at
+// expires plus i, in microseconds, and is empty.
 func InsertRows(t testing.TB, pool *pgxpool.Pool, table, policy string, n int, expires int64) {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `
@@ -83,8 +83,8 @@ func Contents(t testing.TB, pool *pgxpool.Pool) string {
 	return strings.Join(all, "\n")
 }
 
-// Schema describes all of pglimit's tables, indexes, constraints, views and
-// functions in the current schema, whatever made them; empty if there are none.
+// Schema describes all of pglimit's tables, indexes, constraints, views and functions in
+// the current schema, however they were made; empty if there are none.
 func Schema(t testing.TB, pool *pgxpool.Pool) string {
 	t.Helper()
 	return Value[string](t, pool, `
@@ -113,9 +113,9 @@ func Schema(t testing.TB, pool *pgxpool.Pool) string {
 		) AS lines WHERE line NOT LIKE '%pglimit_goose_db_version%'`)
 }
 
-// CallStatements calls those statements of db that choose picks, with
-// arguments of the right types, and returns their names in order and the errors
-// they gave, by name. That no row was found is none.
+// CallStatements calls the statements of db that choose selects, with arguments of the
+// right types. It returns their names in order, and their errors by name. A missing row is
+// not an error.
 func CallStatements(ctx context.Context, conn db.DBTX, choose func(name string) bool) (called []string, failed map[string]error) {
 	failed = map[string]error{}
 	queries := reflect.ValueOf(db.New())
@@ -129,8 +129,8 @@ func CallStatements(ctx context.Context, conn db.DBTX, choose func(name string) 
 		for p := 2; p < method.Type().NumIn(); p++ {
 			arg := reflect.New(method.Type().In(p)).Elem()
 			charge(arg)
-			// The first reservation has the ID that other statements look for; a
-			// further one that is granted needs another.
+			// The first reservation has the ID that other statements look for. A further
+			// one needs another ID.
 			if strings.HasSuffix(name, "Reserve") && slices.ContainsFunc(called, NamesEndingIn("Reserve")) && arg.Kind() == reflect.Struct {
 				arg.FieldByName("ID").SetString(name)
 			}
@@ -146,8 +146,7 @@ func CallStatements(ctx context.Context, conn db.DBTX, choose func(name string) 
 	return called, failed
 }
 
-// fill sets every field to something that a statement accepts; what may be
-// null stays null.
+// fill sets every field to a value that a statement accepts; nullable fields stay NULL.
 func charge(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
@@ -164,7 +163,7 @@ func charge(v reflect.Value) {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			switch v.Type().Field(i).Name {
-			case "Commit", "LockTimeout": // empty: as the session has it
+			case "Commit", "LockTimeout": // empty: the session's setting
 			default:
 				charge(v.Field(i))
 			}

@@ -31,15 +31,15 @@ func NewJanitor(t *testing.T, pool *pgxpool.Pool, cfg *janitor.Config) *janitor.
 	return j
 }
 
-// The numbers of a Storm.
+// Parameters of a Storm.
 const (
 	Callers = 32
 	Pools   = 4
-	CapUnit = 30 // units in all that a key admits
+	CapUnit = 30 // units that a key admits in total
 )
 
-// Storm has Callers goroutines request 1 to 3 units of one key until each was denied
-// a single unit. It returns the units admitted in all.
+// Storm has Callers goroutines request 1 to 3 units of one key until each was denied a
+// single unit. It returns the units admitted in total.
 func Storm(t *testing.T, ls []*limiter.Limiter, p limiter.Policy, key string) float64 {
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
@@ -67,8 +67,8 @@ func Storm(t *testing.T, ls []*limiter.Limiter, p limiter.Policy, key string) fl
 	return float64(admitted.Load())
 }
 
-// SweepOften runs a janitor until the test ends. It sweeps a hundred times a second
-// at most: without a pause it would keep a processor from the test.
+// SweepOften runs a janitor until the test ends, at most a hundred sweeps a second.
+// Without a pause it would keep a processor from the test.
 func SweepOften(t *testing.T, pool *pgxpool.Pool) {
 	j, err := janitor.New(pool, nil)
 	if err != nil {

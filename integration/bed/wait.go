@@ -18,23 +18,23 @@ func AwaitBlocked(t *testing.T, pool *pgxpool.Pool) {
 	})
 }
 
-// Receive waits for what comes out of c.
+// Receive waits for a value from c.
 func Receive[T any](t *testing.T, c <-chan T, what string) T {
 	t.Helper()
 	var v T
 	select {
 	case v = <-c:
-	case <-time.After(time.Minute): // against hanging for ever
+	case <-time.After(time.Minute): // prevents a hang
 		t.Fatalf("it did not come: %s", what)
 	}
 	return v
 }
 
-// Eventually polls the database until is returns true. It is for what the
-// server does not announce, such as a statement that waits for a lock.
+// Eventually polls the database until is returns true. Use it for what the server does not
+// announce, such as a statement that waits for a lock.
 func Eventually(t testing.TB, what string, is func(context.Context) (bool, error)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // against hanging for ever
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // prevents a hang
 	defer cancel()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

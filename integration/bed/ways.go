@@ -11,8 +11,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Way is one way to have limits in a transaction: whose transaction it is, and
-// by which limiter.
+// Way is one way to use limits in a transaction: a driver's transaction, and the limiter.
 type Way struct {
 	Name  string
 	L     *limiter.Limiter
@@ -20,7 +19,7 @@ type Way struct {
 	PQ    bool // the errors are lib/pq's
 }
 
-// Start begins a transaction and runs what comes first in it.
+// Start begins a transaction and runs its first statements.
 func (w Way) Start(t testing.TB, first ...string) *Transaction {
 	t.Helper()
 	tx, err := w.Begin(t.Context())
@@ -52,7 +51,7 @@ func (tx *Transaction) End(t testing.TB, commit bool) {
 	}
 }
 
-// Ways are all of them; of those with one connection, the pool has no more.
+// Ways returns all ways. If connections is one, each pool has only that one.
 func Ways(t testing.TB, address string, one bool) []Way {
 	t.Helper()
 	pool := Connect(t, address, func(c *pgxpool.Config) {
@@ -124,7 +123,7 @@ func sqlWay(db *sql.DB, l *limiter.Limiter) func(context.Context) (*Transaction,
 	}
 }
 
-// InEachWay runs a test in each way, with a policy of its own.
+// InEachWay runs a test in each way, each with a separate policy.
 func InEachWay(t *testing.T, one bool, f func(t *testing.T, w Way, p limiter.Policy)) {
 	t.Helper()
 	t.Parallel()

@@ -19,12 +19,12 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// zones are where calendars are tried: with a summer time, one that starts and
-// ends at midnight, one of half an hour, one whose clock was set back into the day
-// before, and none.
+// zones are the time zones of these tests: one with summer time, one whose summer time
+// starts and ends at midnight, one with a change of half an hour, one whose clock was set
+// back into the day before, and one without changes.
 var zones = []string{"Europe/Vienna", "America/Havana", "Australia/Lord_Howe", "America/St_Johns", "America/Scoresbysund", ""}
 
-// calendarPolicies is one of each calendar in each zone.
+// calendarPolicies returns one policy of each calendar in each zone.
 func calendarPolicies(limit float64) (all []limiter.Policy) {
 	for _, zone := range zones {
 		for _, calendar := range limiter.Calendars() {
@@ -35,8 +35,8 @@ func calendarPolicies(limit float64) (all []limiter.Policy) {
 	return all
 }
 
-// drawMoment is a moment of the years from 2026 to 2028 about which a clock is
-// set, or a month begins: microseconds since conformance.Epoch.
+// drawMoment returns a moment of the years 2026 to 2028 near a clock change or the start
+// of a month: microseconds since conformance.Epoch.
 func drawMoment(rt *rapid.T) int64 {
 	name := rapid.SampledFrom(zones).Draw(rt, "zone of the change")
 	zone, err := time.LoadLocation(name)
@@ -52,7 +52,7 @@ func drawMoment(rt *rapid.T) int64 {
 	return at.Sub(conformance.Epoch).Microseconds() - rapid.Int64Range(0, 3*3600_000_000).Draw(rt, "before")
 }
 
-// drawStep is how far the clock moves: to and over edges of half and whole hours,
+// drawStep returns how far the clock moves: to and over edges of half and whole hours,
 // days, weeks and months, or back.
 func drawStep(rt *rapid.T, at int64) int64 {
 	const minute = 60_000_000
@@ -73,10 +73,9 @@ func drawStep(rt *rapid.T, at int64) int64 {
 	return at + rapid.Int64Range(0, 90*minute).Draw(rt, "on")
 }
 
-// TestCalendarDecidesAsMemory holds the statements to the in-memory limiter
-// through changes of clocks, by all verbs and in and out of transactions, under
-// plans that change between calendars, zones and periods under one name. A row
-// never expires while it counts.
+// TestCalendarDecidesAsMemory compares the statements with the in-memory limiter across
+// clock changes: all verbs, in and out of transactions, with plans that change calendar,
+// zone and period under one name. No row expires while it counts.
 func TestCalendarDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -119,7 +118,7 @@ func TestCalendarDecidesAsMemory(t *testing.T) {
 			}
 		}
 	})
-	// At the middle of the windows' ends: what is over goes, and nothing else.
+	// At the middle of the windows' ends: only rows whose windows are over are deleted.
 	cutoff := bed.Value[int64](t, pool, "SELECT (percentile_disc(0.5) WITHIN GROUP (ORDER BY ends_at_us)) - 1 FROM pglimit_fixed_window WHERE level > 0")
 	const counting = "SELECT count(*) FROM pglimit_fixed_window WHERE level > 0 AND ends_at_us > $1"
 	want := bed.Value[int](t, pool, counting, cutoff)
@@ -136,9 +135,8 @@ func TestCalendarDecidesAsMemory(t *testing.T) {
 	}
 }
 
-// TestCalendarBatch: keys of several zones, calendars and periods that come
-// while a statement is in flight share the next one, and each is told of its own
-// calendar.
+// TestCalendarBatch: keys of several zones, calendars and periods share the next
+// statement, and each gets the answer of its own calendar.
 func TestCalendarBatch(t *testing.T) {
 	t.Parallel()
 	clock := new(conformance.Clock)
@@ -155,7 +153,7 @@ func TestCalendarBatch(t *testing.T) {
 			at = max(0, drawStep(rt, at))
 			clock.Set(at)
 			var requests []limiter.Request
-			for range rapid.IntRange(2, 15).Draw(rt, "asks") {
+			for range rapid.IntRange(2, 15).Draw(rt, "requests") {
 				p := rapid.SampledFrom(policies).Draw(rt, "policy")
 				requests = append(requests, p.Request(fmt.Sprint("key", histories), bed.DrawShare(rt, p)))
 			}
@@ -173,15 +171,15 @@ func TestCalendarBatch(t *testing.T) {
 				got := <-answers[i]
 				want.Source = got.Source
 				if got.Err != nil || got.Result != want {
-					rt.Fatalf("ask %d of %d at %v: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(requests), clock.Now(), request, got.Result, got.Err, want)
+					rt.Fatalf("request %d of %d at %v: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(requests), clock.Now(), request, got.Result, got.Err, want)
 				}
 			}
 		}
 	})
 }
 
-// TestCalendarOfAPlanThatHadNone: a window that runs goes on to its own end, with what was
-// counted in it, whatever the plan becomes; then the new plan's windows follow.
+// TestCalendarOfAPlanThatHadNone: a current window continues to its end, with its count,
+// whatever the plan becomes. Then the new plan's windows follow.
 func TestCalendarOfAPlanThatHadNone(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -223,7 +221,7 @@ func TestCalendarOfAPlanThatHadNone(t *testing.T) {
 }
 
 // TestCalendarBudgetIsExactToTheCent: 16 callers spend random amounts of a month's budget
-// of 10^12 cents until little is left; all of it can be spent, and not a cent more.
+// of 10^12 cents until little is left. All of it can be spent, and not a cent more.
 func TestCalendarBudgetIsExactToTheCent(t *testing.T) {
 	t.Parallel()
 	const budget = 1_000_000_000_000

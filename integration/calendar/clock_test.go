@@ -18,8 +18,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// otherClock makes a database whose clock_timestamp() is an expression of the
-// test's, of which real is the true time.
+// otherClock creates a database whose clock_timestamp() is an expression of the test, in
+// which real is the true time.
 func otherClock(t *testing.T, expression string) (address string, set func(expression string)) {
 	t.Helper()
 	address = bed.NewDatabase(t)
@@ -36,14 +36,13 @@ func otherClock(t *testing.T, expression string) (address string, set func(expre
 	return address, set
 }
 
-// offTheHour waits, if need be, until neither this machine's clock nor one so far
-// ahead of it is about to begin an hour of any zone, or has just begun one: what
-// comes next is in one and the same.
+// offTheHour waits until no zone's hour is about to begin or has just begun, by this
+// machine's clock and by one that far ahead. What follows is in one hour.
 func offTheHour(t testing.TB, ahead time.Duration) {
 	t.Helper()
 	bed.Eventually(t, "an hour has begun", func(context.Context) (bool, error) {
 		for _, at := range []time.Time{time.Now(), time.Now().Add(ahead)} {
-			const half = 30 * time.Minute // some zones are that far from others
+			const half = 30 * time.Minute // some zones differ by that much
 			if since := at.Sub(at.Truncate(half)); since < 5*time.Second || since > half-40*time.Second {
 				return false, nil
 			}
@@ -52,7 +51,7 @@ func offTheHour(t testing.TB, ahead time.Duration) {
 	})
 }
 
-// named is a tracer that keeps the names of the statements that were sent.
+// named is a tracer that records the names of the statements sent.
 type named struct {
 	mu    sync.Mutex
 	names []string
@@ -81,8 +80,8 @@ func (n *named) take() (names []string) {
 
 func (n *named) trace(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = n }
 
-// byTheDatabase finds the period that a decision was made in to be the one of the
-// database's clock, which is about so far ahead of this machine's.
+// byTheDatabase expects that a decision was made in the period of the database's clock,
+// which is about that far ahead of this machine's.
 func byTheDatabase(t *testing.T, ahead time.Duration, p limiter.Policy, r limiter.Result) {
 	t.Helper()
 	if off := time.Until(r.At) - ahead; off.Abs() > 10*time.Minute {
@@ -94,8 +93,8 @@ func byTheDatabase(t *testing.T, ahead time.Duration, p limiter.Policy, r limite
 	}
 }
 
-// TestCalendarClocksApart: whatever the two clocks read, the database's decides which
-// period it is, by every way to ask, and after the first ask in one statement.
+// TestCalendarClocksApart: whatever the two clocks read, the database's selects the
+// period, for every verb, and after the first request in one statement.
 func TestCalendarClocksApart(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{-400 * 24 * time.Hour, -3 * time.Hour, -40 * time.Minute, -time.Second, 40 * time.Minute, 3 * time.Hour, 50 * 24 * time.Hour} {
@@ -133,12 +132,12 @@ func TestCalendarClocksApart(t *testing.T) {
 					r := bed.Must(t)(request(l, p, way))
 					byTheDatabase(t, ahead, p, r)
 					again := sent.take()
-					// By 40 minutes it depends on the time of the hour.
+					// At 40 minutes it depends on the time within the hour.
 					surely := calendar != limiter.Hour || ahead.Abs() != 40*time.Minute
 					if surely && len(again) != 1 || ahead.Abs() > time.Hour && calendar == limiter.Hour && !slices.Contains(first, "Clock") || ahead.Abs() < time.Minute && len(first) != 1 {
 						t.Errorf("%s, %s: first %v, then %v were sent", way, calendar, first, again)
 					}
-					// What only reads needs to be told nothing.
+					// Reads do not need the difference of the clocks.
 					sent.take()
 					if c := bed.Must(t)(l.Check(t.Context(), p, way, 0)); c.Level > 0 {
 						byTheDatabase(t, ahead, p, c)
@@ -152,8 +151,8 @@ func TestCalendarClocksApart(t *testing.T) {
 	}
 }
 
-// TestCalendarBatchWithClocksApart: of a batch in which some keys have calendars, those
-// without are decided once, and those with are asked for again.
+// TestCalendarBatchWithClocksApart: if some keys of a batch have calendars, the keys
+// without are decided once, and those with are sent again.
 func TestCalendarBatchWithClocksApart(t *testing.T) {
 	t.Parallel()
 	const ahead = 75 * 24 * time.Hour
@@ -163,7 +162,7 @@ func TestCalendarBatchWithClocksApart(t *testing.T) {
 	policies := append(calendarPolicies(10), plain)
 	offTheHour(t, ahead)
 	g.Shut()
-	first := g.Queue(t.Context(), plain.Request("first", 1)) // it is not told that the clocks are apart
+	first := g.Queue(t.Context(), plain.Request("first", 1)) // it does not know that the clocks differ
 	var answers []<-chan bed.Answer
 	for range 3 {
 		for _, p := range policies {
@@ -176,7 +175,7 @@ func TestCalendarBatchWithClocksApart(t *testing.T) {
 		r := bed.ResultOf(t, "one of the batch", a)
 		p := policies[i%len(policies)]
 		if r.Level != float64(1+i/len(policies)) {
-			t.Errorf("ask %d for %s: %+v", i/len(policies), p.Name, r)
+			t.Errorf("request %d for %s: %+v", i/len(policies), p.Name, r)
 		}
 		if p.Calendar != "" {
 			byTheDatabase(t, ahead, p, r)
@@ -189,8 +188,8 @@ func TestCalendarBatchWithClocksApart(t *testing.T) {
 	}
 }
 
-// TestCalendarClockThatJumps: when the database's clock is in another period each time,
-// the error names both clocks, and nothing was written.
+// TestCalendarClockThatJumps: if the database's clock is in another period on each
+// attempt, the error names both clocks, and nothing was written.
 func TestCalendarClockThatJumps(t *testing.T) {
 	t.Parallel()
 	address, _ := otherClock(t, "real + nextval('other.readings') * interval '100 days'")
@@ -200,7 +199,7 @@ func TestCalendarClockThatJumps(t *testing.T) {
 	g.Limiter = bed.NewGated(t, pool, limiter.Config{BreakAfter: 1}) // the server did answer
 	jumps := limiter.Policy{Name: "jumps", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Day}
 	plain := limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
-	offTheHour(t, 0) // nor a month, which check asks for
+	offTheHour(t, 0) // nor a month, which check requests
 	check := func(what string, err error) {
 		t.Helper()
 		if !errors.Is(err, limiter.ErrUnavailable) || !strings.Contains(err.Error(), "its clock, at 20") ||
@@ -230,8 +229,8 @@ func TestCalendarClockThatJumps(t *testing.T) {
 	}
 }
 
-// TestCalendarClockSetWhileHeld: the database's clock is set to another month while
-// an ask waits for a row that somebody holds.
+// TestCalendarClockSetWhileHeld: the database's clock is set to another month while a
+// request waits for a locked row.
 func TestCalendarClockSetWhileHeld(t *testing.T) {
 	t.Parallel()
 	address, set := otherClock(t, "real")
@@ -247,6 +246,6 @@ func TestCalendarClockSetWhileHeld(t *testing.T) {
 	r := bed.ResultOf(t, "the key that was held", held)
 	byTheDatabase(t, 90*24*time.Hour, p, r)
 	if !r.Allowed || r.Level != 1 {
-		t.Errorf("in a month of its own: %+v", r)
+		t.Errorf("in a separate month: %+v", r)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestCalendarOfSpendsIsTheDatabases: several asks at once, holds and idempotency
-// keys are counted in the period of the database's clock as well.
+// TestCalendarOfSpendsIsTheDatabases: AllowAll, reservations and idempotency keys are also
+// counted in the period of the database's clock.
 func TestCalendarOfSpendsIsTheDatabases(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -17,9 +17,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestCoalesceDecidesAsMemory lets random asks, equal and unequal ones, for a
-// few keys under a few plans come while a statement is in flight: each gets
-// the answer that it gets in memory, one after the other.
+// TestCoalesceDecidesAsMemory sends random requests, equal and unequal, for a few keys
+// under a few plans while a statement is in flight. Each gets the answer that memory
+// gives, one after the other.
 func TestCoalesceDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -38,7 +38,8 @@ func TestCoalesceDecidesAsMemory(t *testing.T) {
 	}
 }
 
-// door is a doorway of some kind: what asks while it is closed shares statements.
+// door is a doorway of either kind: requests that arrive while it is closed share
+// statements.
 type door interface {
 	Shut()
 	Reopen()
@@ -56,7 +57,7 @@ func batchesDecideAsMemory(rt *rapid.T, g door, clock *conformance.Clock, base l
 		at = max(0, at+bed.DrawDelta(rt, plans[0]))
 		clock.Set(at)
 		var requests []limiter.Request
-		for range rapid.IntRange(1, 12).Draw(rt, "asks") {
+		for range rapid.IntRange(1, 12).Draw(rt, "requests") {
 			p := rapid.SampledFrom(plans).Draw(rt, "plan")
 			key := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "key")
 			requests = append(requests, p.Request(key, bed.DrawShare(rt, p)))
@@ -75,14 +76,14 @@ func batchesDecideAsMemory(rt *rapid.T, g door, clock *conformance.Clock, base l
 			got := <-answers[i]
 			want.Source = got.Source
 			if got.Err != nil || !bed.Alike(got.Result, want) {
-				rt.Fatalf("ask %d of %d at %d: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(requests), at, request, got.Result, got.Err, want)
+				rt.Fatalf("request %d of %d at %d: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(requests), at, request, got.Result, got.Err, want)
 			}
 		}
 	}
 }
 
-// TestCoalesceGrantsEqualRequestsInOrder counts statements too: one for the first
-// ask, one for all that came after it.
+// TestCoalesceGrantsEqualRequestsInOrder counts statements too: one for the first request,
+// one for all that arrived later.
 func TestCoalesceGrantsEqualRequestsInOrder(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -97,16 +98,16 @@ func TestCoalesceGrantsEqualRequestsInOrder(t *testing.T) {
 	for i, a := range answers {
 		got := <-a
 		if got.Err != nil || got.Allowed != (i < 30) || got.Remaining != float64(max(0, 29-i)) {
-			t.Errorf("ask %d: %+v, %v", i, got.Result, got.Err)
+			t.Errorf("request %d: %+v, %v", i, got.Result, got.Err)
 		}
 	}
 	if count := bed.Value[float64](t, bed.Connect(t, address), `SELECT granted FROM pglimit_fixed_window`); count != 29 {
-		t.Errorf("the last statement granted %v asks, not 29 of the 99 that waited", count)
+		t.Errorf("the last statement granted %v requests, not 29 of the 99 that waited", count)
 	}
 }
 
-// TestCoalesceFailsOneBadRequestAlone puts a key that the database cannot hold between
-// others: their statement fails, and they are decided all the same.
+// TestCoalesceFailsOneBadRequestAlone puts a key that the database cannot store between
+// others: their statement fails, and the others are still decided.
 func TestCoalesceFailsOneBadRequestAlone(t *testing.T) {
 	t.Parallel()
 	g := &bed.Doorway{Arrived: make(chan struct{})}
@@ -127,7 +128,7 @@ func TestCoalesceFailsOneBadRequestAlone(t *testing.T) {
 	}
 }
 
-// TestCoalesceCancelledInQueueConsumesNothing cancels two of three asks before their
+// TestCoalesceCancelledInQueueConsumesNothing cancels two of three requests before their
 // statement is sent.
 func TestCoalesceCancelledInQueueConsumesNothing(t *testing.T) {
 	t.Parallel()
@@ -155,7 +156,7 @@ func TestCoalesceCancelledInQueueConsumesNothing(t *testing.T) {
 	}
 }
 
-// TestCoalesceTimeoutInQueue lets Config.Timeout end a wait for a statement.
+// TestCoalesceTimeoutInQueue lets Config.Timeout end the wait for a statement.
 func TestCoalesceTimeoutInQueue(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -163,7 +164,7 @@ func TestCoalesceTimeoutInQueue(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
 	g.Shut()
 	var first <-chan bed.Answer
-	for g.Asked == 0 { // until it gets to the gate in its time
+	for g.Asked == 0 { // until it reaches the gate within its timeout
 		first = g.Queue(t.Context(), p.Request("first", 1))
 	}
 	second := g.Queue(t.Context(), p.Request("second", 1))
@@ -181,7 +182,7 @@ func TestCoalesceTimeoutInQueue(t *testing.T) {
 	}
 }
 
-// TestCoalesceOverload lets more callers come than may wait.
+// TestCoalesceOverload: more callers arrive than may wait.
 func TestCoalesceOverload(t *testing.T) {
 	t.Parallel()
 	g := bed.NewDoorway(t, bed.NewDatabase(t), limiter.Config{BatchWaiting: 2})
@@ -207,7 +208,7 @@ func TestCoalesceOverload(t *testing.T) {
 	}
 }
 
-// TestCoalesceBadBounds refuses numbers that mean nothing.
+// TestCoalesceBadBounds refuses invalid numbers.
 func TestCoalesceBadBounds(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -218,7 +219,7 @@ func TestCoalesceBadBounds(t *testing.T) {
 	}
 }
 
-// TestCoalesceCloseDrains closes with asks in flight and in the queue.
+// TestCoalesceCloseDrains closes with requests in flight and in the queue.
 func TestCoalesceCloseDrains(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -244,9 +245,9 @@ func TestCoalesceCloseDrains(t *testing.T) {
 			break
 		}
 	}
-	// A Close that does not wait has time to return before this does.
+	// A Close that does not wait would return before this does.
 	if n := bed.Value[int](t, other, "SELECT count(*) FROM pglimit_gcra"); n != 0 {
-		t.Errorf("%d asks were decided while the gate was closed", n)
+		t.Errorf("%d requests were decided while the gate was closed", n)
 	}
 	opened.Store(true)
 	g.Reopen()
@@ -256,12 +257,12 @@ func TestCoalesceCloseDrains(t *testing.T) {
 		}
 	}
 	if !<-closed {
-		t.Error("Close returned while asks were in flight")
+		t.Error("Close returned while requests were in flight")
 	}
 }
 
-// TestCoalesceNeverDeadlocks lets two processes ask for the same few keys in
-// random order, with single asks of a third between them.
+// TestCoalesceNeverDeadlocks has two processes request the same few keys in random order,
+// with single requests of a third in between.
 func TestCoalesceNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -293,7 +294,7 @@ func TestCoalesceNeverDeadlocks(t *testing.T) {
 	wg.Wait()
 	pool := bed.Connect(t, address)
 	if sum := bed.Value[float64](t, pool, `SELECT round(sum(level)) FROM pglimit_token_bucket`); sum != 3*32*40 {
-		t.Errorf("%v asks were counted of %d", sum, 3*32*40)
+		t.Errorf("%v requests were counted of %d", sum, 3*32*40)
 	}
 	bed.Eventually(t, "the counters are flushed", func(ctx context.Context) (bool, error) {
 		var commits int64

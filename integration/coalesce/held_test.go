@@ -15,16 +15,16 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestHeldRowsStallNobody: while a transaction holds rows, all other keys have
-// their answers; then those who wait for the held ones have theirs, each once
-// and in the order of their coming.
+// TestHeldRowsStallNobody: while a transaction has locked rows, all other keys get their
+// answers. Then the callers of the locked keys get theirs, each once and in order of
+// arrival.
 func TestHeldRowsStallNobody(t *testing.T) {
 	t.Parallel()
 	for _, s := range []struct {
 		name string
 		hold func(*bed.Crowd, *testing.T, limiter.Policy, ...string) pgx.Tx
 		keys []string
-		lone bool // the first ask of all is for a held one
+		lone bool // the very first request is for a locked key
 	}{
 		{"alone", (*bed.Crowd).Hold, []string{"m"}, true},
 		{"alone, by an update", (*bed.Crowd).HoldAsIs, []string{"m"}, true},
@@ -47,8 +47,8 @@ func TestHeldRowsStallNobody(t *testing.T) {
 	}
 }
 
-// TestHeldRowsThatNobodySees: a row that was inserted and not committed is found
-// without a statement for each of its neighbours.
+// TestHeldRowsThatNobodySees: an inserted, uncommitted row is found without one statement
+// for each of its neighbours.
 func TestHeldRowsThatNobodySees(t *testing.T) {
 	t.Parallel()
 	c := bed.NewCrowd(t)
@@ -77,8 +77,8 @@ func TestHeldRowsThatNobodySees(t *testing.T) {
 	bed.ResultOf(t, "the key that was held", held)
 }
 
-// TestHeldRowsDoNotStallEachOther: where one connection waits for held rows, the
-// row that is free first has its answer first, also if it came last.
+// TestHeldRowsDoNotStallEachOther: if one connection waits for locked rows, the row that
+// is free first is answered first, even if it was requested last.
 func TestHeldRowsDoNotStallEachOther(t *testing.T) {
 	t.Parallel()
 	c := bed.NewCrowd(t)
@@ -99,8 +99,8 @@ func TestHeldRowsDoNotStallEachOther(t *testing.T) {
 	}
 }
 
-// TestHeldRowsLeaveConnections: keys of all algorithms are held at once, of
-// either durability, and a pool of four has connections for others.
+// TestHeldRowsLeaveConnections: keys of all algorithms and both durabilities are locked at
+// once, and a pool of four has connections for others.
 func TestHeldRowsLeaveConnections(t *testing.T) {
 	t.Parallel()
 	c := bed.NewCrowd(t)
@@ -129,9 +129,8 @@ func TestHeldRowsLeaveConnections(t *testing.T) {
 	}
 }
 
-// TestHeldRowsLeftByTheirCallers: those who ask for a held key go away, or have
-// waited too long. Nobody asks for them any more, and once the row is free it
-// answers as ever.
+// TestHeldRowsLeftByTheirCallers: the callers of a locked key are cancelled or time out.
+// No statement requests the key any more, and once the row is free it is decided as usual.
 func TestHeldRowsLeftByTheirCallers(t *testing.T) {
 	t.Parallel()
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: bed.HeldLimit, Period: 1000 * time.Hour}
@@ -172,7 +171,7 @@ func TestHeldRowsLeftByTheirCallers(t *testing.T) {
 		again := c.Behind(t.Context(), t, p.Request("m", 1))
 		leave(t, c, "m")
 		bed.Commit(t, tx)
-		// What a statement was in flight for may have been counted.
+		// A request whose statement was in flight may have been counted.
 		if r := bed.ResultOf(t, "the key that was held", again); !r.Allowed || r.Level > bed.HeldLimit/2+1+3 {
 			t.Errorf("%+v", r)
 		}
@@ -203,7 +202,7 @@ func TestHeldRowsLeftByTheirCallers(t *testing.T) {
 	})
 }
 
-// TestHeldRowsKeepClose: asks that came before have their answers.
+// TestHeldRowsKeepClose: Close waits for the answers of earlier requests.
 func TestHeldRowsKeepClose(t *testing.T) {
 	t.Parallel()
 	c := bed.NewCrowd(t)
@@ -218,7 +217,7 @@ func TestHeldRowsKeepClose(t *testing.T) {
 	})
 	select {
 	case <-closed:
-		t.Fatal("Close returned while somebody waited for a held row")
+		t.Fatal("Close returned while a caller waited for a locked row")
 	default:
 	}
 	bed.Commit(t, tx)
@@ -229,7 +228,7 @@ func TestHeldRowsKeepClose(t *testing.T) {
 	}
 }
 
-// TestHeldRowsLeaveNoGoroutine counts them, so it is not parallel.
+// TestHeldRowsLeaveNoGoroutine counts goroutines, so it is not parallel.
 func TestHeldRowsLeaveNoGoroutine(t *testing.T) {
 	c := bed.NewCrowd(t)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: bed.HeldLimit, Period: 1000 * time.Hour}

@@ -1,4 +1,5 @@
-// Package coalesce tests requests that share statements, and rows that others hold, over a real PostgreSQL server.
+// Package coalesce tests requests that share statements, and rows that other transactions
+// have locked, over a real PostgreSQL server.
 package coalesce
 
 import (

@@ -35,13 +35,13 @@ func TestCoalesceOverSQLDecidesAsMemory(t *testing.T) {
 	})
 }
 
-// awkward are keys that a careless array would read as something else.
+// awkward are keys that a careless encoding of arrays would misread.
 var awkward = []string{
 	`NULL`, `null`, `"`, `""`, `'`, `''`, `\`, `\\`, `\"`, `{`, `}`, `{}`, `{a,b}`, `a,b`, ` `, ` a `, `$1`, "a\nb", "\t", "\x01",
 	`"a","b"`, `\x41`, `E'\''`, `--`, `é`, `漢字`, "e\u0301", "👩‍💻", `%s`, `;`, strings.Repeat(`"\`, 512),
 }
 
-// TestCoalesceOverSQLAwkwardKeys sends them in one statement and finds each as it is.
+// TestCoalesceOverSQLAwkwardKeys sends them in one statement and finds each unchanged.
 func TestCoalesceOverSQLAwkwardKeys(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
@@ -55,8 +55,8 @@ func TestCoalesceOverSQLAwkwardKeys(t *testing.T) {
 			}
 			g.Reopen()
 			for i, a := range answers {
-				if r := bed.ResultOf(t, fmt.Sprint("ask ", i), a); !r.Allowed || !bed.Near(r.Level, float64(1+max(0, i-1)%2)) {
-					t.Errorf("%s: ask %d: %+v", bed.Variant(p), i, r)
+				if r := bed.ResultOf(t, fmt.Sprint("request ", i), a); !r.Allowed || !bed.Near(r.Level, float64(1+max(0, i-1)%2)) {
+					t.Errorf("%s: request %d: %+v", bed.Variant(p), i, r)
 				}
 			}
 			rows, err := pool.Query(t.Context(), "SELECT key, granted FROM pglimit_"+string(p.Algorithm)+" WHERE policy = $1 AND key <> 'first'", p.Name)
@@ -70,7 +70,7 @@ func TestCoalesceOverSQLAwkwardKeys(t *testing.T) {
 				if err := rows.Scan(&key, &granted); err != nil {
 					t.Fatal(err)
 				}
-				if granted != 2 { // of both asks at once: so it was a batch
+				if granted != 2 { // of both requests at once: it was a batch
 					t.Errorf("%s: %q: the last statement granted %v", bed.Variant(p), key, granted)
 				}
 				found = append(found, key)
@@ -91,7 +91,8 @@ func TestCoalesceOverSQLAwkwardKeys(t *testing.T) {
 	})
 }
 
-// TestCoalesceOverSQLExactCosts: what is sent, alone or in an array, is stored to the last bit.
+// TestCoalesceOverSQLExactCosts: a cost is stored to the last bit, sent alone or in an
+// array.
 func TestCoalesceOverSQLExactCosts(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
@@ -122,7 +123,7 @@ func TestCoalesceOverSQLExactCosts(t *testing.T) {
 				g.Reopen()
 			}
 			for _, a := range answers {
-				bed.ResultOf(t, "an ask", a)
+				bed.ResultOf(t, "a request", a)
 			}
 			for key, request := range costs {
 				if got := bed.Value[float64](t, pool, "SELECT cost FROM pglimit_fixed_window WHERE key = $1", key); got != request.Cost {
@@ -163,8 +164,8 @@ func TestCoalesceOverSQLFailsOneBadRequestAlone(t *testing.T) {
 	})
 }
 
-// TestHeldRowsOverSQLStallNobody: while a transaction holds a row, other keys have
-// their answers, and then those who wait for it.
+// TestHeldRowsOverSQLStallNobody: while a transaction has locked a row, other keys get
+// their answers, and then the callers that wait for it.
 func TestHeldRowsOverSQLStallNobody(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
@@ -192,7 +193,7 @@ func TestHeldRowsOverSQLStallNobody(t *testing.T) {
 				}
 				for i, a := range held {
 					if r := bed.ResultOf(t, "the key that was held", a); r.Allowed != (i < bed.HeldLimit/2) {
-						t.Errorf("%s: ask %d: %+v", bed.Variant(p), i, r)
+						t.Errorf("%s: request %d: %+v", bed.Variant(p), i, r)
 					}
 				}
 			}

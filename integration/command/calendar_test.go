@@ -10,8 +10,7 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// TestCommandCalendar asks on the command line, and replays a log in memory and
-// in SQL.
+// TestCommandCalendar uses --calendar with allow, and replays a log in memory and in SQL.
 func TestCommandCalendar(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)

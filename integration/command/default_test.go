@@ -7,8 +7,8 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// TestCommandsMeanOneRow: without --algorithm, and with --calendar alone, the
-// verbs of one key ask the same row.
+// TestCommandsMeanOneRow: without --algorithm, and with --calendar alone, the verbs of one
+// key use the same row.
 func TestCommandsMeanOneRow(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestCommandDurability: the flag reaches what is committed, and Durable is the
-// default, on a database whose own setting would not wait.
+// TestCommandDurability: the flag reaches the commit, and Durable is the default, on a
+// database whose default would not wait for the disk.
 func TestCommandDurability(t *testing.T) {
 	t.Parallel()
 	c := bed.NewCommitLog(t)

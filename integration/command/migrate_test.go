@@ -58,7 +58,7 @@ func TestCommandMigrates(t *testing.T) {
 	if code, stdout, _ := bed.Pglimit(t, address, "migrate", "up"); code != 0 || stdout != "nothing to do\n" {
 		t.Errorf("the second up: exit code %d, stdout %q", code, stdout)
 	}
-	// The flag goes before the environment.
+	// The flag takes precedence over the environment.
 	if code, _, stderr := bed.Pglimit(t, "postgres://nobody@127.0.0.1:1/none", "migrate", "status", "--database-url", address); code != 0 {
 		t.Errorf("--database-url: exit code %d, %s", code, stderr)
 	}
@@ -92,7 +92,7 @@ func TestCommandStatus(t *testing.T) {
 	}
 }
 
-// TestCommandMigratesTwiceAtOnce starts two processes together.
+// TestCommandMigratesTwiceAtOnce starts two processes at the same time.
 func TestCommandMigratesTwiceAtOnce(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)
@@ -139,7 +139,7 @@ func TestCommandExitCodes(t *testing.T) {
 			t.Errorf("%s: exit code %d, want %d; stdout %q; stderr %q, want %q in it", c.args, code, c.code, stdout, stderr, c.want)
 		}
 	}
-	// What was undone before an error is told.
+	// What was undone before an error is reported.
 	bed.Exec(t, pool, `CREATE VIEW mine AS SELECT * FROM pglimit_gcra`)
 	code, stdout, stderr := bed.Pglimit(t, address, "migrate", "down", "--to", "0")
 	if code != 3 || strings.Count(stdout, "down 0000") != 2 || !strings.Contains(stderr, "drop that first") {

@@ -8,8 +8,8 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// TestCommandOrdersFindTheirRow: block, unblock and reset report whether they met a
-// row, by the exit code and in JSON, and work on the row all the same.
+// TestCommandOrdersFindTheirRow: block, unblock and reset report by exit code and in JSON
+// whether they found a row. They do their work in both cases.
 func TestCommandOrdersFindTheirRow(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -43,7 +43,7 @@ func TestCommandOrdersFindTheirRow(t *testing.T) {
 			t.Errorf("%s: the answer is on stdout, but stderr has %q", c.args, stderr)
 		}
 	}
-	// A block that has ended is none to lift.
+	// A block that has ended cannot be lifted.
 	bed.Exec(t, pool, `UPDATE pglimit_token_bucket SET blocked_until_us = updated_at_us WHERE key = 'bob'`)
 	if code, stdout, _ := bed.Pglimit(t, address, "unblock", "bob"); code != 1 || stdout != "nothing to unblock: bob was not blocked (cli, token_bucket)\n" {
 		t.Errorf("exit code %d, stdout %q", code, stdout)

@@ -25,12 +25,12 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// page is a playground that is asked as its page does it.
+// page is a client of the playground that sends what its page would.
 type page string
 
 func (p page) do(t *testing.T, method, path, body string) (status int, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // against hanging for ever
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // prevents a hang
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, string(p)+path, strings.NewReader(body))
 	if err != nil {
@@ -49,11 +49,11 @@ func (p page) do(t *testing.T, method, path, body string) (status int, text stri
 	return answer.StatusCode, string(all)
 }
 
-// events opens a stream. next reads on to an event of that name, and returns how
-// many of another it passed over.
+// events opens a stream. next reads until an event of that name, and returns how many of
+// another name it skipped.
 func (p page) events(t *testing.T, key string) (next func(name string, into any) (others map[string]int)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // against hanging for ever
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // prevents a hang
 	t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, string(p)+"/api/events?key="+key, nil)
 	if err != nil {
@@ -99,8 +99,8 @@ type levelsEvent struct {
 	Levels map[limiter.Algorithm]struct{ At, Level, Remaining float64 }
 }
 
-// everyAlgorithm asks one unit of each, with a limit of 3 in so long a time that
-// nothing comes back.
+// everyAlgorithm requests one unit of each algorithm, with a limit of 3 in a period so
+// long that nothing comes back.
 func everyAlgorithm(key string, times string) string {
 	var requests []string
 	for _, a := range limiter.Algorithms() {
@@ -109,8 +109,8 @@ func everyAlgorithm(key string, times string) string {
 	return `{"key":"` + key + `","times":` + times + `,"requests":[` + strings.Join(requests, ",") + `]}`
 }
 
-// TestPlayground runs the command: limits hold, streams and curl see the same, and
-// at the end nothing is left.
+// TestPlayground runs the command: limits are kept, streams and curl see the same, and in
+// the end no row is left.
 func TestPlayground(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t) // it runs the migrations
@@ -170,14 +170,14 @@ func TestPlayground(t *testing.T) {
 		}
 	}
 
-	// The same key by curl's route.
+	// The same key through curl's route.
 	status, body := p.do(t, http.MethodGet, "/limited/sliding_window_log?limit=3&period=1000h&key=alice", "")
 	var d decisionEvent
 	one("decision", &d)
 	if status != 429 || d.Status != 429 || body != d.Body || d.Algorithm != limiter.SlidingWindowLog {
 		t.Errorf("/limited/: %d %s; the event: %+v", status, body, d)
 	}
-	// What another process does is seen at once.
+	// What another process does is visible at once.
 	if code, _, stderr := bed.Pglimit(t, address, "reset", "--name", "playground", "--algorithm", "sliding_window_log", "alice"); code != 0 {
 		t.Errorf("pglimit reset: exit code %d, %s", code, stderr)
 	}
@@ -195,7 +195,7 @@ func TestPlayground(t *testing.T) {
 		t.Errorf("bob: %d %s", status, text)
 	}
 
-	// The streams are open still.
+	// The streams are still open.
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestPlayground(t *testing.T) {
 	}
 }
 
-// TestPlaygroundClosedPipe: without anybody to tell the URL to, it ends.
+// TestPlaygroundClosedPipe: if its URL cannot be printed, the playground ends.
 func TestPlaygroundClosedPipe(t *testing.T) {
 	t.Parallel()
 	reader, writer, err := os.Pipe()
@@ -231,8 +231,8 @@ func TestPlaygroundClosedPipe(t *testing.T) {
 	}
 }
 
-// TestPlaygroundPatient: what waits for the database for longer than an application
-// would is answered all the same.
+// TestPlaygroundPatient: a request that waits for the database longer than an application
+// would is still answered.
 func TestPlaygroundPatient(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.NewDatabase(t))
@@ -264,7 +264,7 @@ func TestPlaygroundPatient(t *testing.T) {
 			`{"key":"alice","times":1,"requests":[{"policy":{"algorithm":"gcra","limit":3,"period":"1h"}}]}`)
 		answered <- text
 	}()
-	bed.Eventually(t, "the ask has waited for longer", func(ctx context.Context) (long bool, err error) {
+	bed.Eventually(t, "the request has waited for longer", func(ctx context.Context) (long bool, err error) {
 		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
 			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > $1)`, time.Second).Scan(&long)
 		return long || len(answered) > 0, err
@@ -309,8 +309,8 @@ func (o *outage) set(cut bool) {
 	o.conns = nil
 }
 
-// TestPlaygroundOutage: while the database is away the streams say so, once, and go
-// on when it is back.
+// TestPlaygroundOutage: while the database is away the streams report it once, and
+// continue when it is back.
 func TestPlaygroundOutage(t *testing.T) {
 	t.Parallel()
 	var network outage
@@ -352,7 +352,7 @@ func TestPlaygroundOutage(t *testing.T) {
 	network.set(false)
 	var seen levelsEvent
 	if others := next("levels", &seen); len(seen.Levels) != 7 || others["problem"] > 0 {
-		t.Errorf("levels after the outage: %+v; told again: %v", seen, others)
+		t.Errorf("levels after the outage: %+v; sent again: %v", seen, others)
 	}
 	stop()
 	if err := <-ended; err != nil {

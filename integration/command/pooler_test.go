@@ -13,22 +13,22 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// pooler is a connection pooler in transaction mode, as PgBouncer 1.18 is one:
-// clients share few connections to the server, each for a transaction at a time;
-// prepared statements stay where they are; a connection has its last client's
-// application_name and does not end with the client; the connection that was
-// used last is taken first.
+// pooler is a connection pooler in transaction mode, modelled on PgBouncer 1.18:
+//   - Clients share few connections to the server, each for one transaction at a time.
+//   - Prepared statements stay on their connection.
+//   - A connection keeps its last client's application_name and outlives the client.
+//   - The connection that was used last is taken first.
 type pooler struct {
 	server  *pgconn.Config
-	free    chan struct{} // one for each connection that is idle or not made yet
+	free    chan struct{} // one for each connection that is idle or not opened yet
 	clients sync.WaitGroup
 	mu      sync.Mutex
 	idle    []*pgconn.HijackedConn
 	open    map[net.Conn]bool
 }
 
-// startPooler starts one with so many connections to the database at address,
-// and returns the address for clients.
+// startPooler starts a pooler with that many connections to the database at address, and
+// returns the address for clients.
 func startPooler(t *testing.T, address string, connections int) string {
 	t.Helper()
 	config, err := pgconn.ParseConfig(address)
@@ -80,7 +80,7 @@ func startPooler(t *testing.T, address string, connections int) string {
 	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", url.PathEscape(config.User), listener.Addr(), url.PathEscape(config.Database))
 }
 
-// serve serves one client to its end.
+// serve serves one client until it disconnects.
 func (p *pooler) serve(ctx context.Context, conn net.Conn) error {
 	client := pgproto3.NewBackend(conn, conn)
 	first, err := client.ReceiveStartupMessage()
@@ -89,7 +89,7 @@ func (p *pooler) serve(ctx context.Context, conn net.Conn) error {
 	}
 	startup, ok := first.(*pgproto3.StartupMessage)
 	if !ok {
-		return nil // it cancels a statement, which this pooler does not pass on
+		return nil // a request to cancel a statement, which this pooler does not pass on
 	}
 	client.Send(&pgproto3.AuthenticationOk{})
 	for name, value := range map[string]string{"server_version": "15.0", "client_encoding": "UTF8", "standard_conforming_strings": "on"} {
@@ -114,8 +114,7 @@ func (p *pooler) serve(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-// transaction takes a connection for all of a transaction that begins with a
-// message.
+// transaction takes a connection for the whole transaction that a message begins.
 func (p *pooler) transaction(ctx context.Context, client *pgproto3.Backend, message pgproto3.FrontendMessage, name string) (err error) {
 	server, err := p.take(ctx)
 	if err != nil {
@@ -145,7 +144,7 @@ func (p *pooler) transaction(ctx context.Context, client *pgproto3.Backend, mess
 	}
 }
 
-// take waits for a connection, and makes it if there is none yet.
+// take waits for a connection, and opens it if there is none yet.
 func (p *pooler) take(ctx context.Context) (*pgconn.HijackedConn, error) {
 	<-p.free
 	p.mu.Lock()
@@ -167,7 +166,7 @@ func (p *pooler) take(ctx context.Context) (*pgconn.HijackedConn, error) {
 	return nil, err
 }
 
-// giveBack closes a connection that is in the midst of something.
+// giveBack returns a connection, or closes it if it is in the middle of something.
 func (p *pooler) giveBack(server *pgconn.HijackedConn, whole bool) {
 	p.mu.Lock()
 	if whole {
@@ -179,9 +178,8 @@ func (p *pooler) giveBack(server *pgconn.HijackedConn, whole bool) {
 	p.free <- struct{}{}
 }
 
-// answers passes on to client, if there is one, all that the server answers,
-// and returns the transaction's status. A client that is gone already is no
-// error of the server's.
+// answers passes the server's answers on to client, if there is one, and returns the
+// transaction's status. A client that has disconnected is not an error of the server.
 func answers(server *pgproto3.Frontend, client *pgproto3.Backend) (status byte, err error) {
 	if err := server.Flush(); err != nil {
 		return 0, err

@@ -8,9 +8,9 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// TestProveThroughPooler: a proof works behind a pooler in transaction mode if
-// its URL prepares no statements, ends nobody's connection, and leaves no rows,
-// although the pooler keeps its connections.
+// TestProveThroughPooler: a proof works behind a pooler in transaction mode if its URL
+// prepares no statements. It ends no connection, and leaves no rows although the pooler
+// keeps its connections.
 func TestProveThroughPooler(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -29,9 +29,8 @@ func TestProveThroughPooler(t *testing.T) {
 	}
 }
 
-// TestProvePreparedThroughPooler: where the pooler parts prepared statements from
-// their connections, the error names the setting to change, and a proof leaves
-// no rows.
+// TestProvePreparedThroughPooler: if the pooler separates prepared statements from their
+// connections, the error names the setting to change, and no rows are left.
 func TestProvePreparedThroughPooler(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)

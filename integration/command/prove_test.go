@@ -12,7 +12,7 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// proof is what prove --json writes.
+// proof is the output of prove --json.
 type proof struct {
 	Holds          bool
 	Took           float64 `json:"took_s"`
@@ -46,7 +46,7 @@ type proof struct {
 	}
 }
 
-// leftovers counts the rows of all limits.
+// leftovers counts the rows of all tables of limits.
 func leftovers(t *testing.T, pool *pgxpool.Pool) (n int) {
 	t.Helper()
 	for _, table := range bed.LimitTables(t, pool) {
@@ -55,8 +55,8 @@ func leftovers(t *testing.T, pool *pgxpool.Pool) (n int) {
 	return n
 }
 
-// TestProve: over a real server it holds for every algorithm, something was
-// asked and admitted of each, connections were ended, and nothing is left.
+// TestProve: over a real server the proof holds for every algorithm, each had requests and
+// admissions, connections were ended, and no rows are left.
 func TestProve(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -87,8 +87,8 @@ func TestProve(t *testing.T) {
 	}
 }
 
-// TestProveFindsOverAdmission: a trigger that gives units back behind the
-// limiter's back is found, told by key, and ends with exit code 1.
+// TestProveFindsOverAdmission: a trigger gives units back without the limiter's knowledge.
+// The proof finds it, names the key, and ends with exit code 1.
 func TestProveFindsOverAdmission(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -122,7 +122,7 @@ func TestProveFindsOverAdmission(t *testing.T) {
 	}
 }
 
-// TestProveInterrupted: after Ctrl-C in the midst of it nothing is left.
+// TestProveInterrupted: after Ctrl-C in the middle of a proof no rows are left.
 func TestProveInterrupted(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -141,7 +141,7 @@ func TestProveInterrupted(t *testing.T) {
 	}
 }
 
-// TestCommandDemo: it sets itself up, shows every algorithm, and leaves no key.
+// TestCommandDemo: the demo creates its tables, shows every algorithm, and leaves no key.
 func TestCommandDemo(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)

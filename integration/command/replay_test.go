@@ -15,8 +15,8 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// invented is a log of that many requests by a few clients within an hour, not
-// quite in order of time; every rubbishth line is no line of a log.
+// invented returns a log of that many requests by a few clients within an hour, not quite
+// in order of time. Every rubbishth line is not a line of a log.
 func invented(lines, rubbish int) string {
 	random := rand.New(rand.NewPCG(7, uint64(lines)))
 	start := time.Date(2026, 5, 17, 10, 0, 0, 0, time.UTC)
@@ -56,15 +56,15 @@ func packed(t *testing.T, text string) string {
 	return b.String()
 }
 
-// TestReplayAgrees: memory and SQL tell the same for every algorithm, and for
-// several candidates; SQL leaves nothing behind, and a file, a packed one and
-// standard input are one. A janitor sweeps meanwhile: by its clock all that the
-// log's time left has expired.
+// TestReplayAgrees: memory and SQL report the same for every algorithm, and for several
+// candidates. SQL leaves no rows. A file, a compressed one and standard input give the
+// same report. A janitor sweeps meanwhile; by its clock all rows from the log's time have
+// expired.
 func TestReplayAgrees(t *testing.T) {
 	t.Parallel()
 	log := invented(1000, 10)
 	plain := logFile(t, "access.log", log)
-	zipped := logFile(t, "access.log", packed(t, log)) // told by its content
+	zipped := logFile(t, "access.log", packed(t, log)) // recognized by its content
 	address := bed.NewDatabase(t)
 	bed.SweepOften(t, bed.Connect(t, address))
 	for _, flags := range []string{
@@ -72,7 +72,7 @@ func TestReplayAgrees(t *testing.T) {
 		"--algorithm token_bucket --burst 20", "--algorithm gcra --block-for 3m",
 		"--algorithm fixed_window", "--algorithm fixed_window --aligned",
 		"--algorithm sliding_window_counter", "--algorithm sliding_window_log --cost 2",
-		"--candidate limit=5 --candidate limit=5,cost=2", // of one algorithm and name, and yet apart
+		"--candidate limit=5 --candidate limit=5,cost=2", // of one algorithm and name, but separate
 		"--candidate algorithm=leaky_bucket_queue,limit=4,burst=2 --candidate algorithm=fixed_window,limit=5,block_for=3m",
 	} {
 		args := append(strings.Fields("replay --json --limit 5 --period 1m "+flags), plain)
@@ -97,7 +97,7 @@ func TestReplayAgrees(t *testing.T) {
 	nothingLeft(t, address)
 }
 
-// nothingLeft finds every table empty.
+// nothingLeft expects every table to be empty.
 func nothingLeft(t *testing.T, address string) {
 	t.Helper()
 	pool := bed.Connect(t, address)
@@ -108,7 +108,7 @@ func nothingLeft(t *testing.T, address string) {
 	}
 }
 
-// TestReplayText holds the report for people to a file.
+// TestReplayText compares the text report with a file.
 func TestReplayText(t *testing.T) {
 	t.Parallel()
 	code, got, stderr := bed.Pglimit(t, "", "replay", "--limit", "3", "--period", "1m", "--algorithm", "sliding_window_log", logFile(t, "a.log", invented(300, 100)))
@@ -127,7 +127,7 @@ func TestReplayText(t *testing.T) {
 	}
 }
 
-// TestReplayErrors: what is no log is told from one with bad lines in it.
+// TestReplayErrors: a file that is no log is distinguished from a log with bad lines.
 func TestReplayErrors(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ file, want string }{
@@ -145,7 +145,7 @@ func TestReplayErrors(t *testing.T) {
 	}
 }
 
-// TestReplayKeysCannotDriveATerminal: what a client put into its name is quoted.
+// TestReplayKeysCannotDriveATerminal: control characters in a client's name are quoted.
 func TestReplayKeysCannotDriveATerminal(t *testing.T) {
 	t.Parallel()
 	evil := "\x1b]0;owned\a\x1b[2J"
@@ -174,7 +174,7 @@ func awaitReplay(t *testing.T, address string) {
 	})
 }
 
-// TestReplayInterrupted: Ctrl-C while it decides by SQL leaves nothing behind.
+// TestReplayInterrupted: Ctrl-C during a replay in SQL leaves no rows.
 func TestReplayInterrupted(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -188,7 +188,7 @@ func TestReplayInterrupted(t *testing.T) {
 	nothingLeft(t, address)
 }
 
-// TestReplayKilled: kill -9 leaves nothing behind either.
+// TestReplayKilled: kill -9 leaves no rows either.
 func TestReplayKilled(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -210,7 +210,7 @@ func TestReplayNotMigrated(t *testing.T) {
 	}
 }
 
-// TestReplayClosedPipe: nobody reads the report.
+// TestReplayClosedPipe: the report has no reader.
 func TestReplayClosedPipe(t *testing.T) {
 	t.Parallel()
 	c := startCommand(t, "", "replay", "--limit", "3", logFile(t, "a.log", invented(1000, 0)))

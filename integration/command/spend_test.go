@@ -8,8 +8,8 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// TestCommandSpend runs reserve, settle, cancel and statement one after the
-// other, as JSON and as text, and expects what they say.
+// TestCommandSpend runs reserve, settle, cancel and usage one after the other, as JSON and
+// as text, and checks their output.
 func TestCommandSpend(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -19,7 +19,7 @@ func TestCommandSpend(t *testing.T) {
 	for _, c := range []struct {
 		args string
 		code int
-		want string // in stdout, or in stderr; ID and TIME stand for theirs
+		want string // in stdout, or in stderr; ID and TIME stand for the real ones
 	}{
 		{"usage" + budget, 0, "spent      0\nreserved   0 in 0 open reservations\nremaining  1000000000000 of 1000000000000\n"},
 		{"reserve --cost 999999999999" + budget, 0, "reserved 999999999999 until TIME as ID: 1 of 1000000000000 remaining\n"},

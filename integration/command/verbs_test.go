@@ -20,10 +20,10 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestCommandVerbsGolden runs command lines one after the other on one database, and
-// holds what they answer, as JSON and as text, to a file.
+// compares their answers, as JSON and as text, with a file.
 func TestCommandVerbsGolden(t *testing.T) {
 	t.Parallel()
 	asJSON, asText := bed.NewDatabase(t), bed.NewDatabase(t)
@@ -54,7 +54,7 @@ func TestCommandVerbsGolden(t *testing.T) {
 		"wait --limit 1 --period 1000h --burst 2 --cost 3 mail",
 		"janitor --once",
 	} {
-		// The same on two databases: each line moves on.
+		// The same on two databases, because each line changes the rows.
 		code, stdout, _ := bed.Pglimit(t, asJSON, strings.Fields(line+" --json")...)
 		textCode, text, _ := bed.Pglimit(t, asText, strings.Fields(line)...)
 		if code != textCode {
@@ -81,10 +81,10 @@ func TestCommandVerbsGolden(t *testing.T) {
 	}
 }
 
-// duration is one as Go writes it, but for those that the command line had.
+// duration matches a duration as Go writes it, except those of the command line.
 var duration = regexp.MustCompile(`\b(\d+h\d+m[\d.]+s|\d+m[\d.]+s|[\d.]+(s|ms|µs))\b`)
 
-// withoutTimes makes every time that is neither 0 nor null the same.
+// withoutTimes replaces every time that is neither 0 nor null by the same word.
 func withoutTimes(t *testing.T, text string) string {
 	t.Helper()
 	var fields map[string]json.RawMessage
@@ -113,7 +113,7 @@ func withoutTimes(t *testing.T, text string) string {
 	return string(out) + "\n"
 }
 
-// TestCommandVerbsExitCodes: 0 allowed or done, 1 denied, 2 usage, 3 database.
+// TestCommandVerbsExitCodes: 0 allowed or done, 1 denied, 2 usage, 3 database error.
 func TestCommandVerbsExitCodes(t *testing.T) {
 	t.Parallel()
 	address, bare := bed.NewDatabase(t), bed.EmptyDatabase(t)
@@ -152,7 +152,7 @@ func TestCommandVerbsExitCodes(t *testing.T) {
 	}
 }
 
-// started is a command that runs, and what it wrote.
+// started is a running command and its output.
 type started struct {
 	*osexec.Cmd
 	stdout io.ReadCloser
@@ -174,15 +174,15 @@ func startCommand(t *testing.T, database string, args ...string) *started {
 	return s
 }
 
-// end waits for a command that was signalled, and returns its exit code and
-// the rest of its stdout.
+// end waits for a signalled command to end, and returns its exit code and the rest of its
+// stdout.
 func (s *started) end(t *testing.T) (code int, stdout string) {
 	t.Helper()
 	rest, err := io.ReadAll(s.stdout)
 	if err != nil && s.stdout != nil && !strings.Contains(err.Error(), "closed") {
 		t.Error(err)
 	}
-	_ = s.Wait() // the exit code tells
+	_ = s.Wait() // the exit code reports it
 	return s.ProcessState.ExitCode(), string(rest)
 }
 
@@ -215,7 +215,7 @@ func TestCommandWaitInterrupted(t *testing.T) {
 	}
 }
 
-// expired puts n rows into a table that expired long ago.
+// expired inserts n rows that expired long ago into a table.
 func expired(t *testing.T, address string, a limiter.Algorithm, n int) {
 	t.Helper()
 	then := func() time.Time { return time.Now().Add(-1000 * time.Hour) }
@@ -225,7 +225,7 @@ func expired(t *testing.T, address string, a limiter.Algorithm, n int) {
 	}
 }
 
-// TestCommandJanitor sweeps once, and then until Ctrl-C, a line for each sweep.
+// TestCommandJanitor sweeps once, and then until Ctrl-C, with one line per sweep.
 func TestCommandJanitor(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -258,10 +258,10 @@ func TestCommandJanitor(t *testing.T) {
 	if err := json.Unmarshal([]byte(line), &sweep); err != nil || sweep.Removed != 1 || sweep.ByTable["pglimit_gcra"] != 1 || sweep.Level != "INFO" {
 		t.Errorf("the sweep's line: %q, %v", line, err)
 	}
-	// It has the lease, and keeps it from sweep to sweep.
+	// It has the lease, and keeps it between sweeps.
 	bed.PglimitJSON(t, &once, address, "janitor", "--once")
 	if !once.HeldElsewhere {
-		t.Errorf("beside another janitor: %+v", once)
+		t.Errorf("while another janitor runs: %+v", once)
 	}
 	janitor.interrupt(t)
 	if code, rest := janitor.end(t); code != 0 || rest != "" {
@@ -273,8 +273,8 @@ func TestCommandJanitor(t *testing.T) {
 	}
 }
 
-// TestCommandClosedPipe: a command whose reader has gone ends, in silence, as shells
-// say it of a program that SIGPIPE ended.
+// TestCommandClosedPipe: a command whose reader has gone ends in silence, with the exit
+// code that shells report for SIGPIPE.
 func TestCommandClosedPipe(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
@@ -315,7 +315,7 @@ func TestCommandKeySecret(t *testing.T) {
 		t.Helper()
 		cmd := bed.Command(t, address, args...)
 		cmd.Env = append(cmd.Env, "PGLIMIT_KEY_SECRET=secret")
-		out, _ := cmd.CombinedOutput() // the exit code tells
+		out, _ := cmd.CombinedOutput() // the exit code reports it
 		if code := cmd.ProcessState.ExitCode(); code != want || bytes.Contains(out, []byte("=secret")) {
 			t.Errorf("%q: exit code %d, want %d: %s", args, code, want, out)
 		}
@@ -325,7 +325,7 @@ func TestCommandKeySecret(t *testing.T) {
 	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 0 {
 		t.Errorf("reset left %d rows", n)
 	}
-	with(1, "reset", "person@example.org") // there is no row any more
+	with(1, "reset", "person@example.org") // the row is gone
 	with(1, "block", "person@example.org", "1h")
 	with(0, "block", "person@example.org", "1h")
 	with(1, "check", "--limit", "1", "--period", "1000h", "--cost", "0", "person@example.org")
@@ -338,7 +338,7 @@ func TestCommandKeySecret(t *testing.T) {
 	}
 }
 
-// TestCommandVersion tells the server's version only where a database is named.
+// TestCommandVersion prints the server's version only if a database is named.
 func TestCommandVersion(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)

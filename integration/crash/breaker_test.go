@@ -23,8 +23,8 @@ const breakForUs = int64(time.Second / time.Microsecond)
 
 var ()
 
-// TestBreakerOnAStoppedServer: the breaker opens, nobody touches the pool, one
-// probes, and it closes once the server is back.
+// TestBreakerOnAStoppedServer: the breaker opens, no request touches the pool, one probes,
+// and the breaker closes once the server is back.
 func TestBreakerOnAStoppedServer(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -77,7 +77,7 @@ func TestBreakerOnAStoppedServer(t *testing.T) {
 	}
 
 	b.Clock.Set(breakForUs)
-	b.ExpectUnavailable(t, false) // the probe, in vain
+	b.ExpectUnavailable(t, false) // the probe, which fails
 	b.ExpectUnavailable(t, true)
 
 	if err := own.Restart(ctx); err != nil {
@@ -92,7 +92,7 @@ func TestBreakerOnAStoppedServer(t *testing.T) {
 	}
 }
 
-// TestBreakerCounts failures in a row: any answer begins anew, be it an error.
+// TestBreakerCounts failures in a row: any answer restarts the count, even an error.
 func TestBreakerCounts(t *testing.T) {
 	t.Parallel()
 	b := bed.NewBroken(t, limiter.Config{BreakAfter: 2})
@@ -117,12 +117,12 @@ func TestBreakerCounts(t *testing.T) {
 	b.ExpectUnavailable(t, false)
 	b.ExpectUnavailable(t, false)
 	b.ExpectUnavailable(t, true)
-	b.Clock.Set(-1) // a clock that was set back is no reason to stay away
+	b.Clock.Set(-1) // a clock that was set back must not delay the probe
 	b.ExpectUnavailable(t, false)
 	b.ExpectUnavailable(t, true)
 }
 
-// TestBreakerProbes with one caller: the others do not wait for what it finds.
+// TestBreakerProbes with one caller: the others do not wait for its result.
 func TestBreakerProbes(t *testing.T) {
 	t.Parallel()
 	b := bed.NewBroken(t, limiter.Config{BreakAfter: 1})
@@ -132,7 +132,7 @@ func TestBreakerProbes(t *testing.T) {
 	b.ExpectUnavailable(t, false)
 	b.ExpectUnavailable(t, true)
 	if r := bed.Must(t)(b.L.InTx(tx).Allow(ctx, bed.FailsClosed, "tx")); !r.Allowed {
-		t.Errorf("a transaction asks on its own connection: %+v", r)
+		t.Errorf("a transaction uses its own connection: %+v", r)
 	}
 
 	b.Clock.Set(breakForUs)
@@ -146,7 +146,7 @@ func TestBreakerProbes(t *testing.T) {
 	select {
 	case <-b.Arrived:
 	case err := <-probe:
-		t.Fatalf("nobody probed: %v", err)
+		t.Fatalf("no request probed: %v", err)
 	}
 	for range 3 {
 		b.ExpectUnavailable(t, true)
@@ -159,8 +159,8 @@ func TestBreakerProbes(t *testing.T) {
 	bed.Must(t)(b.L.Allow(ctx, bed.FailsClosed, "k"))
 }
 
-// TestBreakerAndContexts: what Config.Timeout ends counts, what a caller ends
-// does not.
+// TestBreakerAndContexts: a request that Config.Timeout ends counts; one that its caller
+// ends does not.
 func TestBreakerAndContexts(t *testing.T) {
 	t.Parallel()
 	b := bed.NewBroken(t, limiter.Config{BreakAfter: 2, Timeout: time.Millisecond})
@@ -168,7 +168,7 @@ func TestBreakerAndContexts(t *testing.T) {
 	for i := range 3 {
 		_, err := b.L.Allow(t.Context(), bed.FailsClosed, "k")
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, limiter.ErrUnavailable) || strings.Contains(err.Error(), "circuit breaker") != (i == 2) {
-			t.Errorf("ask %d: got %v", i, err)
+			t.Errorf("request %d: got %v", i, err)
 		}
 	}
 
@@ -195,7 +195,7 @@ func TestBreakerAndContexts(t *testing.T) {
 	bed.Must(t)(b.L.Allow(t.Context(), bed.FailsClosed, "k"))
 }
 
-// TestBreakerConfig: off, the default, and a number without meaning.
+// TestBreakerConfig: disabled, the default, and invalid numbers.
 func TestBreakerConfig(t *testing.T) {
 	t.Parallel()
 	off := bed.NewBroken(t, limiter.Config{DisableBreaker: true})

@@ -13,10 +13,10 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// What synchronous_commit can be.
+// The values of synchronous_commit.
 var commitSettings = []string{"off", "on", "local", "remote_write", "remote_apply"}
 
-// verbs is what a Limiter and a Tx have in common.
+// verbs is the methods that Limiter and Tx share.
 type verbs interface {
 	AllowN(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
 	AllowUpTo(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
@@ -27,8 +27,8 @@ type verbs interface {
 	Unblock(context.Context, limiter.Policy, string) error
 }
 
-// everyVerb runs every verb that writes, on keys of their own, and after each
-// what the caller wants to see. It returns how many changes each key has had.
+// everyVerb runs every verb that writes, each on a separate key, and calls after after
+// each. It returns the number of changes per key.
 func everyVerb(t *testing.T, v verbs, p limiter.Policy, after func()) (changes map[string]int) {
 	t.Helper()
 	ctx := t.Context()
@@ -59,8 +59,8 @@ func everyVerb(t *testing.T, v verbs, p limiter.Policy, after func()) (changes m
 	return changes
 }
 
-// TestDurabilityOfLoneStatements: each statement of each algorithm commits as
-// the policy says, and the session has its own setting back after it.
+// TestDurabilityOfLoneStatements: each statement of each algorithm commits as the policy
+// requires, and leaves the session's setting unchanged.
 func TestDurabilityOfLoneStatements(t *testing.T) {
 	t.Parallel()
 	c := bed.NewCommitLog(t)
@@ -89,8 +89,8 @@ func TestDurabilityOfLoneStatements(t *testing.T) {
 	}
 }
 
-// waitInVain makes three changes: a place that is free at once, one to wait
-// for, and that one given back.
+// waitInVain makes three changes: a place that is free at once, one to wait for, and its
+// return.
 func waitInVain(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) {
 	t.Helper()
 	if err := l.Wait(t.Context(), p, key, 1); err != nil {
@@ -114,8 +114,8 @@ func waitInVain(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) 
 	queued(1)
 }
 
-// TestDurabilityOfBatches is the same for those that share a statement: of three
-// asks the first is alone, and the two that come meanwhile are together.
+// TestDurabilityOfBatches is the same for requests that share a statement: of three, the
+// first is alone and the other two share one.
 func TestDurabilityOfBatches(t *testing.T) {
 	t.Parallel()
 	c := bed.NewCommitLog(t)
@@ -142,7 +142,7 @@ func TestDurabilityOfBatches(t *testing.T) {
 					}
 					c.Expect(t, p, bed.CommittedWith(session, d), map[string]int{"first": 1, "second": 1, "third": 1})
 					if n := bed.Value[int64](t, c.Pool, `SELECT count(DISTINCT xid) FROM committed WHERE policy = $1`, p.Name); n != 2 {
-						t.Errorf("%s: three asks made %d transactions, not 2", p.Name, n)
+						t.Errorf("%s: three requests made %d transactions, not 2", p.Name, n)
 					}
 					if now := bed.Value[string](t, pool, "SHOW synchronous_commit"); now != session {
 						t.Errorf("%s: the session was left with %s", p.Name, now)
@@ -153,14 +153,14 @@ func TestDurabilityOfBatches(t *testing.T) {
 	}
 }
 
-// TestDurabilityOfBatchesStaysApart lets asks of both come in turns while a
+// TestDurabilityOfBatchesStaysApart sends requests of both durabilities in turns while a
 // statement of each is in flight: no transaction has rows of both.
 func TestDurabilityOfBatchesStaysApart(t *testing.T) {
 	t.Parallel()
 	c := bed.NewCommitLog(t)
 	ctx := t.Context()
 	for _, base := range bed.Variants(10, 1000*time.Hour) {
-		g := &bed.Doorway{Arrived: make(chan struct{})} // nothing of the last one is in flight in it
+		g := &bed.Doorway{Arrived: make(chan struct{})} // no statement of the last round is in flight in it
 		g.Limiter = bed.NewGated(t, bed.Connect(t, c.URL, g.Guard, bed.Setting("synchronous_commit", "off")), limiter.Config{})
 		durable, relaxed := base, base
 		durable.Name, relaxed.Name = base.Name+"-durable", base.Name+"-relaxed"
@@ -174,12 +174,12 @@ func TestDurabilityOfBatchesStaysApart(t *testing.T) {
 		}()
 		for arrived := false; !arrived; runtime.Gosched() {
 			select {
-			case <-g.Arrived: // the relaxed ask's own statement
+			case <-g.Arrived: // the relaxed request's own statement
 				arrived = true
 			default:
 				if g.Waiting() > 0 {
 					g.Reopen()
-					t.Fatalf("%s: a relaxed ask waits for a durable statement", bed.Variant(base))
+					t.Fatalf("%s: a relaxed request waits for a durable statement", bed.Variant(base))
 				}
 			}
 		}
@@ -203,8 +203,8 @@ func TestDurabilityOfBatchesStaysApart(t *testing.T) {
 	}
 }
 
-// TestDurabilityInTx: in the caller's transaction the caller's setting holds,
-// for policies of either durability.
+// TestDurabilityInTx: in the caller's transaction the caller's setting applies, for
+// policies of either durability.
 func TestDurabilityInTx(t *testing.T) {
 	t.Parallel()
 	c := bed.NewCommitLog(t)
@@ -233,8 +233,8 @@ func TestDurabilityInTx(t *testing.T) {
 	}
 }
 
-// TestDurabilityUnderStricterIsolation: once the limiter opens transactions of
-// its own, they commit as the policy says.
+// TestDurabilityUnderStricterIsolation: once the limiter opens its own transactions, they
+// commit as the policy requires.
 func TestDurabilityUnderStricterIsolation(t *testing.T) {
 	t.Parallel()
 	c := bed.NewCommitLog(t)
@@ -249,7 +249,7 @@ func TestDurabilityUnderStricterIsolation(t *testing.T) {
 		_, err := l.Allow(t.Context(), p, "k")
 		late <- err
 	}()
-	bed.Eventually(t, "the ask waits for the row", func(ctx context.Context) (bool, error) {
+	bed.Eventually(t, "the request waits for the row", func(ctx context.Context) (bool, error) {
 		n, err := bed.Blocked(ctx, c.Pool)
 		return n == 1, err
 	})

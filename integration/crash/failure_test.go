@@ -19,8 +19,8 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// TestOutageOfAStoppedServer: with the server gone a policy fails closed or open as it
-// says, invalid input stays invalid, and with the server back all goes on.
+// TestOutageOfAStoppedServer: while the server is stopped a policy fails closed or open as
+// configured, and invalid input stays invalid. With the server back all works again.
 func TestOutageOfAStoppedServer(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -102,8 +102,8 @@ func TestOutageOfAStoppedServer(t *testing.T) {
 	}
 }
 
-// TestOutageTimeoutHolds: while a transaction holds the row, asks come back within
-// Config.Timeout, closed or open, and the caller's own deadline stays its own.
+// TestOutageTimeoutHolds: while a transaction has locked the row, requests return within
+// Config.Timeout, closed or open. The caller's own deadline keeps its own error.
 func TestOutageTimeoutHolds(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -115,7 +115,7 @@ func TestOutageTimeoutHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(ctx)
-	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "k")) // and keeps it until all below has come back
+	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "k")) // and keeps it until all requests below have returned
 
 	_, err = l.Allow(ctx, p, "k")
 	if !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
@@ -145,8 +145,8 @@ func TestNotMigrated(t *testing.T) {
 	}
 }
 
-// TestKeyThatTheDatabaseCannotHold: a key outside the database's own encoding
-// is invalid, and does not pass through FailOpen.
+// TestKeyThatTheDatabaseCannotHold: a key that the database's encoding cannot represent is
+// invalid, and does not pass through FailOpen.
 func TestKeyThatTheDatabaseCannotHold(t *testing.T) {
 	t.Parallel()
 	l := bed.NewLimiter(t, bed.Latin1(t), nil)
@@ -191,7 +191,7 @@ func TestKeySecret(t *testing.T) {
 	}
 	other := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("two")})
 	if r := bed.Must(t)(other.Allow(ctx, p, "person@example.org")); !r.Allowed {
-		t.Error("another secret did not start afresh")
+		t.Error("another secret did not start from zero")
 	}
 	var stored string
 	if err := pool.QueryRow(ctx, "SELECT string_agg(key, ' ') FROM pglimit_token_bucket").Scan(&stored); err != nil {

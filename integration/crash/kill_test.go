@@ -23,21 +23,21 @@ const (
 	loadKeys = 50  // of each policy
 )
 
-// place is a row, by policy and key.
+// place identifies a row by policy and key.
 type place struct{ policy, key string }
 
-// deed asks one thing, the n-th of its caller, and returns where it counts.
+// deed sends one request, the n-th of its caller, and returns where it counts.
 type deed func(ctx context.Context, n int) (place, error)
 
-// load is callers that go on until the server is gone, and what they were told.
+// load is callers that run until the server is gone, and the answers that they got.
 type load struct {
-	least   int64         // so many answers, and
-	lasts   time.Duration // so long since each caller has had its first: that is enough
+	least   int64         // this many answers, and
+	lasts   time.Duration // this long since each caller's first answer, are enough
 	enough  chan struct{}
 	closing sync.Once
 	killing atomic.Bool
 	count   atomic.Int64
-	mute    atomic.Int64 // callers that have had no answer yet
+	mute    atomic.Int64 // callers without an answer so far
 	first   atomic.Pointer[time.Time]
 	callers sync.WaitGroup
 
@@ -45,7 +45,7 @@ type load struct {
 	told map[place][]time.Time // of each unit
 }
 
-// caller does its deeds in turns until one fails.
+// caller runs its deeds in turns until one fails.
 func (b *load) caller(t *testing.T, deeds ...deed) {
 	b.mute.Add(1)
 	b.callers.Go(func() {
@@ -76,8 +76,7 @@ func (b *load) caller(t *testing.T, deeds ...deed) {
 	})
 }
 
-// each returns the units that callers were told of, by key, and how many of them
-// since a moment.
+// each returns the units granted to callers, by key, and how many of them since a moment.
 func (b *load) each(p limiter.Policy, since time.Time) (units, recent map[string]float64) {
 	units, recent = map[string]float64{}, map[string]float64{}
 	for at, times := range b.told {
@@ -94,7 +93,7 @@ func (b *load) each(p limiter.Policy, since time.Time) (units, recent map[string
 	return units, recent
 }
 
-// kept is what the database still knows of a key.
+// kept is what the database still records of a key.
 type kept struct {
 	level        float64
 	blockedUntil int64
@@ -122,12 +121,12 @@ func sum(units map[string]float64) (total float64) {
 	return total
 }
 
-// crash is a server of the test's own, whose sessions commit without waiting for
-// the disk unless they are told to.
+// crash is a separate server whose sessions commit without waiting for the disk by
+// default.
 type crash struct {
 	own   *throwaway.Server
 	url   string
-	bound time.Duration // what it may lose by that
+	bound time.Duration // what it may lose because of that
 }
 
 func newCrash(t *testing.T) *crash {
@@ -163,13 +162,13 @@ func (c *crash) connect(t *testing.T) *pgxpool.Pool {
 	})
 }
 
-// under puts the server under load, kills all its processes in the middle of
-// it, and starts it again. It returns what callers were told, and from when on
-// it may have been lost where commits do not wait for the disk.
+// under puts the server under load, kills all its processes during it, and starts it
+// again. It returns the callers' answers, and the moment from which answers may be lost if
+// commits do not wait for the disk.
 func (c *crash) under(t *testing.T, start func(*load, *limiter.Limiter)) (b *load, since time.Time) {
 	t.Helper()
 	b = &load{least: 2000, lasts: 3 * c.bound / 2, enough: make(chan struct{}), told: map[place][]time.Time{}}
-	b.mute.Add(1) // until all callers are there
+	b.mute.Add(1) // until all callers are running
 	start(b, bed.NewLimiter(t, c.connect(t), nil))
 	if b.mute.Add(-1) == 0 {
 		now := time.Now()
@@ -188,12 +187,12 @@ func (c *crash) under(t *testing.T, start func(*load, *limiter.Limiter)) (b *loa
 	return b, since
 }
 
-// budget is a policy whose name says what is done under it.
+// budget is a policy whose name says which verbs are used under it.
 func budget(name string, d limiter.Durability) limiter.Policy {
 	return limiter.Policy{Name: name, Algorithm: limiter.FixedWindow, Limit: plenty, Period: 1000 * time.Hour, Durability: d}
 }
 
-// spends asks for one unit after another.
+// spends requests one unit after another.
 func spends(l *limiter.Limiter, p limiter.Policy, caller int) deed {
 	return func(ctx context.Context, n int) (place, error) {
 		at := place{p.Name, fmt.Sprint((17*caller + n) % loadKeys)}
@@ -205,11 +204,12 @@ func spends(l *limiter.Limiter, p limiter.Policy, caller int) deed {
 	}
 }
 
-// TestKillUnderLoad kills the server with Durable and Relaxed at work on it.
-// Durable loses nothing that was acknowledged, of any verb, and Relaxed nothing
-// older than its bound. What is granted afterwards keeps to the limit together
-// with what was granted before. A server that has just written what it had
-// loses nothing whatever it was told, so once is not enough.
+// TestKillUnderLoad kills the server under Durable and Relaxed load.
+//
+// Durable loses nothing acknowledged, of any verb. Relaxed loses nothing older than its
+// bound. What is granted before and after the crash together keeps to the limit. A server
+// that has just written its WAL loses nothing whatever its settings, so one kill is not
+// enough.
 func TestKillUnderLoad(t *testing.T) {
 	t.Parallel()
 	c := newCrash(t)
@@ -289,7 +289,7 @@ func (c *crash) killUnderLoad(t *testing.T, round int) {
 	}
 }
 
-// TestKillUnderRelaxedLoad has nobody else's commits put Relaxed ones on disk.
+// TestKillUnderRelaxedLoad has no other commits that would write Relaxed ones to disk.
 func TestKillUnderRelaxedLoad(t *testing.T) {
 	t.Parallel()
 	c := newCrash(t)

@@ -14,14 +14,13 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// BenchmarkDecision sets one decision beside a bare upsert that counts, over
-// 1,000 keys and through the same pool. The two take turns, so that a machine
-// whose speed drifts slows both; of-bare is the median of their ratios in
-// throughput.
+// BenchmarkDecision compares one decision with a bare upsert that counts, over 1,000 keys
+// and the same pool. The two take turns, so that a machine whose speed drifts slows both.
+// of-bare is the median of their ratios in throughput.
 //
 //	go test ./integration/decide -run - -bench Decision -benchtime 40x
 func BenchmarkDecision(b *testing.B) {
-	ctx := b.Context() // one that can end, as an application's does
+	ctx := b.Context() // cancellable, as an application's is
 	pool := bed.Connect(b, bed.NewDatabase(b), func(c *pgxpool.Config) { c.MaxConns = 16 })
 	bed.Exec(b, pool, `CREATE TABLE bare (policy text COLLATE "C", key text COLLATE "C", n bigint NOT NULL, PRIMARY KEY (policy, key)) WITH (fillfactor = 70)`)
 	bare := func(key string) error {
@@ -54,7 +53,7 @@ func BenchmarkDecision(b *testing.B) {
 
 const stintCalls = 1000
 
-// stint times that many calls by so many callers.
+// stint makes that many calls by that many callers.
 func stint(b *testing.B, callers int, call func(key string) error) time.Duration {
 	var next atomic.Int64
 	var wg sync.WaitGroup

@@ -13,8 +13,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestDecideRetryAfterIsExact denies in many states of every variant: a microsecond
-// before RetryAfter the ask is still denied, at it allowed.
+// TestDecideRetryAfterIsExact denies in many states of every variant: a microsecond before
+// RetryAfter the request is still denied, at RetryAfter it is allowed.
 func TestDecideRetryAfterIsExact(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -57,8 +57,8 @@ func TestDecideRetryAfterIsExact(t *testing.T) {
 	}
 }
 
-// TestDecideHeldKeyDoesNotOverAdmit holds a key in a transaction for a second while
-// others ask: they wait, and then find what the transaction left.
+// TestDecideHeldKeyDoesNotOverAdmit locks a key in a transaction for a second. Other
+// requests wait, and then count what the transaction left.
 func TestDecideHeldKeyDoesNotOverAdmit(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -84,12 +84,12 @@ func TestDecideHeldKeyDoesNotOverAdmit(t *testing.T) {
 					results <- r
 				}()
 			}
-			// Hold it for a second of the database's own time, then go on.
+			// Keep it locked for a second of the database's time, then continue.
 			if _, err := tx.Exec(ctx, "SELECT pg_sleep(1)"); err != nil {
 				t.Fatal(err)
 			}
 			if len(results) > 0 {
-				t.Error("somebody did not wait for the row")
+				t.Error("a request did not wait for the row")
 			}
 			if err := tx.Commit(ctx); err != nil {
 				t.Fatal(err)
@@ -108,7 +108,7 @@ func TestDecideHeldKeyDoesNotOverAdmit(t *testing.T) {
 }
 
 // TestDecideLongTransactionDoesNotFreezeTheClock: inside one transaction the bucket
-// goes on leaking.
+// continues to leak.
 func TestDecideLongTransactionDoesNotFreezeTheClock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -129,8 +129,8 @@ func TestDecideLongTransactionDoesNotFreezeTheClock(t *testing.T) {
 	}
 }
 
-// TestDecideStricterDefaultIsolation: a database whose transactions are repeatable
-// read or serializable by default decides all the same.
+// TestDecideStricterDefaultIsolation: a database whose default isolation is repeatable
+// read or serializable still decides.
 func TestDecideStricterDefaultIsolation(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"repeatable read", "serializable"} {

@@ -13,9 +13,9 @@ const (
 	rounds = 20
 )
 
-// TestDecideNeverOverAdmits lets 32 goroutines on 4 pools ask one cold key for 1 to
-// 3 units until none is left: exactly the limit is admitted, in 20 rounds of
-// every variant, without and with a janitor that sweeps a hundred times a second.
+// TestDecideNeverOverAdmits has 32 goroutines on 4 pools request 1 to 3 units of one cold
+// key until none is left. Exactly the limit is admitted, in 20 rounds of every variant,
+// without and with a janitor that sweeps a hundred times a second.
 func TestDecideNeverOverAdmits(t *testing.T) {
 	t.Parallel()
 	for _, withJanitor := range []bool{false, true} {

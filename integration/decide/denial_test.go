@@ -10,8 +10,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestDecideDenialBeginsNoWindow: an ask that a block denies after the window is over leaves
-// the next window to the first that is granted.
+// TestDecideDenialBeginsNoWindow: a request that a block denies after the window is over
+// leaves the next window to the first request that is granted.
 func TestDecideDenialBeginsNoWindow(t *testing.T) {
 	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
 		ctx := context.Background()
@@ -32,15 +32,15 @@ func TestDecideDenialBeginsNoWindow(t *testing.T) {
 	})
 }
 
-// TestDecideDenialLeavesNoTrace: a key that another plan of a shorter period is denied on
-// decides as one that it never asked for.
+// TestDecideDenialLeavesNoTrace: a denial under a plan with a shorter period changes no
+// later decision on the key.
 func TestDecideDenialLeavesNoTrace(t *testing.T) {
 	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
 		ctx := context.Background()
 		for _, p := range bed.Variants(10, 10*time.Second) {
 			switch p.Algorithm {
 			case limiter.FixedWindow, limiter.SlidingWindowCounter, limiter.SlidingWindowLog:
-			default: // of a bucket, time that has passed leaks by the plan that asks
+			default: // of a bucket, past time leaks at the rate of the requested plan
 				continue
 			}
 			short := p

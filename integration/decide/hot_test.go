@@ -17,11 +17,12 @@ import (
 )
 
 // TestDecideUpdatesStayHOT: every update of every table rewrites the row in place, for one
-// hot key and for keys hit three times a period: no decision writes an indexed column,
-// and a page is pruned before it is full. A page is
-// pruned only of what no running transaction of the server can see. So the server
-// is the test's own: others keep transactions open on purpose, and how long an
-// autovacuum takes is the machine's.
+// hot key and for keys hit three times a period. No decision writes an indexed column, and
+// a page is pruned before it is full.
+//
+// A page is pruned only of row versions that no running transaction of the server can see.
+// So the test has a separate server: other tests keep transactions open on purpose, and an
+// autovacuum may take long.
 func TestDecideUpdatesStayHOT(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -64,7 +65,7 @@ func TestDecideUpdatesStayHOT(t *testing.T) {
 	}
 }
 
-// expiry is how long a key of p that is used once holds something.
+// expiry returns how long a key of p that is used once counts.
 func expiry(p limiter.Policy) time.Duration {
 	if p.Algorithm == limiter.SlidingWindowCounter {
 		return 2 * p.Period
@@ -77,7 +78,7 @@ type hotCount struct{ updates, hot int64 }
 // stayedHOT waits until the server has counted updates more than before.
 func stayedHOT(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, what string, before hotCount, updates int64) (c hotCount) {
 	t.Helper()
-	pool.Reset() // a session hands its counters in when it ends
+	pool.Reset() // a session reports its counters when it ends
 	bed.Eventually(t, "the updates are counted", func(ctx context.Context) (bool, error) {
 		err := pool.QueryRow(ctx,
 			"SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", "pglimit_"+string(p.Algorithm)).Scan(&c.updates, &c.hot)

@@ -16,8 +16,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestDecideBadInput asks with every field just outside its bounds: the documented
-// error, which names field and value, and no row. Just inside is allowed.
+// TestDecideBadInput sends every field just outside its bounds: the documented error names
+// field and value, and no row is written. Just inside is allowed.
 func TestDecideBadInput(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -119,7 +119,7 @@ func TestDecideBadInput(t *testing.T) {
 	if err := l.Wait(ctx, good, "k", 1); !errors.Is(err, limiter.ErrUnsupported) {
 		t.Errorf("Wait on a token bucket: got %v", err)
 	}
-	// What can never fit is a denial, and writes nothing either.
+	// A request that can never fit is a denial, and writes nothing either.
 	if r := bed.Must(t)(l.AllowN(ctx, good, "k", 10.001)); r.Allowed || r.RetryAfter != limiter.Never {
 		t.Errorf("above the burst: %+v", r)
 	}
@@ -127,7 +127,7 @@ func TestDecideBadInput(t *testing.T) {
 		t.Errorf("%d rows were written", n)
 	}
 
-	// The edges themselves.
+	// The bounds themselves.
 	for i, p := range bed.Variants(10, time.Minute) {
 		for _, key := range []string{strings.Repeat("k", 1024), strings.Repeat("€", 341), "\u0001\t\n'\"\\;--"} {
 			if r := bed.Must(t)(l.AllowN(ctx, p, key, 1e-9*10)); !r.Allowed {
@@ -154,7 +154,7 @@ func TestDecideBadInput(t *testing.T) {
 	}
 }
 
-// rows counts what all tables hold.
+// rows counts the rows of all tables.
 func rows(t *testing.T, pool *pgxpool.Pool) int {
 	t.Helper()
 	total := 0
@@ -168,7 +168,7 @@ func rows(t *testing.T, pool *pgxpool.Pool) int {
 	return total
 }
 
-// TestCalendarBadInput: nothing is written for a calendar that cannot be.
+// TestCalendarBadInput: nothing is written for an invalid calendar.
 func TestCalendarBadInput(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestPlansAdmitNoMoreThanTheLargest: as for memory, with a janitor that sweeps
+// TestPlansAdmitNoMoreThanTheLargest: as for memory, with a janitor that sweeps in
 // between.
 func TestPlansAdmitNoMoreThanTheLargest(t *testing.T) {
 	t.Parallel()
@@ -36,7 +36,7 @@ func TestPlansAdmitNoMoreThanTheLargest(t *testing.T) {
 				})
 			})
 			if swept := j.Removed(); swept.Total() == 0 || swept.Kept == 0 {
-				t.Errorf("the sweeps deleted %d and kept %d rows: that tells little", swept.Total(), swept.Kept)
+				t.Errorf("the sweeps deleted %d and kept %d rows: that proves little", swept.Total(), swept.Kept)
 			}
 		})
 	}

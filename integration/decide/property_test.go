@@ -14,10 +14,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestDecideAsMemory holds the statements to the in-memory model, result
-// by result and to the last bit: 100 random histories of 100 steps for each
-// variant, of all verbs, mixed costs, plans that change under one name, and a
-// clock that jumps back.
+// TestDecideAsMemory compares the statements with the in-memory model, result by result
+// and to the last bit: 100 random histories of 100 steps for each variant, of all verbs,
+// mixed costs, plans that change under one name, and a clock that jumps back.
 func TestDecideAsMemory(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -31,7 +30,7 @@ func TestDecideAsMemory(t *testing.T) {
 				inMemory := limiter.NewMemory(&limiter.Config{Now: clock.Now})
 				plans := bed.DrawPlans(rt, base, fmt.Sprintf("p%d", histories.Add(1)))
 				at := int64(1_000_000_000)
-				var made [2][]limiter.Result // what Undo may be asked for, of either
+				var made [2][]limiter.Result // what Undo may be called with, for either
 				for step := range 100 {
 					at = max(0, at+bed.DrawDelta(rt, plans[0]))
 					clock.Set(at)

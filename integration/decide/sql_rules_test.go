@@ -11,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// forbidden is what a decision must not use, and why.
+// forbidden lists what a decision must not use, and why.
 var forbidden = map[string]*regexp.Regexp{
 	"a sub-select reads the snapshot from before the lock, and some databases refuse it": regexp.MustCompile(`\bselect\b`),
 	"now() and its kin stand still in a transaction":                                     regexp.MustCompile(`\b(now|statement_timestamp|transaction_timestamp|timeofday)\s*\(|\bcurrent_timestamp\b|\blocaltimestamp\b|\bcurrent_date\b`),
@@ -26,8 +26,8 @@ var (
 	sqlCall = regexp.MustCompile(`\b([a-z_][a-z0-9_]*)\s*\(`)
 )
 
-// TestDecideStatementsFollowTheRules reads every decision: one upsert, the clock read
-// once before the lock, and nothing but IMMUTABLE expressions after it.
+// TestDecideStatementsFollowTheRules reads every decision: one upsert, the clock read once
+// before the lock, and only IMMUTABLE expressions after it.
 func TestDecideStatementsFollowTheRules(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -70,13 +70,13 @@ func TestDecideStatementsFollowTheRules(t *testing.T) {
 	}
 }
 
-// syntax is what looks like a call and is none.
+// syntax lists words that look like a call and are not.
 var syntax = map[string]bool{
 	"greatest": true, "least": true, "coalesce": true, "arg": true, "narg": true,
 	"case": true, "when": true, "then": true, "else": true, "and": true, "array": true,
 }
 
-// immutable asks the catalog about every function of that name.
+// immutable looks up every function of that name in the catalogue.
 func immutable(t *testing.T, pool *pgxpool.Pool, function string) bool {
 	t.Helper()
 	if syntax[function] {

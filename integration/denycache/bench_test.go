@@ -9,8 +9,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestDenyCacheAllocates nothing. It is not parallel: all allocations are
-// counted, whoever made them.
+// TestDenyCacheAllocates nothing. It is not parallel, because allocations are counted for
+// the whole process.
 func TestDenyCacheAllocates(t *testing.T) {
 	for name, config := range cachedConfigs() {
 		l, p, key := denied(t, config)
@@ -32,7 +32,7 @@ func cachedConfigs() map[string]*limiter.Config {
 	}
 }
 
-// BenchmarkCachedDenial asks for one key that was denied.
+// BenchmarkCachedDenial requests one key that was denied.
 func BenchmarkCachedDenial(b *testing.B) {
 	for name, config := range cachedConfigs() {
 		b.Run(name, func(b *testing.B) {
@@ -48,7 +48,7 @@ func BenchmarkCachedDenial(b *testing.B) {
 	}
 }
 
-// denied makes a limiter that remembers the denial of a key.
+// denied creates a limiter that remembers the denial of a key.
 func denied(t testing.TB, config *limiter.Config) (*limiter.Limiter, limiter.Policy, string) {
 	l := bed.NewLimiter(t, bed.NewPool(t), config)
 	p := limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: 1000 * time.Hour}

@@ -22,10 +22,10 @@ const (
 	ttlUs = int64(ttl / time.Microsecond)
 )
 
-// cached is two processes, each with a pool and a cache of its own and all on
-// one clock, and a third that always asks the database.
+// cached is two processes, each with a separate pool and cache, and a third without a
+// cache. All use one clock.
 type cached struct {
-	pool                     *pgxpool.Pool // of here
+	pool                     *pgxpool.Pool // of the first process
 	clock                    *conformance.Clock
 	here, elsewhere, without *limiter.Limiter
 }
@@ -40,7 +40,7 @@ func newCached(t *testing.T) *cached {
 	return c
 }
 
-// from asks here and expects what the answer is and where it comes from.
+// from sends a request in the first process, and checks the answer and its source.
 func (c *cached) from(t *testing.T, source limiter.Source, allowed bool, p limiter.Policy, key string, cost float64) limiter.Result {
 	t.Helper()
 	r := bed.Must(t)(c.here.AllowN(t.Context(), p, key, cost))
@@ -50,7 +50,7 @@ func (c *cached) from(t *testing.T, source limiter.Source, allowed bool, p limit
 	return r
 }
 
-// used uses the key up, at 0 of the clock, and has a denial remembered.
+// used uses the key up at time 0, and has a denial remembered.
 func (c *cached) used(t *testing.T, p limiter.Policy, key string) {
 	t.Helper()
 	c.clock.Set(0)
@@ -59,7 +59,7 @@ func (c *cached) used(t *testing.T, p limiter.Policy, key string) {
 	c.from(t, limiter.SourceCache, false, p, key, 1)
 }
 
-// lifts are the verbs that end a denial, and what they leave for the ask after.
+// lifts are the verbs that end a denial, and the room they leave for the next request.
 func lifts(p limiter.Policy) map[string]func(context.Context, *limiter.Limiter, string) error {
 	all := map[string]func(context.Context, *limiter.Limiter, string) error{
 		"reset": func(ctx context.Context, l *limiter.Limiter, key string) error { return l.Reset(ctx, p, key) },
@@ -73,8 +73,8 @@ func lifts(p limiter.Policy) map[string]func(context.Context, *limiter.Limiter, 
 	return all
 }
 
-// TestDenyCacheLifted: what another process gives back is seen one TTL after the
-// denial was asked for, to the microsecond; what this one gives back, at once.
+// TestDenyCacheLifted: what another process gives back is seen one TTL after the denied
+// request was sent, to the microsecond. What this process gives back is seen at once.
 func TestDenyCacheLifted(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)
@@ -119,8 +119,8 @@ func TestDenyCacheLifted(t *testing.T) {
 	}
 }
 
-// TestDenyCacheLiftedInATransaction: verbs in a transaction of this process empty the key
-// too, and so does a verb whose answer was an error.
+// TestDenyCacheLiftedInATransaction: verbs in a transaction of this process also empty the
+// key, and so does a verb that returned an error.
 func TestDenyCacheLiftedInATransaction(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)
@@ -150,7 +150,7 @@ func TestDenyCacheLiftedInATransaction(t *testing.T) {
 		c.from(t, limiter.SourceDatabase, true, p, verb, 1)
 	}
 
-	// A verb that fails may have done its work all the same.
+	// A verb that fails may still have done its work.
 	for verb, lift := range lifts(p) {
 		key := verb + " that fails"
 		c.used(t, p, key)
@@ -166,8 +166,8 @@ func TestDenyCacheLiftedInATransaction(t *testing.T) {
 	}
 }
 
-// TestDenyCacheLiftedByACancelledWait: the place that a Wait gives back is there for
-// the next.
+// TestDenyCacheLiftedByACancelledWait: the place that a Wait gives back is free for the
+// next request.
 func TestDenyCacheLiftedByACancelledWait(t *testing.T) {
 	t.Parallel()
 	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{DenyCacheTTL: time.Hour})
@@ -193,8 +193,8 @@ func TestDenyCacheLiftedByACancelledWait(t *testing.T) {
 	})
 }
 
-// TestDenyCacheByCost: equal and larger asks are answered, with their own
-// RetryAfter; smaller ones, other plans and later moments are not.
+// TestDenyCacheByCost: equal and larger requests are answered, with their own RetryAfter.
+// Smaller ones, other plans and later moments are not.
 func TestDenyCacheByCost(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)
@@ -216,7 +216,7 @@ func TestDenyCacheByCost(t *testing.T) {
 
 		for _, cost := range []float64{5.5, 10, 10.5, 1e6, 1 << 53} {
 			if p.Algorithm == limiter.SlidingWindowLog {
-				r := c.from(t, limiter.SourceDatabase, false, p, "k", cost) // and is remembered in its turn
+				r := c.from(t, limiter.SourceDatabase, false, p, "k", cost) // and is itself remembered
 				if (r.RetryAfter == limiter.Never) != (cost > 10) {
 					t.Errorf("%s: %+v", bed.Variant(p), r)
 				}
@@ -243,7 +243,7 @@ func TestDenyCacheByCost(t *testing.T) {
 		c.clock.Set(1000)
 		c.from(t, limiter.SourceCache, false, p, "back", 1)
 
-		// What is smaller may fit.
+		// A smaller request may fit.
 		bed.Must(t)(c.here.AllowN(ctx, p, "smaller", 7))
 		c.from(t, limiter.SourceDatabase, false, p, "smaller", 5)
 		c.from(t, limiter.SourceDatabase, true, p, "smaller", 2)
@@ -252,8 +252,8 @@ func TestDenyCacheByCost(t *testing.T) {
 	}
 }
 
-// TestDenyCacheInFlight: a denial whose answer is on its way while the key is
-// reset is not remembered.
+// TestDenyCacheInFlight: a denial whose answer is on its way during a reset of the key is
+// not remembered.
 func TestDenyCacheInFlight(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -289,7 +289,7 @@ func TestDenyCacheInFlight(t *testing.T) {
 	}
 }
 
-// holdAnswer keeps the answer to the next statement from its caller.
+// holdAnswer delays the answer to the next statement.
 type holdAnswer struct {
 	next             atomic.Bool
 	arrived, release chan struct{}
@@ -306,7 +306,7 @@ func (h *holdAnswer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEnd
 	}
 }
 
-// TestDenyCacheConfig: off, bounded, and numbers without meaning.
+// TestDenyCacheConfig: disabled, bounded, and invalid numbers.
 func TestDenyCacheConfig(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -336,8 +336,8 @@ func TestDenyCacheConfig(t *testing.T) {
 	}
 }
 
-// TestDenyCacheAndTheRest: transactions and other verbs ask the database,
-// invalid asks stay invalid, Observe sees all, and Close ends it.
+// TestDenyCacheAndTheRest: transactions and other verbs use the database, invalid requests
+// stay invalid, Observe sees all, and Close ends it.
 func TestDenyCacheAndTheRest(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -356,8 +356,8 @@ func TestDenyCacheAndTheRest(t *testing.T) {
 	if len(seen) != 3 || seen[2] != r || r.Source != limiter.SourceCache || r.Allowed || r.Reason != limiter.ReasonLimit {
 		t.Errorf("%+v; observed %+v", r, seen)
 	}
-	// By the machine's clock the waits have become shorter, but by no more than
-	// the time that has passed.
+	// By the machine's clock the waits are shorter now, but by no more than the time that
+	// has passed.
 	passed := r.At.Sub(seen[1].At)
 	if passed < 0 || passed > time.Since(asked) || r.RetryAfter != seen[1].RetryAfter-passed || r.ResetAfter != seen[1].ResetAfter-passed {
 		t.Errorf("%+v, %v after %+v", r, passed, seen[1])
@@ -404,7 +404,7 @@ func TestDenyCacheAndTheRest(t *testing.T) {
 	}
 }
 
-// TestDenyCacheKeepsNoCalendar: what another process gives back is there at once.
+// TestDenyCacheKeepsNoCalendar: what another process gives back is visible at once.
 func TestDenyCacheKeepsNoCalendar(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)

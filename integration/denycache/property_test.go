@@ -14,12 +14,13 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestDenyCacheChangesNoDecision holds a limiter with a cache that only RetryAfter
-// ends to the in-memory model, which decides anew each time: the same decisions,
-// reasons and times, whatever was answered from the cache before. What was
-// counted since a remembered denial can only make its RetryAfter too short.
-// Levels are as of that denial and not compared, and a microsecond is forgiven:
-// the database's rows are not brought up to date by what it is not asked.
+// TestDenyCacheChangesNoDecision compares a limiter with a cache that only RetryAfter ends
+// with the in-memory model, which decides each request again. Decisions, reasons and times
+// are the same, whatever the cache answered before.
+//   - Units counted since a remembered denial can only make its RetryAfter too short.
+//   - Levels are as of that denial and are not compared.
+//   - A microsecond's difference is allowed: requests answered from the cache do not bring
+//     the database's rows up to date.
 func TestDenyCacheChangesNoDecision(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -33,7 +34,7 @@ func TestDenyCacheChangesNoDecision(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
 				inMemory := limiter.NewMemory(&limiter.Config{Now: clock.Now})
 				p := bed.DrawPlans(rt, base, fmt.Sprintf("c%d", histories.Add(1)))[0]
-				p.Burst, p.Limit = p.Burst/p.Limit*min(p.Limit, 1000), min(p.Limit, 1000) // whose microseconds are no rounding
+				p.Burst, p.Limit = p.Burst/p.Limit*min(p.Limit, 1000), min(p.Limit, 1000) // whose microseconds need no rounding
 				at, retryAt := int64(1_000_000_000), int64(0)
 				counted := false // something was, since the last denial by the database
 				for step := range 40 {
@@ -48,7 +49,7 @@ func TestDenyCacheChangesNoDecision(t *testing.T) {
 						op = rapid.SampledFrom(bed.Operations(p.Algorithm)).Draw(rt, "op")
 					}
 					cost := bed.DrawCost(rt, op, p)
-					if op == "allow" || op == "allow_up_to" || op == "charge" { // not as small as what rounding is forgiven
+					if op == "allow" || op == "allow_up_to" || op == "charge" { // not as small as the slack for rounding
 						cost = max(cost, p.Limit/1000)
 					}
 					want, wantErr := conformance.Do(context.Background(), inMemory, p, op, "k", cost)

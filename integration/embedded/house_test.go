@@ -21,14 +21,14 @@ import (
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
-// house is a directory of one test's own, where the command keeps everything
-// it makes: data, sockets, caches. Other users can get there.
+// house is a test's directory, in which the command keeps everything it makes: data,
+// sockets, caches. Other users may enter it.
 type house struct {
 	dir, binary string
-	as          *syscall.Credential // who runs the command; nil: we do
+	as          *syscall.Credential // the user that runs the command; nil: this one
 }
 
-// newHouse makes a house and, at the test's end, sees that nothing runs in it.
+// newHouse creates a house and checks at the end of the test that no process runs in it.
 func newHouse(t *testing.T) *house {
 	t.Helper()
 	built, err := bed.BuildCommand()
@@ -62,7 +62,7 @@ func newHouse(t *testing.T) *house {
 
 func (h *house) data() string { return filepath.Join(h.dir, "data") }
 
-// processes lists what runs with the house in its arguments: the command, the
+// processes lists the processes with the house in their arguments: the command, the
 // keeper, the server, the server's reaper.
 func (h *house) processes(t *testing.T) (found []string) {
 	t.Helper()
@@ -87,13 +87,13 @@ func (h *house) processes(t *testing.T) (found []string) {
 	return found
 }
 
-// awaitEmpty waits until nothing runs. Unlike eventually it also does so when
-// the test is over.
+// awaitEmpty waits until no process runs. Unlike Eventually it also works when the test is
+// over.
 func (h *house) awaitEmpty(t *testing.T) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(time.Minute); ; <-tick.C { // against hanging for ever
+	for end := time.Now().Add(time.Minute); ; <-tick.C { // prevents a hang
 		left := h.processes(t)
 		if len(left) == 0 {
 			return
@@ -104,7 +104,7 @@ func (h *house) awaitEmpty(t *testing.T) {
 	}
 }
 
-// empty expects that nothing runs right now.
+// empty expects that no process runs right now.
 func (h *house) empty(t *testing.T, after string) {
 	t.Helper()
 	if left := h.processes(t); len(left) > 0 {
@@ -122,7 +122,7 @@ func (h *house) command(t *testing.T, args ...string) *osexec.Cmd {
 	return cmd
 }
 
-// run runs the command to its end.
+// run runs the command until it ends.
 func run(t *testing.T, cmd *osexec.Cmd) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -135,12 +135,12 @@ func run(t *testing.T, cmd *osexec.Cmd) (code int, stdout, stderr string) {
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// fiveADay is a policy whose remaining units are 4, 3, 2, … whatever the time
-// between the asks.
+// fiveADay is a policy whose remaining units are 4, 3, 2, … whatever the time between
+// requests.
 var fiveADay = []string{"--algorithm", "fixed_window", "--limit", "5", "--period", "24h"}
 
-// allow asks once for key k and returns what remains; how is part of the line
-// that tells the database.
+// allow requests one unit of key k and returns the remaining units. how is the part of the
+// line that names the database.
 func (h *house) allow(t *testing.T, how string, flags ...string) float64 {
 	t.Helper()
 	code, stdout, stderr := run(t, h.command(t, append(append([]string{"allow", "k", "--json"}, fiveADay...), flags...)...))
@@ -180,7 +180,7 @@ func (h *house) start(t *testing.T) *live {
 	return l
 }
 
-// ask asks for key k and expects what remains.
+// ask requests a unit of key k and checks the remaining units.
 func (l *live) ask(t *testing.T, remaining float64) {
 	t.Helper()
 	fmt.Fprintln(l.in, "k")
@@ -197,14 +197,13 @@ func (l *live) ask(t *testing.T, remaining float64) {
 // end waits for the end and expects the exit code and a part of stderr.
 func (l *live) end(t *testing.T, code int, want string) {
 	t.Helper()
-	_ = l.cmd.Wait() // the code tells
+	_ = l.cmd.Wait() // the code reports it
 	if got := l.cmd.ProcessState.ExitCode(); got != code || !strings.Contains(l.stderr.String(), want) {
 		t.Errorf("exit code %d, want %d; stderr %q, want %q in it", got, code, &l.stderr, want)
 	}
 }
 
-// expect runs the command and expects its exit code and parts of the last line
-// on stderr.
+// expect runs the command and expects its exit code and parts of the last line on stderr.
 func expect(t *testing.T, cmd *osexec.Cmd, code int, parts ...string) {
 	t.Helper()
 	got, stdout, stderr := run(t, cmd)
@@ -220,7 +219,7 @@ func expect(t *testing.T, cmd *osexec.Cmd, code int, parts ...string) {
 	}
 }
 
-// bindir is the directory of this machine's server.
+// bindir returns the directory of this machine's server.
 func bindir(t *testing.T) string {
 	t.Helper()
 	dir, _, err := localpg.Find()

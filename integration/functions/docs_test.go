@@ -11,8 +11,8 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// TestFunctionsDocs runs what docs/sql.md shows for psql, as it stands, and the
-// calls inside the other languages' snippets.
+// TestFunctionsDocs runs the examples of docs/sql.md for psql unchanged, and the calls
+// inside the other languages' snippets.
 func TestFunctionsDocs(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../testdata/checkout/docs/sql.md")

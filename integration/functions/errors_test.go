@@ -10,9 +10,8 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// TestFunctionsBadArguments asks with every parameter just outside its bounds: an
-// error that names parameter and value and tells the next step, and no row. Just
-// inside is allowed.
+// TestFunctionsBadArguments sends every parameter just outside its bounds: the error names
+// parameter, value and next step, and no row is written. Just inside is allowed.
 func TestFunctionsBadArguments(t *testing.T) {
 	t.Parallel()
 	pool := bed.FunctionsPool(t)

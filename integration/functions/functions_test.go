@@ -17,21 +17,21 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// common leaves of a Result what the functions tell too.
+// common keeps the fields of a Result that the functions return too.
 func common(r limiter.Result) limiter.Result {
 	r = bed.Told(r)
 	r.Limit, r.Burst, r.Full, r.Source, r.At = 0, 0, false, "", time.Time{}
 	return r
 }
 
-// asker is one of the two ways to ask, on keys that go with it.
+// asker is one of the two ways to send requests, with its keys.
 type asker struct {
-	keys  string   // what its keys begin with
+	keys  string   // the prefix of its keys
 	holds []string // in the order they were made
 	do    func(h *asker, p limiter.Policy, op, key string, cost float64, hold int) (limiter.Result, error)
 }
 
-// byGo asks the library; of a hold, cost is what settles it.
+// byGo calls the library. For a reservation, cost is the units that settle it.
 func byGo(l *limiter.Limiter) func(*asker, limiter.Policy, string, string, float64, int) (limiter.Result, error) {
 	return func(h *asker, p limiter.Policy, op, key string, cost float64, hold int) (limiter.Result, error) {
 		ctx := context.Background()
@@ -51,7 +51,7 @@ func byGo(l *limiter.Limiter) func(*asker, limiter.Policy, string, string, float
 	}
 }
 
-// bySQL asks the functions at the clock's time.
+// bySQL calls the functions at the clock's time.
 func bySQL(pool *pgxpool.Pool, clock *conformance.Clock) func(*asker, limiter.Policy, string, string, float64, int) (limiter.Result, error) {
 	return func(h *asker, p limiter.Policy, op, key string, cost float64, hold int) (limiter.Result, error) {
 		ctx, now := context.Background(), clock.Now()
@@ -100,16 +100,16 @@ func bySQL(pool *pgxpool.Pool, clock *conformance.Clock) func(*asker, limiter.Po
 	}
 }
 
-// TestFunctionsDecideAsGo decides the same random asks by the library and by the
-// functions, at the same times, and wants every field equal: on keys of their
-// own, and taking turns on one key, where each ends the other's holds too.
+// TestFunctionsDecideAsGo sends the same random requests to the library and to the
+// functions, at the same times, and expects every field to be equal: on separate keys, and
+// in turns on one key, where each also ends the other's reservations.
 func TestFunctionsDecideAsGo(t *testing.T) {
 	t.Parallel()
 	pool := bed.FunctionsPool(t)
 	var histories, requests atomic.Int64
 	t.Cleanup(func() {
 		if n := requests.Load(); n < 100*int64(bed.Checks()) {
-			t.Errorf("only %d asks", n)
+			t.Errorf("only %d requests", n)
 		}
 	})
 	for _, base := range bed.Variants(10, 10*time.Second) {
@@ -142,7 +142,8 @@ func TestFunctionsDecideAsGo(t *testing.T) {
 						all[2].do = goes
 					}
 					requests.Add(1)
-					// An error where drawCost goes above 2^53, and of holds that have ended.
+					// An error if drawCost exceeds 2^53, and for reservations that have
+					// ended.
 					want, wantErr := all[0].do(all[0], p, op, key, cost, hold)
 					for _, one := range all[1:] {
 						got, err := one.do(one, p, op, key, cost, hold)
@@ -159,8 +160,8 @@ func TestFunctionsDecideAsGo(t *testing.T) {
 	}
 }
 
-// sameRows wants the askers' keys to have the same rows: what the answers do not
-// tell, such as when a row may be deleted, is the same too.
+// sameRows expects the askers' keys to have the same rows, including columns that the
+// answers do not show, such as when a row may be deleted.
 func sameRows(rt *rapid.T, pool *pgxpool.Pool, table, policy string, all []*asker) {
 	rows, err := pool.Query(context.Background(), `SELECT split_part(t.key, ' ', 1) || ' ' AS keys,
 			string_agg((to_jsonb(t) - 'key' - 'id' || jsonb_build_object('key', split_part(t.key, ' ', 2)))::text, E'\n'

@@ -22,7 +22,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// ask calls a function outside of rapid; it has to succeed.
+// ask calls a function outside of rapid and fails the test on an error.
 func ask(t testing.TB, q bed.Querier, p limiter.Policy, op, key string, cost float64) limiter.Result {
 	t.Helper()
 	r, err := bed.CallFunction(context.Background(), q, p, op, key, cost, nil)
@@ -32,8 +32,8 @@ func ask(t testing.TB, q bed.Querier, p limiter.Policy, op, key string, cost flo
 	return r
 }
 
-// TestFunctionsNeverOverAdmit lets 32 clients ask a cold key for 1 to 3 units
-// until none is left: exactly the limit is admitted.
+// TestFunctionsNeverOverAdmit has 32 clients request 1 to 3 units of a cold key until none
+// is left: exactly the limit is admitted.
 func TestFunctionsNeverOverAdmit(t *testing.T) {
 	t.Parallel()
 	pool := bed.FunctionsPool(t)
@@ -70,8 +70,8 @@ func TestFunctionsNeverOverAdmit(t *testing.T) {
 	}
 }
 
-// TestFunctionsRollBackWithTheCaller: what a function did goes with the
-// transaction, and a conflict is PostgreSQL's own error.
+// TestFunctionsRollBackWithTheCaller: a function's effect ends with the transaction, and a
+// conflict is PostgreSQL's own error.
 func TestFunctionsRollBackWithTheCaller(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -103,12 +103,12 @@ func TestFunctionsRollBackWithTheCaller(t *testing.T) {
 		if !errors.As(err, &pg) || pg.Code != "40001" {
 			t.Errorf("%s: a concurrent change gave %v, want 40001", bed.Variant(p), err)
 		}
-		_ = tx.Rollback(ctx) // it has failed: all that this does is give its connection back
+		_ = tx.Rollback(ctx) // it has failed: this only returns its connection
 	}
 }
 
-// TestFunctionsHolds: a hold goes with its transaction, ends once, and comes back
-// after its time as soon as somebody is denied; no more than the limit is ever held.
+// TestFunctionsHolds: a reservation is rolled back with its transaction, ends once, and
+// after its time comes back with the next denial. No more than the limit is ever reserved.
 func TestFunctionsReservations(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -181,8 +181,8 @@ func TestFunctionsReservations(t *testing.T) {
 	}
 }
 
-// TestFunctionsLeaveTheCallersSettings: how the caller's transaction commits and
-// waits for locks is the caller's.
+// TestFunctionsLeaveTheCallersSettings: functions change neither how the caller's
+// transaction commits nor how it waits for locks.
 func TestFunctionsLeaveTheCallersSettings(t *testing.T) {
 	t.Parallel()
 	pool := bed.FunctionsPool(t)
@@ -213,8 +213,8 @@ func TestFunctionsLeaveTheCallersSettings(t *testing.T) {
 	}
 }
 
-// TestFunctionsRuntimeRole: rights on the tables' rows and USAGE on the schema are
-// all that it takes, and the functions lend nobody more.
+// TestFunctionsRuntimeRole: rights on the tables' rows and USAGE on the schema suffice.
+// Functions run with the caller's privileges.
 func TestFunctionsRuntimeRole(t *testing.T) {
 	t.Parallel()
 	owner := bed.FunctionsPool(t)
@@ -243,7 +243,7 @@ func TestFunctionsRuntimeRole(t *testing.T) {
 	}
 }
 
-// TestFunctionsCheckReadOnly: reading is allowed where nothing can be written.
+// TestFunctionsCheckReadOnly: check works in a read-only transaction.
 func TestFunctionsCheckReadOnly(t *testing.T) {
 	t.Parallel()
 	pool := bed.FunctionsPool(t)
@@ -256,7 +256,7 @@ func TestFunctionsCheckReadOnly(t *testing.T) {
 			t.Errorf("%s: %+v", bed.Variant(p), r)
 		}
 		ask(t, pool, p, "allow", "full", 10)
-		if r := ask(t, tx, p, "check", "full", 1); r.Allowed || r.Reason != limiter.ReasonLimit { // looks for no expired holds
+		if r := ask(t, tx, p, "check", "full", 1); r.Allowed || r.Reason != limiter.ReasonLimit { // looks for no expired reservations
 			t.Errorf("%s: %+v", bed.Variant(p), r)
 		}
 		if err := tx.Commit(context.Background()); err != nil {
@@ -265,8 +265,8 @@ func TestFunctionsCheckReadOnly(t *testing.T) {
 	}
 }
 
-// TestFunctionsEndsAt: a window that ends when the caller says is a window that
-// the library would have aligned so, in every field, and on the same row.
+// TestFunctionsEndsAt: a window with the caller's end equals the window that the library
+// would have aligned so, in every field, and uses the same row.
 func TestFunctionsEndsAt(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -307,11 +307,11 @@ func TestFunctionsEndsAt(t *testing.T) {
 		}
 	})
 	if bed.Value[bool](t, pool, `SELECT bool_or(ends_at_us % 10000000 <> 0) FROM pglimit_fixed_window`) {
-		t.Error("a window ends at another time than asked for")
+		t.Error("a window ends at another time than requested")
 	}
 }
 
-// callEndsAt is callFunction with ends_at for the period.
+// callEndsAt is CallFunction with ends_at for the period.
 func callEndsAt(ctx context.Context, q bed.Querier, p limiter.Policy, op, key string, cost float64, now, endsAt time.Time) (limiter.Result, error) {
 	function := "fixed_window("
 	if op != "allow" {
@@ -352,11 +352,12 @@ func TestFunctionsByTheDatabasesClock(t *testing.T) {
 		"given": endsAt,
 	} {
 		tx := bed.Begin(t, pool, pgx.TxOptions{})
-		call(tx) // holds the row
+		call(tx) // locks the row
 		after := make(chan float64, 1)
 		go func() { after <- call(pool) }()
 		bed.AwaitBlocked(t, pool)
-		// The holder's clock is the later one: the row's time moves on.
+		// The clock of the transaction that had locked the row is later: the row's time
+		// moves forward.
 		call(tx)
 		if err := tx.Commit(ctx); err != nil {
 			t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// visit sends a request as a user and returns the answer, its body read.
+// visit sends a request as a user and returns the answer with its body read.
 func visit(t testing.TB, server *httptest.Server, path, user, password string) *http.Response {
 	t.Helper()
 	r, err := http.NewRequest("GET", server.URL+path, nil)
@@ -41,9 +41,9 @@ func visit(t testing.TB, server *httptest.Server, path, user, password string) *
 	return res
 }
 
-// TestHTTPLimit: many clients of two servers that share a database. Never more
-// passes than the limit, what was denied took nothing of any limit, and of logins
-// the failed ones alone stay counted.
+// TestHTTPLimit: many clients of two servers share a database. Never more than the limit
+// passes, denials consume nothing of any limit, and of logins only the failed ones stay
+// counted.
 func TestHTTPLimit(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -106,7 +106,8 @@ func TestHTTPLimit(t *testing.T) {
 		t.Errorf("%v requests passed and %v are counted, want 50", total, got)
 	}
 
-	// The right password costs nothing, the wrong one a try; five at most, many at once.
+	// The right password costs nothing, the wrong one a try; at most five pass, though
+	// many are sent at once.
 	for range 8 {
 		if res := visit(t, servers[0], "/login", "alice", "right"); res.StatusCode != 200 {
 			t.Errorf("the right password: %s", res.Status)
@@ -124,8 +125,8 @@ func TestHTTPLimit(t *testing.T) {
 	}
 }
 
-// TestHTTPLimitServerStopped: with the database gone a route fails closed with 503
-// or open, as its policy says, and with the database back both count again.
+// TestHTTPLimitServerStopped: while the database is away a route fails closed with 503 or
+// open, as its policy says. With the database back both count again.
 func TestHTTPLimitServerStopped(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

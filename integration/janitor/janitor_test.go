@@ -21,7 +21,7 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// handClock is a clock that stands still until it is moved.
+// handClock is a clock that stands still until the test moves it.
 type handClock struct{ us atomic.Int64 }
 
 func newHandClock() *handClock {
@@ -34,7 +34,7 @@ func (c *handClock) now() time.Time           { return time.UnixMicro(c.us.Load(
 func (c *handClock) add(d time.Duration)      { c.us.Add(d.Microseconds()) }
 func (c *handClock) in(d time.Duration) int64 { return c.us.Load() + d.Microseconds() }
 
-// sweep has to succeed and to remove so many rows of each table.
+// sweep expects a sweep to succeed and to remove that many rows of each table.
 func sweep(t *testing.T, j *janitor.Janitor, want map[string]int64) {
 	t.Helper()
 	got, err := j.Sweep(t.Context())
@@ -43,8 +43,8 @@ func sweep(t *testing.T, j *janitor.Janitor, want map[string]int64) {
 	}
 }
 
-// start runs a janitor until stop is called or the test ends. stop returns
-// when Run has.
+// start runs a janitor until stop is called or the test ends. stop returns when Run has
+// returned.
 func start(t *testing.T, j *janitor.Janitor) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -60,8 +60,8 @@ func start(t *testing.T, j *janitor.Janitor) (stop func()) {
 	return stop
 }
 
-// heard is an OnSweep whose sweeps the test reads one by one; the janitor waits
-// for it until the test ends.
+// heard is an OnSweep whose sweeps the test reads one by one; the janitor waits for it
+// until the test ends.
 func heard(t *testing.T) (sweeps <-chan janitor.Removed, onSweep func(janitor.Removed)) {
 	c := make(chan janitor.Removed)
 	return c, func(r janitor.Removed) {
@@ -72,10 +72,10 @@ func heard(t *testing.T) (sweeps <-chan janitor.Removed, onSweep func(janitor.Re
 	}
 }
 
-// awaitRemoved reads sweeps until one removes so many rows.
+// awaitRemoved reads sweeps until one removes that many rows.
 func awaitRemoved(t *testing.T, sweeps <-chan janitor.Removed, rows int64) {
 	t.Helper()
-	for began := time.Now(); time.Since(began) < time.Minute; { // against hanging for ever
+	for began := time.Now(); time.Since(began) < time.Minute; { // prevents a hang
 		if bed.Receive(t, sweeps, "a sweep").Total() == rows {
 			return
 		}
@@ -88,7 +88,7 @@ func count(t *testing.T, pool *pgxpool.Pool, table string) int {
 	return bed.Value[int](t, pool, `SELECT count(*) FROM `+table)
 }
 
-// take decides one ask of one token on a key whose tokens never come back.
+// take requests one token of a key whose tokens never come back.
 func take(ctx context.Context, conn db.DBTX, policy, key string, now *int64) (db.TokenBucketTakeRow, error) {
 	const hour = int64(time.Hour / time.Microsecond)
 	return db.New().TokenBucketTake(ctx, conn, db.TokenBucketTakeParams{
@@ -107,7 +107,7 @@ func TestJanitorCountsWhatItRemoves(t *testing.T) {
 	})
 	want, total := map[string]int64{}, int64(0)
 	for i, table := range bed.LimitTables(t, pool) {
-		n := 3 * i // none at all, less than a batch, whole batches, and more
+		n := 3 * i // none, less than a batch, whole batches, and more
 		bed.InsertRows(t, pool, table, "gone", n, clock.in(-time.Second))
 		bed.InsertRows(t, pool, table, "lives", 2, clock.in(time.Second))
 		if n > 0 {
@@ -147,10 +147,10 @@ func TestJanitorTakesTheClockItIsGiven(t *testing.T) {
 	bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, clock.in(time.Hour)) // 1, 2 and 3 microseconds later than that
 	clock.add(time.Hour)
 	sweep(t, byHand, nil)
-	clock.add(2 * time.Microsecond) // a row goes at its very microsecond
+	clock.add(2 * time.Microsecond) // a row is deleted at its exact microsecond
 	sweep(t, byHand, map[string]int64{"pglimit_gcra": 2})
 
-	// Without one it is the database's, whatever this machine's is.
+	// Without a clock it is the database's, whatever this machine's is.
 	byDatabase := bed.NewJanitor(t, pool, nil)
 	now := bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`)
 	bed.InsertRows(t, pool, "pglimit_fixed_window", "past", 1, now-1)
@@ -158,8 +158,9 @@ func TestJanitorTakesTheClockItIsGiven(t *testing.T) {
 	sweep(t, byDatabase, map[string]int64{"pglimit_gcra": 1, "pglimit_fixed_window": 1})
 }
 
-// TestJanitorSweepsManyRows sweeps 200,000 rows, or a million at full size: decisions go on meanwhile, on keys whose rows
-// are spread among those that have expired, and none of them is forgotten.
+// TestJanitorSweepsManyRows sweeps 200,000 rows, or a million at full size. Decisions
+// continue meanwhile, on keys whose rows are spread among the expired ones, and none of
+// them is forgotten.
 func TestJanitorSweepsManyRows(t *testing.T) {
 	t.Parallel()
 	const live, workers = 20_000, 2
@@ -180,7 +181,7 @@ func TestJanitorSweepsManyRows(t *testing.T) {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				i := rand.IntN(live)
-				// Not ctx: a statement that is cut off may have been done.
+				// Not ctx: a cancelled statement may have been done.
 				row, err := take(t.Context(), pool, "live", fmt.Sprint("k", 1+i), nil)
 				if err != nil || row.Granted != 1 {
 					t.Errorf("a decision while the janitor sweeps: %+v, %v", row, err)
@@ -234,11 +235,11 @@ func TestJanitorSweepsManyRows(t *testing.T) {
 	if lost > 0 || decisions == 0 {
 		t.Errorf("of %.0f decisions on %d keys, the levels of %d keys are wrong", decisions, live, lost)
 	}
-	t.Logf("removed %d rows in %v, %.0f/s, beside %.0f decisions", removed.Total(), took.Round(time.Millisecond), float64(removed.Total())/took.Seconds(), decisions)
+	t.Logf("removed %d rows in %v, %.0f/s, with %.0f decisions", removed.Total(), took.Round(time.Millisecond), float64(removed.Total())/took.Seconds(), decisions)
 }
 
-// TestJanitorOutlivesTheDatabase: neither a connection that breaks in the
-// middle of a sweep nor a database that refuses connections ends Run.
+// TestJanitorOutlivesTheDatabase: Run survives a connection that breaks in the middle of a
+// sweep, and a database that refuses connections.
 func TestJanitorOutlivesTheDatabase(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -300,8 +301,8 @@ func TestJanitorBeforeMigrations(t *testing.T) {
 	awaitRemoved(t, swept, 5)
 }
 
-// TestJanitorLeavesNoTableOut: a table that cannot be swept does not keep the
-// others from it.
+// TestJanitorLeavesNoTableOut: a table that cannot be swept does not keep the others from
+// being swept.
 func TestJanitorLeavesNoTableOut(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)

@@ -15,12 +15,12 @@ import (
 
 const lease = 10 * time.Minute
 
-// heldElsewhere wants a sweep to find the lease taken.
+// heldElsewhere expects a sweep to find the lease taken.
 func heldElsewhere(t *testing.T, j *janitor.Janitor) {
 	t.Helper()
 	r, err := j.Sweep(t.Context())
 	if err != nil || !r.HeldElsewhere || r.Total() != 0 {
-		t.Errorf("a sweep beside a leader: %+v, %v", r, err)
+		t.Errorf("a sweep while another leads: %+v, %v", r, err)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestJanitorAloneSweepsUntilItsLeaseRunsOut(t *testing.T) {
 	clock.add(time.Microsecond)
 	stopSecond := newLeader(t, pool, clock) // a third one
 	heldElsewhere(t, second)
-	stop() // gives up nothing: the lease is the third's by now
+	stop() // gives up nothing: the third has the lease by now
 	heldElsewhere(t, second)
 	stopSecond()
 	sweep(t, second, nil) // the third removed the row
@@ -74,7 +74,7 @@ func TestJanitorAloneSweepsUntilItsLeaseRunsOut(t *testing.T) {
 	}
 }
 
-// TestJanitorTakesOver: one that runs beside the leader goes on when it ends.
+// TestJanitorTakesOver: when the leader ends, another running janitor takes over.
 func TestJanitorTakesOver(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -86,16 +86,16 @@ func TestJanitorTakesOver(t *testing.T) {
 		Interval: time.Millisecond, Lease: lease, Now: clock.now, OnSweep: onSweep,
 	}))
 	for range 3 {
-		if r := bed.Receive(t, swept, "a sweep beside the leader"); !r.HeldElsewhere || r.Total() != 0 {
-			t.Errorf("a sweep beside a leader: %+v", r)
+		if r := bed.Receive(t, swept, "a sweep while another leads"); !r.HeldElsewhere || r.Total() != 0 {
+			t.Errorf("a sweep while another leads: %+v", r)
 		}
 	}
 	stop()
 	awaitRemoved(t, swept, 1)
 }
 
-// steps is a clock that is asked before every statement of a sweep, and does
-// something then.
+// steps is a clock that is read before every statement of a sweep, and calls a function
+// then.
 type steps struct {
 	*handClock
 	at func()
@@ -115,8 +115,8 @@ func TestJanitorRenewsItsLease(t *testing.T) {
 	other := bed.NewJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.handClock.now})
 	left := rows
 	clock.at = func() {
-		// Each batch of one row takes half a lease: after two of them, a
-		// lease that was not renewed would be anybody's.
+		// Each batch of one row takes half a lease: without renewal the lease would be
+		// free after two of them.
 		if n := count(t, pool, table); n < left {
 			left = n
 			clock.add(lease / 2)
@@ -126,7 +126,7 @@ func TestJanitorRenewsItsLease(t *testing.T) {
 	j := bed.NewJanitor(t, pool, &janitor.Config{BatchSize: 1, Lease: lease, Now: clock.now})
 	sweep(t, j, map[string]int64{table: rows})
 	if left != 0 {
-		t.Errorf("the clock was last asked when %d rows were left: this test tested too little", left)
+		t.Errorf("the clock was last read when %d rows were left: this test tested too little", left)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 	}
 }
 
-// TestJanitorSweepWhileRunning: a sweep by hand shares Run's lease and leaves it there.
+// TestJanitorSweepWhileRunning: a manual Sweep shares Run's lease and leaves it in place.
 func TestJanitorSweepWhileRunning(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -190,7 +190,7 @@ func TestJanitorSweepWhileRunning(t *testing.T) {
 		t.Errorf("after Run there are %d leases", n)
 	}
 	stop = start(t, j) // and it may run again
-	for range 2 {      // the sweep by hand, and one more
+	for range 2 {      // the manual sweep, and one more
 		bed.Receive(t, swept, "a sweep")
 	}
 	stop()

@@ -13,9 +13,9 @@ import (
 	"github.com/pglimit/pglimit/janitor"
 )
 
-// gate holds up every deletion from a table until it is opened.
+// gate delays every deletion from a table until it is opened.
 type gate struct {
-	conn *pgxpool.Conn // holds it shut; nil: open
+	conn *pgxpool.Conn // keeps it shut; nil: open
 }
 
 const gateLock = 4711
@@ -66,7 +66,7 @@ func sweepAside(t *testing.T, j *janitor.Janitor) <-chan result {
 	return ended
 }
 
-// renew takes a token, within tx if that is not nil, on an expired row.
+// renew takes a token on an expired row, within tx if that is not nil.
 func renew(t *testing.T, tx pgx.Tx, pool *pgxpool.Pool, key string) {
 	t.Helper()
 	var err error
@@ -80,7 +80,7 @@ func renew(t *testing.T, tx pgx.Tx, pool *pgxpool.Pool, key string) {
 	}
 }
 
-// checkLevels wants the keys of policy p with their levels, and no others.
+// checkLevels expects exactly the given keys of policy p with their levels.
 func checkLevels(t *testing.T, pool *pgxpool.Pool, want string) {
 	t.Helper()
 	got := bed.Value[string](t, pool, `SELECT coalesce(string_agg(key || ':' || level, ' ' ORDER BY key), '') FROM pglimit_token_bucket`)
@@ -89,9 +89,9 @@ func checkLevels(t *testing.T, pool *pgxpool.Pool, want string) {
 	}
 }
 
-// TestJanitorLeavesWhatATransactionRenews: the transaction has taken from an
-// expired row and commits while the sweep is under way. A sweep that waited for
-// the row and then deleted it without reading it again would forget the token.
+// TestJanitorLeavesWhatATransactionRenews: a transaction takes a token from an expired row
+// and commits during the sweep. A sweep that waited for the row and then deleted it
+// without reading it again would forget the token.
 func TestJanitorLeavesWhatATransactionRenews(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -128,8 +128,8 @@ func TestJanitorLeavesWhatATransactionRenews(t *testing.T) {
 	checkLevels(t, pool, "k2:1")
 }
 
-// TestJanitorLeavesWhatWasRenewedSinceItLooked: the statement has seen three
-// expired rows and deletes the first, when the third is renewed and committed.
+// TestJanitorLeavesWhatWasRenewedSinceItLooked: the statement has seen three expired rows
+// and is deleting the first when the third is renewed and committed.
 func TestJanitorLeavesWhatWasRenewedSinceItLooked(t *testing.T) {
 	t.Parallel()
 	for _, isolation := range []string{"read committed", "repeatable read"} {
@@ -144,7 +144,7 @@ func TestJanitorLeavesWhatWasRenewedSinceItLooked(t *testing.T) {
 			gate := newGate(t, pool, "pglimit_token_bucket")
 			ended := sweepAside(t, bed.NewJanitor(t, sweeper, nil))
 			bed.AwaitBlocked(t, pool)
-			renew(t, nil, bed.Connect(t, address, bed.Setting("lock_timeout", "30s")), "k3") // fails if the plan is another
+			renew(t, nil, bed.Connect(t, address, bed.Setting("lock_timeout", "30s")), "k3") // fails if the plan differs
 			gate.open(t)
 			if r := bed.Receive(t, ended, "the sweep's end"); r.err != nil || r.removed.Total() != 2 {
 				t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
@@ -154,8 +154,8 @@ func TestJanitorLeavesWhatWasRenewedSinceItLooked(t *testing.T) {
 	}
 }
 
-// TestJanitorPassesOverWhatIsHeld: a row that a transaction holds is neither
-// deleted nor waited for.
+// TestJanitorPassesOverWhatIsHeld: a row that a transaction has locked is neither deleted
+// nor waited for.
 func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -190,8 +190,7 @@ func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
 	sweep(t, j, map[string]int64{"pglimit_token_bucket": 1})
 }
 
-// logWatch is a slog handler that tells when a record with a certain text
-// came.
+// logWatch is a slog handler that signals a record with a certain text.
 type logWatch struct {
 	text string
 	seen chan struct{} // has one token once a record came

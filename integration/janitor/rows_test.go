@@ -12,9 +12,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestJanitorRowsGoWhenTheyAreEmpty: a key is used at its first moment, again and again, and
-// then no more. Its row stays while it holds something and is gone an hour and a sweep
-// after that at the latest; of a key in use the janitor writes once an hour at most.
+// TestJanitorRowsGoWhenTheyAreEmpty: a key is used at its first moment, repeatedly, and
+// then no more. Its row stays while it counts, and is deleted at most an hour and a sweep
+// later. For a key in use the janitor writes at most once an hour.
 func TestJanitorRowsGoWhenTheyAreEmpty(t *testing.T) {
 	t.Parallel()
 	policies := append(bed.Variants(10, 10*time.Minute), bed.Variants(10, 5*time.Hour)...)
@@ -64,14 +64,14 @@ func TestJanitorRowsGoWhenTheyAreEmpty(t *testing.T) {
 	}
 }
 
-// holdsNothing tells whether the key holds nothing.
+// holdsNothing reports whether the key is empty.
 func holdsNothing(t *testing.T, l *limiter.Limiter, p limiter.Policy) bool {
 	t.Helper()
 	return bed.Must(t)(l.Check(t.Context(), p, "k", 0)).Level == 0
 }
 
-// TestJanitorRowsStayWhileTheyCount: a block, an open hold and a clock that was set back keep
-// a row, however long ago its level was gone.
+// TestJanitorRowsStayWhileTheyCount: a block, an open reservation and a clock that was set
+// back keep a row, however long ago its level was gone.
 func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -111,8 +111,8 @@ func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 	}
 }
 
-// TestJanitorRowsStayUntilTheClockIsThereAgain: a key that holds nothing keeps its row until
-// its last decision is past: without it the key's clock would move back.
+// TestJanitorRowsStayUntilTheClockIsThereAgain: an empty key keeps its row until its last
+// decision is in the past. Without the row the key's clock would move back.
 func TestJanitorRowsStayUntilTheClockIsThereAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -146,7 +146,7 @@ func TestJanitorRowsStayUntilTheClockIsThereAgain(t *testing.T) {
 	}
 }
 
-// TestViewsShowWhenAKeyIsEmpty: and not when the janitor looks.
+// TestViewsShowWhenAKeyIsEmpty, not when the janitor looks.
 func TestViewsShowWhenAKeyIsEmpty(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

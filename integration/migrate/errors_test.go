@@ -62,7 +62,7 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		t.Parallel()
 		pool := bed.NewPool(t)
 		bed.Exec(t, pool, `INSERT INTO `+migrations.VersionTable+` (version_id, is_applied) VALUES (99, true)`)
-		bed.UpTo(t, pool, migrations.Latest, "") // an older process starts beside newer ones
+		bed.UpTo(t, pool, migrations.Latest, "") // an older process starts next to newer ones
 		_, err := migrations.Down(t.Context(), pool, migrations.Previous)
 		wants(t, err, "does not know", "last known: 3")
 	})

@@ -66,8 +66,8 @@ func schemaWithout(t *testing.T, pool *pgxpool.Pool, relation string) string {
 	return strings.TrimSuffix(strings.Join(kept, ""), "\n")
 }
 
-// TestMigrateFunctionsAreReplaced: the text of a migration can run over functions of
-// another text, as the next release's does, and rights given on them stay.
+// TestMigrateFunctionsAreReplaced: a migration can replace functions of another text, as
+// the next release does, and granted rights stay.
 func TestMigrateFunctionsAreReplaced(t *testing.T) {
 	t.Parallel()
 	pool := bed.FunctionsPool(t)
@@ -90,8 +90,8 @@ func TestMigrateFunctionsAreReplaced(t *testing.T) {
 	}
 }
 
-// TestMigrateFunctionsFindTheirTables: one set of functions in a database, bound
-// to the tables of one schema, whatever the caller's search_path.
+// TestMigrateFunctionsFindTheirTables: a database has one set of functions, bound to the
+// tables of one schema, whatever the caller's search_path.
 func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -110,7 +110,7 @@ func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 	if err := migrations.UpFunctions(ctx, odd); err != nil {
 		t.Fatal(err)
 	}
-	// Tables of the same name stand before the right ones in each way there is.
+	// Tables of the same name precede the right ones in each possible way.
 	bed.Exec(t, public, `CREATE TABLE public.pglimit_token_bucket (); CREATE TABLE decoy.pglimit_token_bucket ();
 		CREATE FUNCTION decoy.floor(float8) RETURNS float8 LANGUAGE sql AS 'SELECT 0::float8'`)
 	for i, path := range []string{"decoy, public", `""`, "pg_temp, decoy, pg_catalog", `decoy, pglimit, "Odd-One"`} {
@@ -133,7 +133,7 @@ func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 	}
 }
 
-// TestMigrateFunctionsBesideTheTables: schema pglimit may be where the tables are.
+// TestMigrateFunctionsBesideTheTables: schema pglimit may contain the tables.
 func TestMigrateFunctionsBesideTheTables(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)
@@ -200,8 +200,8 @@ func TestMigrateFunctionsByOtherTools(t *testing.T) {
 	})
 }
 
-// TestMigrateFunctionsAreGenerated: the migration holds the very text of the statements
-// that the library runs, but for its parameters.
+// TestMigrateFunctionsAreGenerated: the migration contains the library's statements
+// verbatim, except for parameters.
 func TestMigrateFunctionsAreGenerated(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../testdata/checkout/migrations/functions/00001_functions.sql")
@@ -209,7 +209,7 @@ func TestMigrateFunctionsAreGenerated(t *testing.T) {
 		t.Fatal(err)
 	}
 	argument := regexp.MustCompile(`sqlc\.n?arg\((\w+)\)`)
-	// How a transaction commits and how long it waits for locks is the caller's.
+	// The caller decides how a transaction commits and how long it waits for locks.
 	setting := `case when sqlc\.arg\((?:commit|lock_timeout)\)[^;]*?end as (?:commits|waits)`
 	settings := regexp.MustCompile(`\nfrom \(select ` + setting + `\) as c\b|,\s*` + setting + `|` + setting + `,\s*`)
 	words := func(s string) string { return strings.Join(strings.Fields(strings.ToLower(s)), " ") }

@@ -16,7 +16,7 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// appMigrations are an application's own, in goose's format.
+// appMigrations are the application's migrations, in goose's format.
 var appMigrations = map[string]string{
 	"00001_users.sql":  "-- +goose Up\nCREATE TABLE users (id bigint);\n-- +goose Down\nDROP TABLE users;\n",
 	"00002_orders.sql": "-- +goose Up\nCREATE TABLE orders (id bigint);\n-- +goose Down\nDROP TABLE orders;\n",
@@ -39,8 +39,7 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-// appGoose is goose as an application uses it: its folder, the default
-// version table.
+// appGoose is goose as an application uses it: its folder, the default version table.
 func appGoose(t *testing.T, pool *pgxpool.Pool, dir string) *goose.Provider {
 	t.Helper()
 	var conn *sql.DB = stdlib.OpenDBFromPool(pool)
@@ -108,12 +107,12 @@ func TestMigrateInAnApplicationsGooseFolder(t *testing.T) {
 	if bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, migrations.VersionTable) {
 		t.Errorf("%s is there, though the application's table keeps the record", migrations.VersionTable)
 	}
-	// Who calls Up as well is told so, and nothing is broken.
+	// A program that also calls Up gets an error that says so, and nothing is broken.
 	if err := migrations.Up(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "migrate in that way again") {
-		t.Errorf("Up beside exported migrations: %v", err)
+		t.Errorf("Up besides exported migrations: %v", err)
 	}
 	if got := bed.Schema(t, pool); got != want {
-		t.Errorf("Up beside exported migrations left:\n%s\nwant:\n%s", got, want)
+		t.Errorf("Up besides exported migrations left:\n%s\nwant:\n%s", got, want)
 	}
 	gooseDownTo(t, pool, dir, 0, "00006_invoices.sql", "00005_pglimit_views.sql", "00004_pglimit_storage.sql", "00003_pglimit_tables.sql", "00002_orders.sql", "00001_users.sql")
 	if left := bed.Schema(t, pool); left != "" {
@@ -138,8 +137,8 @@ func TestMigrateExportWhereVersionsAreTimes(t *testing.T) {
 	}
 }
 
-// TestMigrateBesideAnApplicationsGoose: two goose records in one database do not
-// know of each other.
+// TestMigrateBesideAnApplicationsGoose: two goose version tables in one database do not
+// interfere.
 func TestMigrateBesideAnApplicationsGoose(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))

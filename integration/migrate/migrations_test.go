@@ -80,7 +80,7 @@ func TestMigrateUpAndDownOnData(t *testing.T) {
 
 func TestMigrateStatus(t *testing.T) {
 	t.Parallel()
-	// Times are right in whatever zone the sessions are.
+	// Times are right in any time zone of the sessions.
 	pool := bed.Connect(t, bed.EmptyDatabase(t), bed.Setting("TimeZone", "Australia/Lord_Howe"))
 	status := func() string {
 		t.Helper()
@@ -158,12 +158,11 @@ func TestMigrateUpFromManyAtOnce(t *testing.T) {
 	bed.CheckMigratedOnce(t, bed.Connect(t, address))
 }
 
-// TestMigrateUpInterrupted: a cancelled Up leaves neither half a migration nor its
-// lock behind.
+// TestMigrateUpInterrupted: a cancelled Up leaves neither half a migration nor its lock.
 func TestMigrateUpInterrupted(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
-	// A table of that name which is not committed yet makes Up wait half-way.
+	// An uncommitted table of that name makes Up wait half-way.
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -199,7 +198,7 @@ func TestMigrateSchemaOfItsOwn(t *testing.T) {
 
 	bed.UpTo(t, limits, migrations.Latest, bed.AllUp)
 	if left := bed.Schema(t, public); left != "" {
-		t.Errorf("up in a schema of its own made in public:\n%s", left)
+		t.Errorf("up in a separate schema made in public:\n%s", left)
 	}
 	bed.UpTo(t, more, migrations.Latest, bed.AllUp) // of the two schemas, the first
 	bed.UpTo(t, public, migrations.Latest, bed.AllUp)

@@ -10,8 +10,8 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// TestMigrateRuntimeRole: reading and writing rows is all that deciding takes, and Up
-// at the start of an application whose tables are there takes no more.
+// TestMigrateRuntimeRole: rights on rows suffice for deciding, and for Up when an
+// application starts and its tables exist.
 func TestMigrateRuntimeRole(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// states counts what statements failed with, by SQLSTATE, retried or not.
+// states counts the errors of statements by SQLSTATE, retried or not.
 type states struct {
 	mu    sync.Mutex
 	count map[string]int
@@ -63,7 +63,7 @@ func (s *states) note(err error) {
 
 func (s *states) trace(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = s }
 
-// allows wants no statement to have failed but with these SQLSTATEs.
+// allows expects no statement to have failed, except with these SQLSTATEs.
 func (s *states) allows(t *testing.T, codes ...string) {
 	t.Helper()
 	s.mu.Lock()
@@ -75,8 +75,8 @@ func (s *states) allows(t *testing.T, codes ...string) {
 	}
 }
 
-// TestMigrateDownGivesWay: a transaction holds a lock that Down needs, and then needs one
-// that Down has taken by then. It goes on; Down comes after it.
+// TestMigrateDownGivesWay: a transaction has a lock that Down needs, and then needs one
+// that Down has. The transaction continues, and Down finishes after it.
 func TestMigrateDownGivesWay(t *testing.T) {
 	t.Parallel()
 	take := func(key string, a limiter.Algorithm) func(context.Context, *limiter.Limiter, pgx.Tx) error {
@@ -140,8 +140,8 @@ func TestMigrateDownGivesWay(t *testing.T) {
 	}
 }
 
-// TestMigrateDownUnderTraffic takes the tables away from callers and gives them back. No
-// statement of theirs meets a deadlock.
+// TestMigrateDownUnderTraffic drops the tables under traffic and creates them again. No
+// caller's statement meets a deadlock.
 func TestMigrateDownUnderTraffic(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -403,7 +403,7 @@ func TestMigrateDownGivesUp(t *testing.T) {
 		t.Errorf("Down: %v", err)
 	}
 	if served == 0 {
-		t.Error("nobody was served")
+		t.Error("no caller was served")
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Error(err)

@@ -10,8 +10,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestReserveExpiredComeBackToAllowAll before it denies, and a block that it has started
-// for want of them is lifted.
+// TestReserveExpiredComeBackToAllowAll: expired reservations come back before AllowAll
+// denies, and a block that it started for lack of their units is lifted.
 func TestReserveExpiredComeBackToAllowAll(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -14,7 +14,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestReserveAtTheEpoch: a test's clock may well stand at 0.
+// TestReserveAtTheEpoch: a test's clock may stand at 0.
 func TestReserveAtTheEpoch(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -30,8 +30,8 @@ func TestReserveAtTheEpoch(t *testing.T) {
 	}
 }
 
-// TestReserveDenialOutlastsFailedReaping: where holds cannot be looked for, a denial is
-// one all the same, and no reason to fail open.
+// TestReserveDenialOutlastsFailedReaping: if expired reservations cannot be looked up, the
+// denial stands and does not fail open.
 func TestReserveDenialOutlastsFailedReaping(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -56,15 +56,15 @@ func TestReserveDenialOutlastsFailedReaping(t *testing.T) {
 			t.Errorf("%s: %+v, %v", what, r, err)
 		}
 	}
-	// In a transaction the failed statement is the caller's to know of.
+	// In a transaction the caller gets the failed statement's error.
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
 	if r, err := l.InTx(tx).AllowN(ctx, p, "k", 3); !errors.Is(err, limiter.ErrNotMigrated) {
 		t.Errorf("in a transaction: %+v, %v", r, err)
 	}
 }
 
-// TestReserveCheckWritesNothingWhereItMustNot: a Check in a transaction locks no hold, and
-// neither a transaction nor a server that only reads fails it.
+// TestReserveCheckWritesNothingWhereItMustNot: a Check in a transaction locks no
+// reservation, and succeeds in a read-only transaction and on a read-only server.
 func TestReserveCheckWritesNothingWhereItMustNot(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -97,8 +97,8 @@ func TestReserveCheckWritesNothingWhereItMustNot(t *testing.T) {
 	}
 }
 
-// TestReserveManyExpiredComeBackAtOnce, as many as an ask takes, and though those
-// that expired first have nothing left to give back.
+// TestReserveManyExpiredComeBackAtOnce: as many as a request needs, even if the first to
+// expire have nothing left to give back.
 func TestReserveManyExpiredComeBackAtOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -149,8 +149,8 @@ func TestReserveReapingForgetsTheDenial(t *testing.T) {
 	}
 }
 
-// TestSettleOverdraftOutlivesTheJanitor, also under a slower plan than the hold's or
-// after one: a row stays for as long as anything is in it.
+// TestSettleOverdraftOutlivesTheJanitor, also under a slower plan than the reservation's
+// or after one: a row stays while it counts.
 func TestSettleOverdraftOutlivesTheJanitor(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -186,15 +186,15 @@ func TestSettleOverdraftOutlivesTheJanitor(t *testing.T) {
 	}
 }
 
-// reserveAfter makes a hold on a key that is overdrawn, before it is.
+// reserveAfter makes a reservation on a key that is overdrawn afterwards.
 func reserveAfter(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) string {
 	t.Helper()
 	bed.Must(t)(l.Refund(context.Background(), p, key, 1e6))
 	return bed.Reserve(t, l, p.Request(key, 1), time.Hour).ID
 }
 
-// TestSettleAfterResetAndBlock: a row that only a block made is none to go by, and
-// what was spent is counted under the hold's own policy.
+// TestSettleAfterResetAndBlock: a row that only a block made has no policy numbers to use;
+// the spend is counted under the reservation's own policy.
 func TestSettleAfterResetAndBlock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -219,8 +219,8 @@ func TestSettleAfterResetAndBlock(t *testing.T) {
 	}
 }
 
-// TestSettleReturnsTheLevel of a key whose plan has grown since, whether the Settle
-// changes something or not.
+// TestSettleReturnsTheLevel of a key whose plan has grown since, whether or not the Settle
+// changes anything.
 func TestSettleReturnsTheLevel(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -240,8 +240,8 @@ func TestSettleReturnsTheLevel(t *testing.T) {
 	}
 }
 
-// TestReserveLeavesAnotherPeriodsWindowAlone: the window before is another one if the
-// period is.
+// TestReserveLeavesAnotherPeriodsWindowAlone: with another period, the previous window is
+// a different one.
 func TestReserveLeavesAnotherPeriodsWindowAlone(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -254,7 +254,7 @@ func TestReserveLeavesAnotherPeriodsWindowAlone(t *testing.T) {
 	at(35 * time.Second)
 	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
 	at(41 * time.Second)
-	bed.Must(t)(l.Allow(ctx, p, "k")) // in a window from 40 to 50, which is one of the longer policy then
+	bed.Must(t)(l.Allow(ctx, p, "k")) // in a window from 40 to 50, which then belongs to the longer policy
 	bed.Must(t)(l.Allow(ctx, longer, "k"))
 	before := bed.Level(t, l, longer, "k")
 	if err := l.Cancel(ctx, h.ID); err != nil {
@@ -265,8 +265,8 @@ func TestReserveLeavesAnotherPeriodsWindowAlone(t *testing.T) {
 	}
 }
 
-// TestReserveReapingLiftsTheDenialsBlock, and no other: what was denied for an expired
-// hold is granted after all, and starts no block.
+// TestReserveReapingLiftsTheDenialsBlock, and no other: a request denied because of an
+// expired reservation is then granted, and starts no block.
 func TestReserveReapingLiftsTheDenialsBlock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -293,7 +293,7 @@ func TestReserveReapingLiftsTheDenialsBlock(t *testing.T) {
 			}
 		}
 	}
-	// The block that ends at a moment is lifted, not one that ends at another.
+	// Only the block that ends at that moment is lifted.
 	blocked := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
 	l := bed.NewLimiter(t, pool, &limiter.Config{Now: func() time.Time { return blocked }})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}

@@ -13,9 +13,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestReserveJanitorPassesOverWhatItCannotGiveBack: one hold that somebody is at work
-// with, or that only a newer version knows, keeps no other from being given back,
-// in that sweep or in later ones.
+// TestReserveJanitorPassesOverWhatItCannotGiveBack: a reservation that is locked, or of a
+// kind that only a newer version knows, does not keep others from being given back, in
+// that sweep or in later ones.
 func TestReserveJanitorPassesOverWhatItCannotGiveBack(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

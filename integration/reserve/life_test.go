@@ -14,8 +14,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestReserveExpiredComeBackAtTheNextRequest, by the database's clock and though this
-// process has just seen that no hold had expired.
+// TestReserveExpiredComeBackAtTheNextRequest, by the database's clock, although this
+// process has just seen that no reservation had expired.
 func TestReserveExpiredComeBackAtTheNextRequest(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -39,7 +39,7 @@ func TestReserveExpiredComeBackAtTheNextRequest(t *testing.T) {
 			t.Parallel()
 			other := bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{DisableDenyCache: true})
 			p := limiter.Policy{Name: strings.ReplaceAll(name, " ", "-"), Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
-			for range 2 { // the second is denied, and looks when no hold is there
+			for range 2 { // the second is denied, and looks while there is no reservation
 				bed.Must(t)(other.AllowN(ctx, p, "full", 10))
 			}
 			h := bed.Reserve(t, owner, p.Request("k", 10), time.Second)
@@ -54,7 +54,7 @@ func TestReserveExpiredComeBackAtTheNextRequest(t *testing.T) {
 	}
 }
 
-// TestReserveJanitorGivesBackExpired, and forgets those that need not be remembered.
+// TestReserveJanitorGivesBackExpired, and deletes those that need not be remembered.
 func TestReserveJanitorGivesBackExpired(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -71,7 +71,7 @@ func TestReserveJanitorGivesBackExpired(t *testing.T) {
 		}
 		kept = append(kept, bed.Reserve(t, l, p.Request("k", 3), 2*time.Hour))
 	}
-	// One that somebody is at work with is passed over.
+	// A locked one is skipped.
 	busy := limiter.Policy{Name: "busy", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
 	bed.Reserve(t, l, busy.Request("k", 5), time.Minute)
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
@@ -100,13 +100,13 @@ func TestReserveJanitorGivesBackExpired(t *testing.T) {
 	if err != nil || removed.ReservationsExpired != 0 || int(removed.ByTable["pglimit_reservation"]) != 2*len(kept)+1 {
 		t.Errorf("an hour later: %+v, %v", removed, err)
 	}
-	for _, h := range kept { // open holds stay
+	for _, h := range kept { // open reservations stay
 		bed.Must(t)(l.Settle(ctx, h.ID, 1))
 	}
 }
 
-// TestReserveLivesInTheTransaction: made, settled and cancelled there, they go with
-// it, be it rolled back or cut off at any step.
+// TestReserveLivesInTheTransaction: a reservation that is made, settled or cancelled in a
+// transaction is rolled back with it, also if it is cut off at any step.
 func TestReserveLivesInTheTransaction(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -160,8 +160,8 @@ func TestReserveLivesInTheTransaction(t *testing.T) {
 	}
 }
 
-// TestReserveReapingNeverDeadlocks: a denied ask in one transaction, which has the key's
-// row, and a Settle in another, which has the hold.
+// TestReserveReapingNeverDeadlocks: a denied request in one transaction has locked the
+// key's row, and a Settle in another has locked the reservation.
 func TestReserveReapingNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -173,7 +173,7 @@ func TestReserveReapingNeverDeadlocks(t *testing.T) {
 		return bed.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.Expires), nil
 	})
 	asking, settling := bed.Begin(t, pool, pgx.TxOptions{}), bed.Begin(t, pool, pgx.TxOptions{})
-	// The key's row is the first one's, the hold the second's, which waits.
+	// The first has locked the key's row; the second has locked the reservation and waits.
 	bed.Must(t)(l.InTx(asking).Charge(ctx, p, "k", 1))
 	done := make(chan error, 1)
 	go func() {
@@ -185,7 +185,7 @@ func TestReserveReapingNeverDeadlocks(t *testing.T) {
 		return n == 1, err
 	})
 	if r, err := l.InTx(asking).Allow(ctx, p, "k"); err != nil || r.Allowed {
-		t.Errorf("the denied ask: %+v, %v", r, err)
+		t.Errorf("the denied request: %+v, %v", r, err)
 	}
 	if err := errors.Join(asking.Commit(ctx), <-done); err != nil {
 		t.Error(err)
@@ -195,7 +195,7 @@ func TestReserveReapingNeverDeadlocks(t *testing.T) {
 	}
 }
 
-// TestReserveFailsClosed: a hold that nobody keeps could not be settled.
+// TestReserveFailsClosed: a reservation that no store keeps could not be settled.
 func TestReserveFailsClosed(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -208,7 +208,7 @@ func TestReserveFailsClosed(t *testing.T) {
 	}
 }
 
-// TestReserveArguments that are wrong are told by name, before anything is written.
+// TestReserveArguments: errors name invalid arguments, before anything is written.
 func TestReserveArguments(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -243,7 +243,7 @@ func TestReserveArguments(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestUsage tells what was spent, is held and is left, of the present window.
+// TestUsage returns what was spent, is reserved and is left in the current window.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -12,8 +12,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestSettleAfterAReset: what was spent counts in the window that runs now, which has
-// another end; and none of it once the hold's own would be over.
+// TestSettleAfterAReset: the spend counts in the current window, which has another end;
+// nothing counts once the reservation's own window would be over.
 func TestSettleAfterAReset(t *testing.T) {
 	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
 		ctx := context.Background()
@@ -46,8 +46,8 @@ func TestSettleAfterAReset(t *testing.T) {
 	})
 }
 
-// TestIdempotencyKeyIsFreedWithItsReservation: a hold that was cancelled or has expired came
-// to nothing, and its key makes another; one that was settled did not.
+// TestIdempotencyKeyIsFreedWithItsReservation: a reservation that was cancelled or has
+// expired frees its key for another; one that was settled does not.
 func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
 	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
 		ctx := context.Background()
@@ -64,7 +64,7 @@ func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
 			}
 			cancelled := reserve("a")
 			if again := reserve("a"); again.ID != cancelled.ID || !again.Result.Replayed {
-				t.Errorf("%s: asked again: %+v", bed.Variant(p), again)
+				t.Errorf("%s: requested again: %+v", bed.Variant(p), again)
 			}
 			if err := l.Cancel(ctx, cancelled.ID); err != nil {
 				t.Fatal(err)
@@ -77,7 +77,7 @@ func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
 			if again := reserve("a"); again.ID != expires.ID {
 				t.Errorf("%s: a microsecond before its end: %+v", bed.Variant(p), again)
 			}
-			clock.Set(time.Minute.Microseconds()) // nobody has given it back yet
+			clock.Set(time.Minute.Microseconds()) // not yet given back
 			third := reserve("a")
 			if third.ID == expires.ID || third.Result.Replayed || !third.Result.Allowed || !bed.Near(third.Result.Level, 60) {
 				t.Errorf("%s: after its end: %+v", bed.Variant(p), third)
@@ -90,8 +90,8 @@ func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
 	})
 }
 
-// TestUsageIsOfOneMoment: Refund and Undo of a key without a row, a Settle that
-// changes nothing and a Statement send one statement each.
+// TestUsageIsOfOneMoment: Refund and Undo of a key without a row, a Settle that changes
+// nothing and a Usage send one statement each.
 func TestUsageIsOfOneMoment(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -18,11 +18,11 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// pair is one hold as both sides name it.
+// pair is one reservation under the names of both sides.
 type pair struct{ inSQL, inMemory string }
 
-// TestReserveDecidesAsMemory holds Reserve, Settle, Cancel, expiry and idempotency
-// keys to the in-memory model, to the last bit, each algorithm, in and out of the
+// TestReserveDecidesAsMemory compares Reserve, Settle, Cancel, expiry and idempotency keys
+// with the in-memory model, to the last bit, for each algorithm, in and out of the
 // caller's transaction.
 func TestReserveDecidesAsMemory(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestReserveDecidesAsMemory(t *testing.T) {
 					h := reserveStep{p: p, at: at, where: "alone", reservations: &holds}
 					h.draw(rt)
 					inSQL, commit := bed.ReservationVerbs(alone), func() error { return nil }
-					// A Check in a transaction gives no expired hold back.
+					// A Check in a transaction gives no expired reservation back.
 					if rapid.IntRange(0, 3).Draw(rt, "in a transaction") == 0 && h.op != "check" {
 						tx, err := pool.BeginTx(ctx, pgx.TxOptions{})
 						if err != nil {
@@ -115,11 +115,11 @@ func (h *reserveStep) draw(rt *rapid.T) {
 		h.op = "reserve"
 	}
 	if h.op == "settle" && rapid.IntRange(0, 2).Draw(rt, "above") > 0 {
-		h.cost /= 2 // below what was held, as often as not
+		h.cost /= 2 // below what was reserved, half of the time
 	}
 }
 
-// run takes the step on one side; id is where that side keeps a hold's name.
+// run takes the step on one side; id returns that side's name of a reservation.
 func (h *reserveStep) run(ctx context.Context, l bed.ReservationVerbs, id func(*pair) *string) (limiter.Result, error) {
 	request := h.p.Request(h.key, h.cost)
 	request.IdempotencyKey = h.again

@@ -17,8 +17,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestReserveFreedByTheResetThatWaited: a Reserve that had the key's row when the Reset
-// came is forgotten with the row, and has nothing to give back to others' cost.
+// TestReserveFreedByTheResetThatWaited: a Reserve had locked the key's row when the Reset
+// arrived. The Reset forgets it with the row, and its end gives nothing back at the
+// expense of others.
 func TestReserveFreedByTheResetThatWaited(t *testing.T) {
 	t.Parallel()
 	for _, p := range bed.Holdable() {
@@ -56,8 +57,8 @@ func TestReserveFreedByTheResetThatWaited(t *testing.T) {
 	}
 }
 
-// TestReserveEndsOnce: of many that end a hold at once, by all ways there are, one
-// does, and the key shows it once.
+// TestReserveEndsOnce: if many callers end a reservation at once, in all possible ways,
+// one succeeds, and the key changes once.
 func TestReserveEndsOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -77,7 +78,7 @@ func TestReserveEndsOnce(t *testing.T) {
 				at.Add(time.Second.Microseconds())
 			}
 			var mu sync.Mutex
-			settled := map[float64]int{} // by units: how many were not told of another's
+			settled := map[float64]int{} // by units: how many did not learn of another's end
 			cancelled, ended := 0, 0
 			var wg sync.WaitGroup
 			for i := range 32 {
@@ -97,7 +98,7 @@ func TestReserveEndsOnce(t *testing.T) {
 					case 2:
 						err = l.Cancel(ctx, h.ID)
 					case 3:
-						_, err = l.AllowN(ctx, p, key, 99) // gives an expired hold back
+						_, err = l.AllowN(ctx, p, key, 99) // gives an expired reservation back
 					}
 					mu.Lock()
 					defer mu.Unlock()
@@ -120,9 +121,9 @@ func TestReserveEndsOnce(t *testing.T) {
 				all += n
 				want += units
 			}
-			// Either one settled and all others are told, or none did.
+			// Either one settled and all others got its answer, or none did.
 			if all > 1 || all == 0 && cancelled == 0 || all == 1 && !expired && cancelled > 0 {
-				t.Errorf("%s: settled %v, cancelled %d, told that it had ended %d", bed.Variant(p), settled, cancelled, ended)
+				t.Errorf("%s: settled %v, cancelled %d, %d were refused because it had ended", bed.Variant(p), settled, cancelled, ended)
 			}
 			if got := bed.Level(t, l, p, key); !bed.Near(got, want) {
 				t.Errorf("%s: level %v, want %v: settled %v, cancelled %d", bed.Variant(p), got, want, settled, cancelled)
@@ -131,9 +132,9 @@ func TestReserveEndsOnce(t *testing.T) {
 	}
 }
 
-// TestReserveStorm: whoever does what to a few keys at once, in which order and
-// way ever, what the keys hold in the end is what was spent and is held, to the
-// unit, it was never more than the limit, and nobody deadlocked.
+// TestReserveStorm: many callers do random things to a few keys at once. In the end the
+// keys count exactly what was spent and is reserved, it was never more than the limit, and
+// there was no deadlock.
 func TestReserveStorm(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -159,7 +160,7 @@ func TestReserveStorm(t *testing.T) {
 	})
 }
 
-// holdStorm is what many callers do at once to a few keys, and what of it was admitted.
+// holdStorm is many concurrent callers of a few keys, and what was admitted.
 type reserveStorm struct {
 	w        bed.Way
 	pool     *pgxpool.Pool
@@ -168,7 +169,7 @@ type reserveStorm struct {
 
 	mu           sync.Mutex
 	spent        map[string]float64 // by policy and key
-	above        map[string]float64 // how much of it may be beyond the limit
+	above        map[string]float64 // how much of it may exceed the limit
 	denied       int
 	reservations []stormReservation
 }
@@ -222,9 +223,9 @@ func (s *reserveStorm) run(t *testing.T) {
 	close(stop)
 	<-swept
 	if n := bed.Value[int](t, s.pool, "SELECT count(*) FROM pglimit_reservation WHERE state = 'expired' AND policy LIKE $1", "%"+s.policies[0].Name[len("variant-0"):]); n == 0 || s.denied == 0 {
-		t.Errorf("%d holds expired, %d asks were denied: the storm proves little", n, s.denied)
+		t.Errorf("%d reservations expired, %d requests were denied: the storm proves little", n, s.denied)
 	}
-	for _, h := range s.reservations { // what was left open
+	for _, h := range s.reservations { // left open
 		s.settle(ctx, t, h)
 	}
 	for _, p := range s.policies {
@@ -237,7 +238,7 @@ func (s *reserveStorm) run(t *testing.T) {
 	}
 }
 
-// settle ends a hold with 1 unit, expired or not.
+// settle ends a reservation with 1 unit, expired or not.
 func (s *reserveStorm) settle(ctx context.Context, t *testing.T, h stormReservation) {
 	if _, err := s.w.L.Settle(ctx, h.reservation.ID, 1); err != nil {
 		t.Error(err)
@@ -246,7 +247,7 @@ func (s *reserveStorm) settle(ctx context.Context, t *testing.T, h stormReservat
 	s.above[h.request.Policy.Name+" "+h.request.Key]++
 }
 
-// step does one of the things there are to do.
+// step does one random thing.
 func (s *reserveStorm) step(ctx context.Context, what int, request limiter.Request) error {
 	switch what {
 	case 0, 1: // alone or in a batch
@@ -265,7 +266,7 @@ func (s *reserveStorm) step(ctx context.Context, what int, request limiter.Reque
 			}
 		}
 		return err
-	case 3: // in a transaction, which commits or not
+	case 3: // in a transaction, which commits or rolls back
 		return s.inTx(ctx, request.Cost < 5, func(tx *limiter.Tx) (func(), error) {
 			r, err := tx.Do(ctx, request)
 			return func() { s.spend(request, r.Granted) }, err
@@ -296,7 +297,7 @@ func (s *reserveStorm) step(ctx context.Context, what int, request limiter.Reque
 		units := float64(what - 6 + int(request.Cost)/2)
 		s.spend(request, units)
 		return twice(func() error { return second(s.w.L.Settle(ctx, h.ID, units)) })
-	case 8: // reserved here and settled in a transaction, which commits or not
+	case 8: // reserved here and settled in a transaction, which commits or rolls back
 		h, err := s.w.L.Reserve(ctx, request, time.Hour)
 		if err != nil || !h.Result.Allowed {
 			return err
@@ -310,7 +311,7 @@ func (s *reserveStorm) step(ctx context.Context, what int, request limiter.Reque
 			return s.w.L.Cancel(ctx, h.ID)
 		}
 		return err
-	case 9: // by several at once under one idempotency key
+	case 9: // by several callers at once under one idempotency key
 		request.IdempotencyKey = fmt.Sprint(request.Key, request.Cost)
 		r, err := s.w.L.Do(ctx, request)
 		if !r.Replayed {
@@ -330,7 +331,7 @@ func (s *reserveStorm) step(ctx context.Context, what int, request limiter.Reque
 	}
 }
 
-// inTx runs f in a transaction, and what it returns if that commits.
+// inTx runs f in a transaction, and the function that f returns if it commits.
 func (s *reserveStorm) inTx(ctx context.Context, commit bool, f func(*limiter.Tx) (func(), error)) error {
 	tx, err := s.w.Begin(ctx)
 	if err != nil {
@@ -347,7 +348,7 @@ func (s *reserveStorm) inTx(ctx context.Context, commit bool, f func(*limiter.Tx
 	return nil
 }
 
-// twice does the same twice at once.
+// twice runs the same twice at once.
 func twice(f func() error) error {
 	other := make(chan error, 1)
 	go func() { other <- f() }()

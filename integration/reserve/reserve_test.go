@@ -15,14 +15,14 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// settable makes a limiter whose clock is set by the test.
+// settable creates a limiter whose clock the test sets.
 func settable(t *testing.T) (l, other *limiter.Limiter, at func(time.Duration)) {
 	t.Helper()
 	return bed.SettableOn(t, bed.NewPool(t))
 }
 
-// TestReserveNoUnitPassesTwice: what has leaked of a hold since it was made, or has left
-// the window with it, is not given back as well.
+// TestReserveNoUnitPassesTwice: units of a reservation that have leaked, or left the
+// window, are not also given back.
 func TestReserveNoUnitPassesTwice(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -40,7 +40,7 @@ func TestReserveNoUnitPassesTwice(t *testing.T) {
 		}
 		left := bed.Level(t, l, p, "k")
 		if p.Algorithm == limiter.SlidingWindowCounter {
-			if before < 10 || left != before-10 { // the hold weighs in the window before
+			if before < 10 || left != before-10 { // the reservation counts in the previous window
 				t.Errorf("%s: level %v before, %v after the cancel", bed.Variant(p), before, left)
 			}
 			continue
@@ -51,8 +51,8 @@ func TestReserveNoUnitPassesTwice(t *testing.T) {
 	}
 }
 
-// TestSettleEarlyGivesBackWhatCannotHaveLeaked, and no more: 3 s after 10 were
-// reserved at 1 a second, at most 7 come back.
+// TestSettleEarlyGivesBackWhatCannotHaveLeaked, and no more: 3 s after 10 were reserved at
+// 1 a second, at most 7 come back.
 func TestSettleEarlyGivesBackWhatCannotHaveLeaked(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -71,8 +71,8 @@ func TestSettleEarlyGivesBackWhatCannotHaveLeaked(t *testing.T) {
 	}
 }
 
-// TestReserveInALogGivesBackItsOwnEntry: to take back the newest entries instead would
-// leave room for them when the hold's own leaves the window.
+// TestReserveInALogGivesBackItsOwnEntry: removing the newest entries instead would leave
+// room for them again when the reservation's own entry leaves the window.
 func TestReserveInALogGivesBackItsOwnEntry(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -91,7 +91,7 @@ func TestReserveInALogGivesBackItsOwnEntry(t *testing.T) {
 	}
 }
 
-// TestSettle in every order of things.
+// TestSettle in every order.
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -107,7 +107,8 @@ func TestSettle(t *testing.T) {
 			if r := bed.Must(t)(l.AllowN(ctx, p, "k", 5)); r.Allowed {
 				t.Errorf("held units passed: %+v", r)
 			}
-			// By another process, below the hold; again; again with others.
+			// By another process, with less than reserved; again; again with another
+			// number.
 			if r := bed.Must(t)(other.Settle(ctx, h.ID, 4)); !r.Allowed || r.Granted != 4 || !bed.Near(r.Level, 4) || r.Replayed || r.Expired {
 				t.Errorf("settled below: %+v", r)
 			}
@@ -120,7 +121,7 @@ func TestSettle(t *testing.T) {
 			if err := l.Cancel(ctx, h.ID); !errors.Is(err, limiter.ErrReservationEnded) {
 				t.Errorf("cancelled after the settle: %v", err)
 			}
-			// Above the hold and above the burst: recorded, and nothing is left.
+			// Above the reservation and above the burst: recorded, and nothing is left.
 			h = bed.Reserve(t, l, p.Request("k", 6), time.Minute)
 			if r := bed.Must(t)(l.Settle(ctx, h.ID, 60)); !bed.Near(r.Level, 64) || r.Remaining != 0 || !r.Full {
 				t.Errorf("settled above: %+v", r)
@@ -128,7 +129,7 @@ func TestSettle(t *testing.T) {
 			if r := bed.Must(t)(l.Allow(ctx, p, "k")); r.Allowed || !bed.Near(r.Level, 64) {
 				t.Errorf("after the overdraft: %+v", r)
 			}
-			// Cancelled, twice, and settled after that.
+			// Cancelled, twice, and settled afterwards.
 			h = bed.Reserve(t, l, p.Request("c", 6), time.Minute)
 			for range 2 {
 				if err := other.Cancel(ctx, h.ID); err != nil {
@@ -138,8 +139,8 @@ func TestSettle(t *testing.T) {
 			if _, err := l.Settle(ctx, h.ID, 6); !errors.Is(err, limiter.ErrReservationEnded) || !bed.Near(bed.Level(t, l, p, "c"), 0) {
 				t.Errorf("settled after the cancel: %v", err)
 			}
-			// Expired while its owner lives: a denied ask of anyone gives it back,
-			// and its owner's settle is recorded all the same, and says so.
+			// Expired before its owner settles: a denied request of any caller gives it
+			// back. The owner's settle is still recorded, and reports that it was late.
 			h = bed.Reserve(t, l, p.Request("e", 8), 10*time.Second)
 			at(9 * time.Second)
 			if r := bed.Must(t)(other.AllowN(ctx, p, "e", 5)); r.Allowed {
@@ -152,7 +153,7 @@ func TestSettle(t *testing.T) {
 			if r := bed.Must(t)(l.Settle(ctx, h.ID, 7)); !r.Expired || !bed.Near(r.Level, 12) {
 				t.Errorf("settled after expiry: %+v", r)
 			}
-			// Late, but nobody had asked: it is still counted, and only the rest
+			// Late, but no request came in between: it still counts, and only the rest
 			// comes back.
 			h = bed.Reserve(t, l, p.Request("l", 8), time.Second)
 			at(20 * time.Second)
@@ -180,8 +181,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestIdempotencyKeyCountsOnce, whoever comes first of many at once, in a
-// transaction of theirs or not.
+// TestIdempotencyKeyCountsOnce, whichever of many concurrent requests is first, in a
+// transaction or not.
 func TestIdempotencyKeyCountsOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -229,8 +230,8 @@ func TestIdempotencyKeyCountsOnce(t *testing.T) {
 	}
 }
 
-// TestIdempotencyKeyRemembersAdmissions, not denials, for as long as it says, and
-// only for the same ask.
+// TestIdempotencyKeyRemembersAdmissions, not denials, for its configured time, and only
+// for an equal request.
 func TestIdempotencyKeyRemembersAdmissions(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -255,7 +256,7 @@ func TestIdempotencyKeyRemembersAdmissions(t *testing.T) {
 			t.Errorf("%s: first %+v\nagain %+v", bed.Variant(p), first, again)
 		}
 		smaller := request
-		smaller.Policy.Limit, smaller.Policy.Burst = 4, 0 // what was admitted is, under any plan
+		smaller.Policy.Limit, smaller.Policy.Burst = 4, 0 // an admission is, under any plan
 		if r := bed.Must(t)(other.Do(ctx, smaller)); !r.Allowed || !r.Replayed {
 			t.Errorf("%s: under a smaller plan: %+v", bed.Variant(p), r)
 		}
@@ -274,7 +275,7 @@ func TestIdempotencyKeyRemembersAdmissions(t *testing.T) {
 	}
 }
 
-// TestReserveIdempotently gives the same hold again.
+// TestReserveIdempotently returns the same reservation again.
 func TestReserveIdempotently(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -289,7 +290,7 @@ func TestReserveIdempotently(t *testing.T) {
 		if err != nil || again.ID != first.ID || !again.Expires.Equal(first.Expires) || again.Result != first.Result {
 			t.Errorf("%s: first %+v\nagain %+v, %v", bed.Variant(p), first, again, err)
 		}
-		at(70 * time.Second) // an open hold that is to be forgotten goes first
+		at(70 * time.Second) // an open reservation that is to be forgotten comes first
 		if next := bed.Reserve(t, l, request, time.Second); next.ID == first.ID || next.Result.Replayed || !bed.Near(bed.Level(t, l, p, "k"), 5) {
 			t.Errorf("%s: %+v", bed.Variant(p), next)
 		}

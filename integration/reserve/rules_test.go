@@ -18,8 +18,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestReserveDurability: a Reserve commits as its policy says, and what ends a hold
-// as a Durable one, whatever the policy and the session say.
+// TestReserveDurability: a Reserve commits as its policy says. Settle and Cancel commit
+// durably, whatever the policy and the session.
 func TestReserveDurability(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -42,8 +42,8 @@ func TestReserveDurability(t *testing.T) {
 	}
 }
 
-// TestReserveKeepsTheCallersSettings: in a transaction nothing about a hold changes
-// how it commits, nor how long it waits, and it takes no second connection.
+// TestReserveKeepsTheCallersSettings: in a transaction no verb of reservations changes how
+// it commits or how long it waits, and none takes a second connection.
 func TestReserveKeepsTheCallersSettings(t *testing.T) {
 	bed.InEachWay(t, true, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		if p.Algorithm == limiter.LeakyBucketQueue {
@@ -64,7 +64,7 @@ func TestReserveKeepsTheCallersSettings(t *testing.T) {
 		if err := tx.Cancel(ctx, bed.Reserve(t, tx, p.Request("k", 2), time.Hour).ID); err != nil {
 			t.Fatal(err)
 		}
-		bed.Must(t)(tx.AllowN(ctx, p, "k", 9)) // denied: it looks for expired holds
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 9)) // denied: it looks for expired reservations
 		bed.Must(t)(tx.Settle(ctx, expired.ID, 2))
 		for name, want := range map[string]string{"synchronous_commit": "off", "lock_timeout": "7s"} {
 			var got string
@@ -80,7 +80,7 @@ func TestReserveKeepsTheCallersSettings(t *testing.T) {
 }
 
 // TestReserveKeepsKeysSecret: with a KeySecret neither the key nor the idempotency key is
-// stored, and another process with the secret goes on all the same.
+// stored, and another process with the secret finds the same reservation.
 func TestReserveKeepsKeysSecret(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -106,8 +106,8 @@ func TestReserveKeepsKeysSecret(t *testing.T) {
 	}
 }
 
-// TestReserveEndIsSeenAtOnce by the process that ends it, though it remembers that
-// the key has no room: alone, in a transaction, and where a Settle changes nothing.
+// TestReserveEndIsSeenAtOnce by the process that ends it, although it remembers a denial
+// of the key: alone, in a transaction, and if a Settle changes nothing.
 func TestReserveEndIsSeenAtOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -153,8 +153,8 @@ func TestReserveUnknownOpensNoBreaker(t *testing.T) {
 	}
 }
 
-// TestReserveIsObserved: a Reserve is observed once, whatever it took, and what ends a
-// hold decides nothing.
+// TestReserveIsObserved: a Reserve is observed once, however many statements it took.
+// Settle and Cancel are not observed.
 func TestReserveIsObserved(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -184,8 +184,8 @@ func TestReserveIsObserved(t *testing.T) {
 	}
 }
 
-// TestReserveFreeingWaitsForNobody: who is about to end a hold may wait for the row that
-// the Reset has.
+// TestReserveFreeingWaitsForNobody: a caller that is about to end a reservation may be
+// waiting for the row that the Reset has locked.
 func TestReserveFreeingWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -212,8 +212,8 @@ func pgState(err error) string {
 	return ""
 }
 
-// TestReserveOldSnapshotSilencesNobody: a transaction that sees no hold, because its
-// snapshot is older, keeps nobody else from giving an expired one back.
+// TestReserveOldSnapshotSilencesNobody: a transaction that sees no reservation, because
+// its snapshot is older, does not keep others from giving an expired one back.
 func TestReserveOldSnapshotSilencesNobody(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -237,8 +237,9 @@ func TestReserveOldSnapshotSilencesNobody(t *testing.T) {
 	}
 }
 
-// TestIdempotencyKeyUnderEveryIsolation counts once, of many at once that run their
-// transactions again as documented; Reserve gives all of them one hold.
+// TestIdempotencyKeyUnderEveryIsolation counts once, for many concurrent callers that run
+// their transactions again as documented. Reserve returns the same reservation to all of
+// them.
 func TestIdempotencyKeyUnderEveryIsolation(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

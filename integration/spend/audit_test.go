@@ -9,10 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// spendSchema is the business whose budgets are spent, and two witnesses that
-// are written in the transactions that they tell of: ended, of each change to a
-// hold, and overdrafts, of each time that a key came to count more than its
-// budget.
+// spendSchema is the application's tables and two audit tables, written in the same
+// transactions: ended, with each change of a reservation, and overdrafts, with each time
+// that a key counted more than its budget.
 const spendSchema = `
 CREATE TABLE places (policy text, key text, budget float8, leaks float8, PRIMARY KEY (policy, key));
 
@@ -49,7 +48,7 @@ CREATE TRIGGER note_overdraft AFTER UPDATE ON pglimit_fixed_window
 CREATE TRIGGER note_overdraft AFTER UPDATE ON pglimit_token_bucket
 	FOR EACH ROW WHEN (NEW.level > OLD.level) EXECUTE FUNCTION note_overdraft();
 
--- What each budget counts beside what it should.
+-- What each budget counts, and what it should.
 CREATE VIEW balance AS
 WITH counted AS (
 	SELECT policy, key, level FROM pglimit_fixed_window UNION ALL SELECT policy, key, level FROM pglimit_token_bucket
@@ -69,7 +68,7 @@ FROM places AS p LEFT JOIN counted AS c USING (policy, key) LEFT JOIN entry AS e
 GROUP BY p.policy, p.key, c.level;
 
 -- All that is wrong, as of one snapshot: a transaction is in it as a whole or not
--- at all, so nothing may be at any moment, whoever is at work.
+-- at all, so nothing may be at any moment, whatever else runs.
 CREATE VIEW findings AS
 SELECT format('%s of %s counts %s: orders %s + held %s + settled %s are %s', key, policy, counted, orders, held, settled, orders + held + settled) AS finding
 FROM balance WHERE abs(counted - orders - held - settled) > leaks
@@ -102,7 +101,7 @@ FULL JOIN (SELECT * FROM pglimit_reservation WHERE state = 'spent') AS h ON h.id
 WHERE h.id IS NULL OR o.units <> h.units OR o.id IS NULL AND h.idempotency_key LIKE 'once-%';
 `
 
-// audit asks the database alone whether the invariant holds.
+// audit queries only the database for violations of the invariant.
 func audit(t testing.TB, pool *pgxpool.Pool, when string) {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), "SELECT finding FROM findings LIMIT 10")
@@ -121,7 +120,7 @@ func audit(t testing.TB, pool *pgxpool.Pool, when string) {
 	}
 }
 
-// logBalance tells how each budget stands.
+// logBalance logs the state of each budget.
 func logBalance(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), "SELECT policy, key, budget, counted, orders, held, settled FROM balance ORDER BY policy, key")
@@ -139,7 +138,7 @@ func logBalance(t testing.TB, pool *pgxpool.Pool) {
 	}
 }
 
-// newSpendTables makes the business in a database that has pglimit's tables.
+// newSpendTables creates the application's tables in a database that has pglimit's.
 func newSpendTables(ctx context.Context, pool *pgxpool.Pool, p spendPolicies) error {
 	if _, err := pool.Exec(ctx, spendSchema); err != nil {
 		return err

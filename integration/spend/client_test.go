@@ -24,8 +24,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// spenderEnv makes the test binary a client of TestSpendInvariant instead: a
-// process of its own can be killed.
+// spenderEnv makes the test binary a client of TestSpendInvariant: a separate process can
+// be killed.
 const spenderEnv = "PGLIMIT_TEST_SPENDER"
 
 func init() {
@@ -44,8 +44,8 @@ const (
 	spendRest     = 20 * time.Millisecond // at most
 )
 
-// spendWord is what a client is told: at first all of it, then where the server
-// is now. It ends when there is no more to read.
+// spendWord is a message to a client: first everything it needs, then each new address of
+// the server. The end of input ends the client.
 type spendWord struct {
 	Server  string // its URL
 	URL     string // of the database, when the test began
@@ -54,7 +54,7 @@ type spendWord struct {
 	Janitor bool
 }
 
-// spendReport is what a client tells: what it did so far, and what went wrong.
+// spendReport is a message from a client: what it has done so far, and what went wrong.
 type spendReport struct {
 	Done   map[string]int64
 	Faults []string
@@ -73,7 +73,7 @@ type spender struct {
 	report spendReport
 }
 
-// spend is a client's life: it reads words from in and reports to out.
+// spend runs a client: it reads messages from in and writes reports to out.
 func spend(in io.Reader, out *json.Encoder) error {
 	words := json.NewDecoder(in)
 	var word spendWord
@@ -90,7 +90,7 @@ func spend(in io.Reader, out *json.Encoder) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		defer cancel() // also if whoever started this process is gone
+		defer cancel() // even if its parent process is gone
 		for {
 			var next spendWord
 			if words.Decode(&next) != nil {
@@ -162,7 +162,7 @@ func (s *spender) count(what string) {
 	s.report.Done[what]++
 }
 
-// fault is what must not happen.
+// fault is a violation of the invariant.
 func (s *spender) fault(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,12 +173,12 @@ func (s *spender) fault(format string, args ...any) {
 
 var errStuck = fmt.Errorf("there was no answer within %v", spendPatience)
 
-// patiently is against hanging for ever.
+// patiently bounds a context, to prevent a hang.
 func patiently() (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(context.Background(), spendPatience, errStuck)
 }
 
-// sqlState is the code of what the server said, empty if it was not the server.
+// sqlState returns the SQLSTATE of the server's error, empty for other errors.
 func sqlState(err error) string {
 	if answer := (*pgconn.PgError)(nil); errors.As(err, &answer) {
 		return answer.Code
@@ -186,7 +186,7 @@ func sqlState(err error) string {
 	return ""
 }
 
-// judge tells what may happen while servers are killed from what must not.
+// judge separates errors that are expected while servers are killed from faults.
 func (s *spender) judge(what string, err error) {
 	code := sqlState(err)
 	switch {
@@ -208,16 +208,16 @@ type spendWorker struct {
 	*spender
 	id     string
 	n      int
-	told   []string // the last orders that it knows were committed
-	shaken bool     // the server was away since it looked for them
+	told   []string // the last orders known to be committed
+	shaken bool     // the server was away since they were last checked
 }
 
-// run acts until ctx ends; what was begun is finished.
+// run acts until ctx ends, and finishes what it has begun.
 func (w *spendWorker) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.lookBack()
 		acts := []struct {
-			of  int // of a hundred
+			of  int // percent
 			act func()
 		}{
 			{36, w.order}, {10, w.orderOnce}, {6, w.orderAfter}, {4, w.askInVain},
@@ -234,19 +234,18 @@ func (w *spendWorker) run(ctx context.Context) {
 	}
 }
 
-// rest is a worker's time to think, or to wait while the server is away; nothing
-// depends on how long it is.
+// rest is a worker's pause, or its wait while the server is away. Nothing depends on its
+// length.
 func rest(d time.Duration) { <-time.After(d) }
 
-// ordered notes that an order is there for good.
+// ordered records that an order is committed.
 func (w *spendWorker) ordered(id string) {
 	w.count("orders")
 	w.told = append(w.told, id)
 	w.told = w.told[max(0, len(w.told)-50):]
 }
 
-// lookBack checks, once the server is back, that nothing is lost of what it
-// acknowledged.
+// lookBack checks, once the server is back, that it lost nothing acknowledged.
 func (w *spendWorker) lookBack() {
 	if !w.shaken {
 		return
@@ -270,7 +269,7 @@ func (w *spendWorker) newID(kind string) string {
 	return fmt.Sprintf("%s-%s-%d", kind, w.id, w.n)
 }
 
-// chance is true so many times of a hundred.
+// chance is true for that percentage of calls.
 func chance(percent int) bool { return rand.IntN(100) < percent }
 
 // granted checks an answer: nothing is admitted above the budget.

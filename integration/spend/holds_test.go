@@ -12,7 +12,7 @@ import (
 
 func briefly() time.Duration { return time.Second + rand.N(time.Second).Truncate(time.Microsecond) }
 
-// actual is what is spent of n units set aside, and what to call that.
+// actual returns how much of n reserved units is spent, and a name for the case.
 func actual(n float64) (float64, string) {
 	switch k := rand.IntN(10); {
 	case k < 5:
@@ -38,7 +38,7 @@ func (w *spendWorker) reservation() {
 	} else {
 		ctx, cancel := patiently()
 		defer cancel()
-		if err := reserve(ctx); err != nil { // then it is given back some day
+		if err := reserve(ctx); err != nil { // then it expires later
 			w.lost(ctx, "reserve", err)
 			w.count("unknown outcomes")
 			return
@@ -100,8 +100,8 @@ func (w *spendWorker) cancel(id string) {
 	w.count("cancelled")
 }
 
-// job reserves and inserts an order in one transaction, and ends it in another,
-// if not in the same. Whoever comes by may end what is left open.
+// job reserves and inserts an order in one transaction, and ends the reservation in the
+// same or in another. Any worker may end what is left open.
 func (w *spendWorker) job() {
 	p, account, n, id := w.policy(), w.account(), units(), w.newID("job")
 	request := p.Request(account, n)
@@ -139,8 +139,7 @@ func (w *spendWorker) job() {
 	}
 }
 
-// adopt ends what somebody else has left open, after it has expired for the most
-// part.
+// adopt ends what another worker has left open, mostly after it has expired.
 func (w *spendWorker) adopt() { w.endJob("state = $1", "open") }
 
 func (w *spendWorker) endJob(which string, arg string) {

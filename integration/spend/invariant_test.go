@@ -27,15 +27,16 @@ import (
 
 const spendClients = 4 // processes
 
-// TestSpendInvariant is the promise that limits commit with the business: what
-// a budget counts is what orders were committed for, what open holds set aside
-// and what was settled, exactly, at every moment. 32 workers in four processes
-// spend, roll back, reserve, settle, cancel and forget for 20 seconds (a minute
-// at full size, ten seconds with -short) and until all of that has happened, while the server and the
-// processes are killed with SIGKILL a few seconds after they were last. Only the
-// database is asked whether it holds, see findings.
+// TestSpendInvariant checks that limits commit with the application's data: at every
+// moment a budget counts exactly its committed orders, its open reservations and what was
+// settled.
+//   - 32 workers in four processes spend, roll back, reserve, settle, cancel and forget.
+//   - They run for 20 seconds (a minute at full size, ten seconds with -short) and until
+//     each of these has happened.
+//   - The server and the processes are killed with SIGKILL every few seconds.
 //
-// The server may run without fsync: its processes are killed, not the machine.
+// Only the database is queried for violations, see findings. The server may run without
+// fsync: its processes are killed, not the machine.
 func TestSpendInvariant(t *testing.T) {
 	t.Parallel()
 	lasts := bed.Size(20*time.Second, time.Minute)
@@ -54,7 +55,7 @@ func TestSpendInvariant(t *testing.T) {
 		case <-servers.C:
 			s.killServer()
 			audit(t, s.pool, "after a crash of the server")
-			servers.Reset(4 * time.Second) // from now on, when it is back
+			servers.Reset(4 * time.Second) // valid from now on, when it is back
 		case <-clients.C:
 			s.killClient(rand.IntN(spendClients))
 			clients.Reset(2500 * time.Millisecond)
@@ -66,7 +67,7 @@ func TestSpendInvariant(t *testing.T) {
 	for _, c := range s.clients {
 		s.stop(c)
 	}
-	bed.Eventually(t, "nobody is at work", func(ctx context.Context) (bool, error) {
+	bed.Eventually(t, "no worker runs", func(ctx context.Context) (bool, error) {
 		return bed.Value[int](t, s.pool, `SELECT count(*) FROM pg_stat_activity
 			WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL`) == 0, nil
 	})
@@ -90,8 +91,8 @@ type spendTest struct {
 	done    map[string]int64 // by all clients that have ended
 
 	audits, serverKills, clientKills int
-	deadlocks                        int64 // that servers counted until they were killed
-	expired                          int   // given back by the asks at the end
+	deadlocks                        int64 // counted by servers until they were killed
+	expired                          int   // given back by the requests at the end
 }
 
 func newSpendTest(t *testing.T) *spendTest {
@@ -135,7 +136,7 @@ func newSpendTest(t *testing.T) *spendTest {
 	return s
 }
 
-// spendClient is a client's process, seen from outside.
+// spendClient is a client's process as seen by the test.
 type spendClient struct {
 	name  string
 	cmd   *osexec.Cmd
@@ -230,7 +231,7 @@ func (s *spendTest) stop(c *spendClient) {
 	s.take(c)
 }
 
-// take adds up what a client reported until it ended.
+// take adds up a client's reports until it ends.
 func (s *spendTest) take(c *spendClient) {
 	s.Helper()
 	for what, n := range c.last.Load().Done {
@@ -241,14 +242,14 @@ func (s *spendTest) take(c *spendClient) {
 	}
 }
 
-// countDeadlocks reads what a crash of the server forgets.
+// countDeadlocks reads a counter that the server forgets in a crash.
 func (s *spendTest) countDeadlocks() int64 {
 	s.Helper()
 	return bed.Value[int64](s, s.pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
 }
 
-// askPastTheTTLs waits until all holds have expired, with nobody at work. Then
-// one denied ask gives back all holds of its budget, a hundred at a time.
+// askPastTheTTLs waits until all reservations have expired while no worker runs. Then one
+// denied request gives back all reservations of its budget, a hundred at a time.
 func (s *spendTest) askPastTheTTLs() {
 	s.Helper()
 	bed.Eventually(s, "the last hold has expired", func(context.Context) (bool, error) {
@@ -267,15 +268,15 @@ func (s *spendTest) askPastTheTTLs() {
 		}
 	}
 	if n := bed.Value[int](s, s.pool, open); n > 0 {
-		s.Errorf("%d holds have outlived their TTL though all budgets were asked for", n)
+		s.Errorf("%d reservations have outlived their TTL though all budgets were requested", n)
 	}
 }
 
-// missing is what has not happened so far.
+// missing lists what has not happened so far.
 func (s *spendTest) missing() (all []string) {
 	for _, what := range []string{
 		"committed", "rolled back by choice", "rolled back by an error", "ended by a context", "unknown outcomes", "denied", "denied by the tenant",
-		"asked together", "asked in vain", "asked again", "orders asked again", "replayed", "holds", "holds in transactions", "settled below", "settled at", "settled above", "settled late",
+		"requested together", "requested a full budget", "sent again", "orders sent again", "replayed", "holds", "holds in transactions", "settled below", "settled at", "settled above", "settled late",
 		"settled in transactions", "cancelled", "cancelled in transactions", "abandoned", "returned orders", "returned settlements", "looked back",
 	} {
 		n := s.done[what]
@@ -292,7 +293,7 @@ func (s *spendTest) missing() (all []string) {
 	return all
 }
 
-// tell logs the figures, and fails where they say that the test said nothing.
+// tell logs the figures, and fails if too little happened to prove anything.
 func (s *spendTest) tell(took time.Duration) {
 	s.Helper()
 	logBalance(s, s.pool)

@@ -19,8 +19,8 @@ const (
 	maxOrder      = 200
 )
 
-// spendPolicies are the budgets. What is counted of them in the minute or two
-// of a test stays counted: none of them ends or leaks a unit in that time.
+// spendPolicies are the budgets. No window ends and no whole unit leaks within the minute
+// or two of a test, so everything counted stays counted.
 type spendPolicies struct {
 	month, bucket, tenant limiter.Policy
 	closed                limiter.Policy // has nothing left
@@ -53,14 +53,14 @@ func (w *spendWorker) policy() limiter.Policy {
 
 func (w *spendWorker) account() string { return fmt.Sprint("a", rand.IntN(spendAccounts)) }
 
-// tenantOf is whose budget an account's orders count to as well, if they do.
+// tenantOf returns the tenant whose budget an account's orders also count to, if any.
 func tenantOf(account string) string { return fmt.Sprint("t", int(account[1]-'0')%spendTenants) }
 
 func units() float64 { return float64(1 + rand.IntN(maxOrder)) }
 
-// order inserts an order and spends its units of the account's budget, and of
-// the tenant's if it has one, in one transaction. A denied order is not kept,
-// or kept as one that was denied.
+// order inserts an order and spends its units of the account's budget, and of the tenant's
+// if it has one, in one transaction. A denied order is rolled back, or kept with the state
+// denied.
 func (w *spendWorker) order() {
 	p, account, n := w.policy(), w.account(), units()
 	var tenant *string
@@ -84,7 +84,7 @@ func (w *spendWorker) order() {
 			if all, err = tx.AllowAll(ctx, p.Request(account, n), w.tenant.Request(*tenant, n)); err != nil {
 				return false, err
 			}
-			w.count("asked together")
+			w.count("requested together")
 			r = all.PerRequest[max(0, all.DeniedBy)]
 			if full = account; all.DeniedBy == 1 {
 				w.count("denied by the tenant")
@@ -114,8 +114,8 @@ func (w *spendWorker) order() {
 	}
 }
 
-// orderOnce is an order whose number is the idempotency key: it is tried until
-// its outcome is known.
+// orderOnce is an order whose number is the idempotency key. It is retried until its
+// outcome is known.
 func (w *spendWorker) orderOnce() {
 	p, account, n, id := w.policy(), w.account(), units(), w.newID("once")
 	request := p.Request(account, n)
@@ -146,7 +146,7 @@ func (w *spendWorker) orderOnce() {
 			return !denied, nil
 		})
 		if end == spendUnknown {
-			w.count("orders asked again")
+			w.count("orders sent again")
 		}
 	}
 	if denied {
@@ -156,8 +156,8 @@ func (w *spendWorker) orderOnce() {
 	}
 }
 
-// orderAfter spends first, outside a transaction, and inserts the order then.
-// Its client may be killed in between: the spend is remembered under its key.
+// orderAfter spends first, outside a transaction, and then inserts the order. Its client
+// may be killed in between: the spend is remembered under its key.
 func (w *spendWorker) orderAfter() {
 	p, account, n, id := w.policy(), w.account(), units(), w.newID("after")
 	request := p.Request(account, n)
@@ -183,24 +183,25 @@ func (w *spendWorker) orderAfter() {
 	w.ordered(id)
 }
 
-// askInVain asks together with a budget that is used up: nothing is spent.
+// askInVain sends requests together with one of a budget that is used up: nothing is
+// spent.
 func (w *spendWorker) askInVain() {
 	ctx, cancel := patiently()
 	defer cancel()
 	all, err := w.limiter.AllowAll(ctx, w.policy().Request(w.account(), units()), w.closed.Request("closed", 1))
 	switch {
 	case err != nil:
-		w.lost(ctx, "ask in vain", err)
+		w.lost(ctx, "request a full budget", err)
 	case all.Allowed:
-		w.fault("AllowAll beside a budget that is used up: %+v", all)
+		w.fault("AllowAll with a budget that is used up: %+v", all)
 	default:
-		w.count("asked in vain")
+		w.count("requested a full budget")
 	}
 }
 
-// giveBack takes something back that was spent, an order or what a hold was
-// settled with, and refunds it in the same transaction: so that budgets are
-// near their end all the time, and not once. full is an account or a tenant.
+// giveBack refunds an order, or what a reservation was settled with, in the transaction
+// that removes it. So budgets stay near their limit all the time. full is an account or a
+// tenant.
 func (w *spendWorker) giveBack(p limiter.Policy, full string) {
 	var what string
 	done := w.transact(anyFate(), func(ctx context.Context, tx *spendTx) (bool, error) {
@@ -254,7 +255,7 @@ func (w *spendWorker) refund(ctx context.Context, tx *spendTx, p limiter.Policy,
 	return err
 }
 
-// leaks is more than what leaks in the time of a test.
+// leaks is more than leaks in the time of a test.
 func leaks(p limiter.Policy) float64 {
 	if p.Algorithm == limiter.TokenBucket {
 		return 0.001

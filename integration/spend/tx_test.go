@@ -14,9 +14,9 @@ type fate int
 const (
 	toCommit fate = iota
 	toRollBack
-	toFail   // by a statement that does
-	toCancel // by the end of its context, wherever that comes
-	toLose   // by a commit whose answer is lost on the way
+	toFail   // by a failing statement
+	toCancel // by the end of its context, at any point
+	toLose   // by a commit whose answer is lost
 )
 
 func anyFate() fate {
@@ -93,7 +93,7 @@ func (w *spendWorker) begin(ctx context.Context) (*spendTx, error) {
 	}, nil
 }
 
-// transact does work in a transaction, which is rolled back if work says so.
+// transact does work in a transaction, which is rolled back if work returns false.
 func (w *spendWorker) transact(f fate, work func(ctx context.Context, tx *spendTx) (keep bool, err error)) ending {
 	outer, cancel := patiently()
 	defer cancel()
@@ -112,7 +112,7 @@ func (w *spendWorker) transact(f fate, work func(ctx context.Context, tx *spendT
 	keep, err := work(ctx, tx)
 	switch {
 	case err != nil:
-		_ = tx.close(outer, false) // perhaps there is no connection any more
+		_ = tx.close(outer, false) // the connection may be gone
 		w.lost(ctx, "in a transaction", err)
 	case !keep || f == toRollBack:
 		if err := tx.close(outer, false); err != nil {
@@ -140,7 +140,7 @@ func (w *spendWorker) transact(f fate, work func(ctx context.Context, tx *spendT
 	return spendRolledBack
 }
 
-// lost is for an error that ended something; while the server is away it waits.
+// lost handles an error that ended an operation; while the server is away it waits.
 func (w *spendWorker) lost(ctx context.Context, what string, err error) {
 	switch {
 	case context.Cause(ctx) == errStuck:
@@ -154,11 +154,11 @@ func (w *spendWorker) lost(ctx context.Context, what string, err error) {
 	}
 }
 
-// insist asks until an answer comes; it is for what can be asked again.
+// insist repeats a request until it is answered. Use it only for what can be repeated.
 func (w *spendWorker) insist(what string, request func(context.Context) error) {
 	for first := true; ; first = false {
 		ctx, cancel := patiently()
-		if first && chance(15) { // the answer is not waited for
+		if first && chance(15) { // do not wait for the answer
 			cancel()
 			ctx, cancel = context.WithTimeout(context.Background(), rand.N(4*time.Millisecond))
 		}
@@ -168,7 +168,7 @@ func (w *spendWorker) insist(what string, request func(context.Context) error) {
 			return
 		}
 		w.lost(ctx, what, err)
-		w.count("asked again")
+		w.count("sent again")
 		cancel()
 	}
 }

@@ -20,9 +20,8 @@ import (
 
 func portOf(c *pgxpool.Config) string { return strconv.Itoa(int(c.ConnConfig.Port)) }
 
-// TestSQLSendsOnce: where only the answer is lost, the caller is told that
-// nothing is known, and what was sent is not sent again: units would be given
-// back twice.
+// TestSQLSendsOnce: if only the answer is lost, the error says that the outcome is
+// unknown, and the statement is not sent again: units would be given back twice.
 func TestSQLSendsOnce(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
@@ -46,8 +45,8 @@ func TestSQLSendsOnce(t *testing.T) {
 	})
 }
 
-// TestSQLAnswersAreCommitted: an answer is none if its commit failed after the row
-// had come back, of a lone statement and of many in one.
+// TestSQLAnswersAreCommitted: a row that came back before its commit failed is not
+// returned, for a single statement and for several in one.
 func TestSQLAnswersAreCommitted(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
@@ -81,8 +80,8 @@ func TestSQLAnswersAreCommitted(t *testing.T) {
 	})
 }
 
-// TestSQLOwnTransaction: what is sent as one commits if all went well, and else
-// rolls back.
+// TestSQLOwnTransaction: statements sent as one transaction commit if all succeed, and
+// otherwise roll back.
 func TestSQLOwnTransaction(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
@@ -116,8 +115,8 @@ func TestSQLOwnTransaction(t *testing.T) {
 	})
 }
 
-// TestSQLFindsClosedConnections: connections that the server closed while nobody
-// used them cost no caller its answer.
+// TestSQLFindsClosedConnections: connections that the server closed while they were idle
+// cost no caller its answer.
 func TestSQLFindsClosedConnections(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
@@ -138,7 +137,7 @@ func TestSQLFindsClosedConnections(t *testing.T) {
 		l := bed.NewSQL(t, db, nil)
 		bed.Must(t)(l.Allow(t.Context(), p, "k"))
 		closeAll()
-		// A moment ago all was well, so this one may find it out; no other does.
+		// This one was used a moment ago, so it may fail; no other does.
 		if _, err := l.Allow(t.Context(), p, "k"); err != nil && !errors.Is(err, limiter.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
@@ -147,8 +146,8 @@ func TestSQLFindsClosedConnections(t *testing.T) {
 	})
 }
 
-// TestSQLTimeoutHolds: Config.Timeout and the caller's deadline hold over
-// drivers that wait for the server's word, while a row is held.
+// TestSQLTimeoutHolds: Config.Timeout and the caller's deadline hold with drivers that
+// wait for the server's answer, while a row is locked.
 func TestSQLTimeoutHolds(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		ctx := t.Context()
@@ -165,7 +164,7 @@ func TestSQLTimeoutHolds(t *testing.T) {
 			t.Errorf("closed: got %v", err)
 		}
 		if _, err = l.Charge(ctx, p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
-			t.Errorf("a statement of its own: got %v", err)
+			t.Errorf("a separate statement: got %v", err)
 		}
 		p.OnError = limiter.FailOpen
 		if r := bed.Must(t)(l.Allow(ctx, p, "k")); !r.Allowed || r.Source != limiter.SourceDegraded {
@@ -180,9 +179,9 @@ func TestSQLTimeoutHolds(t *testing.T) {
 	})
 }
 
-// TestSQLServerHangs: a server that says nothing any more keeps no caller, and
-// opens the breaker; wherever it stops, in a database of a stricter isolation
-// too, where each decision is a transaction.
+// TestSQLServerHangs: a server that stops answering delays no caller beyond its timeout,
+// and opens the breaker. That holds at any point of the exchange, and in a database of a
+// stricter isolation, where each decision is a transaction.
 func TestSQLServerHangs(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		for _, c := range []struct{ isolation, at string }{
@@ -211,14 +210,14 @@ func TestSQLServerHangs(t *testing.T) {
 						r, err := request()
 						answers <- bed.Answer{Result: r, Err: err}
 					}()
-					late := time.NewTimer(30 * time.Second) // against hanging for ever
+					late := time.NewTimer(30 * time.Second) // prevents a hang
 					select {
 					case got := <-answers:
 						if !errors.Is(got.Err, limiter.ErrUnavailable) || !errors.Is(got.Err, context.DeadlineExceeded) {
-							t.Errorf("ask %d: %+v, %v", i, got.Result, got.Err)
+							t.Errorf("request %d: %+v, %v", i, got.Result, got.Err)
 						}
 					case <-late.C:
-						t.Fatalf("ask %d: no answer", i)
+						t.Fatalf("request %d: no answer", i)
 					}
 					late.Stop()
 				}
@@ -230,16 +229,15 @@ func TestSQLServerHangs(t *testing.T) {
 	})
 }
 
-// isolated sets the isolation that a database's transactions have by default,
-// on connections that are opened from now on.
+// isolated sets a database's default isolation, for connections opened from now on.
 func isolated(t *testing.T, pool *pgxpool.Pool, level string) {
 	t.Helper()
 	bed.Exec(t, pool, `DO $$ BEGIN EXECUTE format(
 		'ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+level+`'); END $$`)
 }
 
-// meetsConflict has l wait for a row that another transaction changes, which is
-// how it finds out about the database's isolation.
+// meetsConflict has l wait for a row that another transaction changes, which reveals the
+// database's isolation to it.
 func meetsConflict(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter, p limiter.Policy) {
 	t.Helper()
 	bed.Must(t)(l.Charge(t.Context(), p, "k", 1))

@@ -29,8 +29,8 @@ func TestSQLVectors(t *testing.T) {
 	})
 }
 
-// TestSQLDecidesAsPgx holds both drivers to the limiter over pgx, result by
-// result and to the last bit, on random histories of all verbs.
+// TestSQLDecidesAsPgx compares both drivers with the limiter over pgx, result by result
+// and to the last bit, on random histories of all verbs.
 func TestSQLDecidesAsPgx(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -74,7 +74,7 @@ func TestSQLDecidesAsPgx(t *testing.T) {
 	}
 }
 
-// TestSQLNeverOverAdmits lets 64 goroutines ask one cold key.
+// TestSQLNeverOverAdmits has 64 goroutines request one cold key.
 func TestSQLNeverOverAdmits(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
@@ -118,7 +118,7 @@ func TestSQLStricterDefaultIsolation(t *testing.T) {
 	})
 }
 
-// TestSQLRefundOfNothing: there is no row, and the clock is read all the same.
+// TestSQLRefundOfNothing: there is no row, and the clock is still read.
 func TestSQLRefundOfNothing(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		l := bed.NewSQL(t, bed.ConnectSQL(t, driver, bed.NewDatabase(t)), nil)
@@ -201,7 +201,7 @@ func TestMigrateUpSQL(t *testing.T) {
 	})
 }
 
-// TestSQLNewRefuses names what is wrong.
+// TestSQLNewRefuses: the error names the invalid argument.
 func TestSQLNewRefuses(t *testing.T) {
 	t.Parallel()
 	if _, err := limiter.NewSQL(nil, nil); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "db nil: open one") {

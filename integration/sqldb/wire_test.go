@@ -15,19 +15,19 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// wire is a way to the server that can be cut between a statement and its
-// answer, or held up there.
+// wire is a connection to the server that can be cut between a statement and its answer,
+// or stalled there.
 type wire struct {
 	url   string
-	stuck atomic.Pointer[[]byte] // the answer that has this in it does not come through, nor what comes after
-	cut   atomic.Pointer[[]byte] // the answer that has this in it is lost, and its connection with it; once
+	stuck atomic.Pointer[[]byte] // the answer that contains this is stalled, and all that follow
+	cut   atomic.Pointer[[]byte] // the answer that contains this is lost with its connection, once
 
 	mu    sync.Mutex
 	conns []net.Conn
 	ended chan struct{}
 }
 
-// newWire lays a wire to the database of address.
+// newWire creates a wire to the database at address.
 func newWire(t *testing.T, address string) *wire {
 	t.Helper()
 	to, err := pgxpool.ParseConfig(address)
@@ -85,7 +85,7 @@ func newWire(t *testing.T, address string) *wire {
 	return w
 }
 
-// answers passes on what the server says.
+// answers passes on the server's answers.
 func (w *wire) answers(client, server net.Conn) {
 	defer client.Close()
 	buffer := make([]byte, 64<<10)
@@ -107,8 +107,8 @@ func (w *wire) answers(client, server net.Conn) {
 	}
 }
 
-// loseAnswer loses the next answer that has this in it.
+// loseAnswer loses the next answer that contains this text.
 func (w *wire) loseAnswer(what string) { b := []byte(what); w.cut.Store(&b) }
 
-// stall holds up every answer that has this in it: all of them, if it is empty.
+// stall stalls every answer that contains this text: all, if it is empty.
 func (w *wire) stall(what string) { b := []byte(what); w.stuck.Store(&b) }

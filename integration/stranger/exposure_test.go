@@ -33,8 +33,8 @@ func exposed(t *testing.T, pool *pgxpool.Pool) string {
 	return strings.Join(text, "; ")
 }
 
-// TestStrangers: who may create in the schemas of the search_path, seen by an
-// ordinary role.
+// TestStrangers lists the roles that may create objects in the schemas of the search_path,
+// as an ordinary role.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)
@@ -57,7 +57,7 @@ func TestStrangers(t *testing.T) {
 		{"limits", `GRANT CREATE ON SCHEMA limits TO PUBLIC`, `limits: PUBLIC`},
 		{"limits", `REVOKE CREATE ON SCHEMA limits FROM PUBLIC; ALTER SCHEMA limits OWNER TO ` + other, `limits of ` + other},
 		{"limits", `ALTER SCHEMA limits OWNER TO ` + group, `limits of ` + group},
-		{"limits", fmt.Sprintf(`GRANT %s TO %s`, group, me), ``}, // a group of ours
+		{"limits", fmt.Sprintf(`GRANT %s TO %s`, group, me), ``}, // a group with this role as a member
 		{"limits", fmt.Sprintf(`REVOKE %s FROM %s; GRANT %[2]s TO %[1]s`, group, me), ``},
 		{"limits", `ALTER SCHEMA limits OWNER TO ` + super, ``},
 		{"limits", `CREATE SCHEMA pglimit AUTHORIZATION ` + other + `; GRANT USAGE ON SCHEMA pglimit TO PUBLIC`, `pglimit of ` + other},
@@ -71,7 +71,8 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("search_path %s after %s: %q, want %q", c.path, c.change, got, c.want)
 		}
 	}
-	// A superuser is a member of every role by its rights, and shares no schema by that.
+	// A superuser counts as a member of every role by its rights, but that shares no
+	// schema.
 	bed.Exec(t, owner, fmt.Sprintf(`DROP SCHEMA pglimit; ALTER SCHEMA limits OWNER TO %s; CREATE SCHEMA "Other-One" AUTHORIZATION %[1]s`, other))
 	if got, want := exposed(t, bed.Connect(t, bed.WithSearchPath(t, address, `limits,"Other-One"`))), `limits of `+other+`; "Other-One" of `+other; got != want {
 		t.Errorf("as a superuser: %q, want %q", got, want)
@@ -89,7 +90,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestStrangersAmongStrangers asks where everything planted is in the search_path.
+// TestStrangersAmongStrangers runs with all planted objects in the search_path.
 func TestStrangersAmongStrangers(t *testing.T) {
 	t.Parallel()
 	address, aside := plantedDatabase(t)
@@ -99,8 +100,8 @@ func TestStrangersAmongStrangers(t *testing.T) {
 	}
 }
 
-// TestStrangersFunctionsAreRefused: no SQL function is made where other roles may create
-// objects, by any way to make them; those that are there stay.
+// TestStrangersFunctionsAreRefused: SQL functions are not created where other roles may
+// create objects, by any way of creating them. Existing ones stay.
 func TestStrangersFunctionsAreRefused(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -145,8 +146,8 @@ func TestStrangersFunctionsAreRefused(t *testing.T) {
 	}
 }
 
-// TestMigrateWarns: the command makes the tables where other roles may create
-// objects, and says so.
+// TestMigrateWarns: the command creates the tables where other roles may create objects,
+// and warns.
 func TestMigrateWarns(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)
@@ -171,6 +172,6 @@ func TestMigrateWarns(t *testing.T) {
 	}
 	bed.Exec(t, pool, `CREATE SCHEMA limits`)
 	if code, _, stderr := bed.Pglimit(t, bed.WithSearchPath(t, address, "limits"), "migrate", "up"); code != 0 || strings.Contains(stderr, "warning") {
-		t.Errorf("in a schema of its own: exit code %d, stderr %q", code, stderr)
+		t.Errorf("in a separate schema: exit code %d, stderr %q", code, stderr)
 	}
 }

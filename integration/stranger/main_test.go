@@ -1,4 +1,5 @@
-// Package stranger tests schemas where others may create functions and operators over a real PostgreSQL server.
+// Package stranger tests schemas where other roles may create functions and operators,
+// over a real PostgreSQL server.
 package stranger
 
 import (

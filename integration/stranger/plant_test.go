@@ -21,13 +21,13 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// plantStrangers defines, in schema public, every operator and function that
-// PostgreSQL would prefer to one of its own because its argument types match
-// exactly. $names are functions that pglimit's SQL calls. Every planted function
-// fails, and its error names what was called.
+// plantStrangers defines, in schema public, every operator and function that PostgreSQL
+// would prefer to a built-in one because its argument types match exactly. $names are
+// functions that pglimit's SQL calls. Every planted function fails, and its error names
+// the call.
 //
-// An operator's function is called like the operator, so that "permission denied
-// for function X" names it as well.
+// An operator's function has the operator's name, so that "permission denied for function
+// X" names it as well.
 const plantStrangers = `
 DO $plant$
 DECLARE
@@ -99,10 +99,9 @@ BEGIN
 END
 $plant$`
 
-// planted is a database in whose schema public a stranger was before pglimit: a
-// role with no right but CREATE there. Then pglimit's tables were made, and its
-// SQL functions. Everything planted belongs to the test's own role by now, and
-// no other role may execute it.
+// planted is a database in whose schema public a role with only the CREATE right planted
+// objects before pglimit's tables and SQL functions were created. The test's role now owns
+// all planted objects, and no other role may execute them.
 var planted = sync.OnceValues(func() (*throwaway.Template, error) {
 	return bed.Server().Template(context.Background(), "planted", plant)
 })
@@ -161,7 +160,7 @@ func called() ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// queryTexts returns the text of every statement of db, by its name.
+// queryTexts returns the text of every statement of db by name.
 func queryTexts() map[string]string {
 	texts := map[string]string{}
 	notes := noting(func(sql string) {
@@ -171,7 +170,7 @@ func queryTexts() map[string]string {
 	return texts
 }
 
-// noting is a connection that notes statements instead of running them.
+// noting is a connection that records statements instead of running them.
 type noting func(sql string)
 
 var _ db.DBTX = noting(nil)
@@ -195,8 +194,8 @@ type noRow struct{}
 
 func (noRow) Scan(...any) error { return pgx.ErrNoRows }
 
-// plantedDatabase makes a database with planted objects and pglimit, and returns
-// a URL of it whose sessions find both, and one whose sessions find neither.
+// plantedDatabase creates a database with planted objects and pglimit. It returns a URL
+// whose sessions find both, and one whose sessions find neither.
 func plantedDatabase(t *testing.T) (address, aside string) {
 	t.Helper()
 	template, err := planted()

@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestStrangersInPLpgSQL is TestStrangersInStatements for the expressions of
-// PL/pgSQL functions, in all of their branches. The statements in them are those of
-// db, and tested there.
+// TestStrangersInPLpgSQL is TestStrangersInStatements for the expressions of PL/pgSQL
+// functions, in all their branches. Their statements are those of db, which are tested
+// there.
 func TestStrangersInPLpgSQL(t *testing.T) {
 	t.Parallel()
 	p := newProbe(t)
@@ -30,7 +30,7 @@ func TestStrangersInPLpgSQL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := map[string][]string{} // planted object: expressions, with a function that has them
+	found := map[string][]string{} // planted object: expressions, with one function each
 	seen := map[string]bool{}      // functions have most expressions in common
 	for _, f := range functions {
 		for _, expression := range f.expressions(t) {
@@ -65,7 +65,7 @@ var (
 	field       = regexp.MustCompile(`\b(ask|due|answer)\.(\w+)`)
 )
 
-// parts are what a line of PL/pgSQL begins with, and where expressions are in it.
+// parts are the words that begin a line of PL/pgSQL, and where its expressions are.
 var parts = []*regexp.Regexp{
 	regexp.MustCompile(`(?s)^(?:IF|ELSIF) (.*) THEN$`),
 	regexp.MustCompile(`(?s)^EXIT WHEN (.*);$`),
@@ -80,8 +80,8 @@ var parts = []*regexp.Regexp{
 	regexp.MustCompile(`(?s)^(?:INSERT|UPDATE|DELETE|SELECT|WITH) .*;$`),
 }
 
-// split returns the function's declarations and the lines of its body. A line
-// that goes on is one with those that follow.
+// split returns the function's declarations and the lines of its body. It joins continued
+// lines.
 func (f plpgsql) split() (declared, body []string) {
 	into := &declared
 	open := ""
@@ -103,7 +103,7 @@ func (f plpgsql) split() (declared, body []string) {
 	return declared, body
 }
 
-// expressions lists what the function computes outside of statements.
+// expressions lists what the function computes outside statements.
 func (f plpgsql) expressions(t *testing.T) (all []string) {
 	t.Helper()
 	declared, body := f.split()
@@ -133,8 +133,8 @@ func (f plpgsql) expressions(t *testing.T) (all []string) {
 	return all
 }
 
-// query computes an expression from columns that are called like the function's
-// variables and arguments. They are NULL, but the planner does not know that.
+// query returns a statement that computes an expression from columns named after the
+// function's variables and arguments. They are NULL, but the planner does not know that.
 func (f plpgsql) query(expression string) string {
 	declared, _ := f.split()
 	variables := []string{"NULL::integer AS i", "NULL::bool AS found"}

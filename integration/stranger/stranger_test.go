@@ -18,10 +18,9 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// TestStrangersInStatements: no statement uses an operator or function that a
-// stranger has put into a schema of the search_path. Planning a statement looks
-// up each of them, and starting it checks the right to execute each, whatever
-// branch it is in.
+// TestStrangersInStatements: no statement uses an operator or function that another role
+// has planted in a schema of the search_path. Planning a statement looks up each of them,
+// and starting it checks the right to execute each, in every branch.
 func TestStrangersInStatements(t *testing.T) {
 	t.Parallel()
 	p := newProbe(t)
@@ -93,8 +92,8 @@ func TestStrangersInDefinitions(t *testing.T) {
 	}
 }
 
-// TestStrangersInDown undoes all migrations where everything planted is in the
-// search_path. The other tests' database was migrated there.
+// TestStrangersInDown undoes all migrations with all planted objects in the search_path.
+// The other tests' database was migrated there.
 func TestStrangersInDown(t *testing.T) {
 	t.Parallel()
 	address, _ := plantedDatabase(t)
@@ -105,8 +104,8 @@ func TestStrangersInDown(t *testing.T) {
 	bed.StepsDown(t, pool, 0, bed.AllDown)
 }
 
-// probe finds what of the planted objects a statement uses: it explains the
-// statement as a role that may not execute them, and grants that one at a time.
+// probe returns the planted objects that a statement uses: it explains the statement as a
+// role that may not execute them, and grants the reported ones one at a time.
 type probe struct {
 	owner *pgxpool.Pool // its sessions do not find the planted objects
 	conn  *pgx.Conn
@@ -146,8 +145,8 @@ var (
 	denial    = regexp.MustCompile(`^permission denied for (?:function|aggregate) (.*)$`)
 )
 
-// uses lists what of the planted objects a statement uses. Where that keeps it
-// from being planned, the list ends with the error.
+// uses lists the planted objects that a statement uses. If that prevents planning, the
+// list ends with the error.
 func (p *probe) uses(t *testing.T, text string, types ...string) (used []string) {
 	t.Helper()
 	run := func(sql string) error {
@@ -194,7 +193,7 @@ func (p *probe) uses(t *testing.T, text string, types ...string) (used []string)
 	}
 }
 
-// allow grants or revokes the right to execute planted functions, all of a name.
+// allow grants or revokes the right to execute all planted functions of a name.
 func (p *probe) allow(t *testing.T, verb, preposition string, names []string) {
 	t.Helper()
 	for _, name := range names {

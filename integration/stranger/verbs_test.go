@@ -19,8 +19,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestStrangersInVectors decides the test vectors where everything planted is in
-// the search_path. A planted operator that is used fails its statement.
+// TestStrangersInVectors decides the test vectors with all planted objects in the
+// search_path. Using a planted operator fails its statement.
 func TestStrangersInVectors(t *testing.T) {
 	t.Parallel()
 	address, _ := plantedDatabase(t)
@@ -30,9 +30,9 @@ func TestStrangersInVectors(t *testing.T) {
 	})
 }
 
-// TestStrangersInVerbs calls what the vectors leave out: holds, transactions,
-// several keys at once, waits, calendars, blocks, database/sql, views, the SQL
-// functions and the janitor.
+// TestStrangersInVerbs calls what the vectors leave out: reservations, transactions,
+// AllowAll, waits, calendars, blocks, database/sql, views, the SQL functions and the
+// janitor.
 func TestStrangersInVerbs(t *testing.T) {
 	t.Parallel()
 	address, _ := plantedDatabase(t)
@@ -74,7 +74,8 @@ func TestStrangersInVerbs(t *testing.T) {
 			_, err := pool.Exec(t.Context(), `SELECT * FROM `+view)
 			try(view, err)
 		}
-		// The janitor gives back what is still held, then deletes all that has expired.
+		// The janitor gives back what is still reserved, then deletes all that has
+		// expired.
 		clock.Set(int64(round+1)*7_000_000 + 2_000_000)
 		j, err := janitor.New(pool, &janitor.Config{Now: func() time.Time { return clock.Now().Add(time.Duration(round) * 1000 * time.Hour) }})
 		if err != nil {
@@ -88,7 +89,8 @@ func TestStrangersInVerbs(t *testing.T) {
 	}
 }
 
-// limitViews are the views, as limitTables would be failed by a stranger.
+// limitViews are the views. It does not use LimitTables, whose query a planted object
+// would fail.
 func limitViews() (all []string) {
 	for _, a := range limiter.Algorithms() {
 		all = append(all, "pglimit_"+string(a)+"_now")
@@ -142,8 +144,8 @@ func tryVerbs(t *testing.T, l *limiter.Limiter, p limiter.Policy, try func(strin
 	}
 }
 
-// tryTogether asks for all policies at once, in and out of a transaction, and from
-// several goroutines, whose asks share statements.
+// tryTogether requests all policies at once, in and out of a transaction, and from several
+// goroutines, whose requests share statements.
 func tryTogether(t *testing.T, l *limiter.Limiter, policies []limiter.Policy, try func(string, error)) {
 	t.Helper()
 	var requests []limiter.Request

@@ -19,8 +19,7 @@ type effect struct {
 	do   func(tx *limiter.Tx) error
 }
 
-// effects are the verbs that change something about a key of which 4 of 10
-// units are used.
+// effects are the verbs that change a key with 4 of 10 units used.
 func effects(ctx context.Context, p limiter.Policy) []effect {
 	noResult := func(_ limiter.Result, err error) error { return err }
 	all := []effect{
@@ -67,8 +66,8 @@ func effects(ctx context.Context, p limiter.Policy) []effect {
 	return all
 }
 
-// TestTxOfEveryWayRollsBack: whoever's transaction it is, every verb's effect goes
-// with it, and stays with it.
+// TestTxOfEveryWayRollsBack: in either driver's transaction, every verb's effect is rolled
+// back or committed with it.
 func TestTxOfEveryWayRollsBack(t *testing.T) {
 	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		ctx := t.Context()
@@ -111,8 +110,8 @@ func TestTxOfEveryWayRollsBack(t *testing.T) {
 	})
 }
 
-// TestTxTakesOneConnection: with a pool of one, which the transaction has, all
-// verbs go on. That the context ends is against hanging for ever.
+// TestTxTakesOneConnection: with a pool of one connection, which the transaction uses, all
+// verbs work. The context's end only prevents a hang.
 func TestTxTakesOneConnection(t *testing.T) {
 	bed.InEachWay(t, true, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -131,8 +130,8 @@ func TestTxTakesOneConnection(t *testing.T) {
 	})
 }
 
-// TestTxKeepsTheCallersSettings: the verbs change neither how the caller's rows
-// commit nor how long its statements may take.
+// TestTxKeepsTheCallersSettings: the verbs change neither how the caller's rows commit nor
+// how long its statements may take.
 func TestTxKeepsTheCallersSettings(t *testing.T) {
 	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		for durability, commit := range map[limiter.Durability]string{limiter.Durable: "off", limiter.Relaxed: "on"} {
@@ -160,8 +159,8 @@ func TestTxKeepsTheCallersSettings(t *testing.T) {
 	})
 }
 
-// TestTxRemembersNothing: denials in a transaction are the database's, each of
-// them, and neither come from what was remembered before nor are remembered.
+// TestTxRemembersNothing: each denial in a transaction comes from the database. It is
+// neither answered from the cache nor remembered.
 func TestTxRemembersNothing(t *testing.T) {
 	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		ctx := t.Context()
@@ -191,9 +190,8 @@ func TestTxRemembersNothing(t *testing.T) {
 	})
 }
 
-// TestTxConflicts: what a concurrent change, a lock timeout and a deadlock give
-// is ErrRetryTx around the driver's error, FailOpen or not, and running the
-// transaction again helps.
+// TestTxConflicts: a concurrent change, a lock timeout and a deadlock return ErrRetryTx
+// around the driver's error, FailOpen or not. Running the transaction again succeeds.
 func TestTxConflicts(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -257,7 +255,7 @@ func TestTxConflicts(t *testing.T) {
 			for i, tx := range txs {
 				go func() {
 					r, err := tx.Allow(t.Context(), p, keys[1-i])
-					_ = tx.Close(context.Background(), err == nil) // lets the other one go on
+					_ = tx.Close(context.Background(), err == nil) // lets the other one continue
 					answers <- bed.Answer{Result: r, Err: err}
 				}()
 			}
@@ -274,8 +272,8 @@ func TestTxConflicts(t *testing.T) {
 	}
 }
 
-// TestTxCancelled: a context that ends while a lock is waited for is the
-// caller's own error, and nothing of the transaction is left.
+// TestTxCancelled: a context that ends during a wait for a lock returns the caller's own
+// error, and nothing of the transaction is left.
 func TestTxCancelled(t *testing.T) {
 	t.Parallel()
 	for _, w := range sqlWaysAlone(t) {
@@ -309,8 +307,8 @@ func TestTxCancelled(t *testing.T) {
 	}
 }
 
-// TestTxGoesOn: neither a denial nor an ask that is refused before it is sent
-// fails the transaction; what the caller did commits.
+// TestTxGoesOn: neither a denial nor an invalid request fails the transaction; the
+// caller's other work commits.
 func TestTxGoesOn(t *testing.T) {
 	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		ctx := t.Context()
@@ -355,7 +353,7 @@ func TestTxGoesOn(t *testing.T) {
 	})
 }
 
-// TestTxOfMemoryIsRefused: memory cannot roll back.
+// TestTxOfMemoryIsRefused, because memory cannot roll back.
 func TestTxOfMemoryIsRefused(t *testing.T) {
 	t.Parallel()
 	l := limiter.NewMemory(nil)

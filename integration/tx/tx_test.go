@@ -13,7 +13,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestTxRollsBackWithTheCaller: every verb's effect goes with the transaction.
+// TestTxRollsBackWithTheCaller: every verb's effect is rolled back with the transaction.
 func TestTxRollsBackWithTheCaller(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -63,8 +63,8 @@ func TestTxRollsBackWithTheCaller(t *testing.T) {
 	}
 }
 
-// TestTxConflictsAreErrRetryTx: in a stricter transaction of the caller a
-// concurrent change is an error that says what to do.
+// TestTxConflictsAreErrRetryTx: in a caller's transaction of a stricter isolation, a
+// concurrent change returns an error that names the next step.
 func TestTxConflictsAreErrRetryTx(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -77,7 +77,7 @@ func TestTxConflictsAreErrRetryTx(t *testing.T) {
 		t.Fatal(err)
 	}
 	bed.Must(t)(l.Allow(ctx, p, "k"))
-	p.OnError = limiter.FailOpen // fails closed in a transaction all the same
+	p.OnError = limiter.FailOpen // still fails closed in a transaction
 	_, err := l.InTx(tx).Allow(ctx, p, "k")
 	var pgErr *pgconn.PgError
 	if !errors.Is(err, limiter.ErrRetryTx) || !errors.As(err, &pgErr) || pgErr.Code != "40001" {

@@ -10,10 +10,10 @@ import (
 
 type wayAlone struct {
 	bed.Way
-	pool *pgxpool.Pool // to look at its database
+	pool *pgxpool.Pool // to inspect its database
 }
 
-// sqlWaysAlone are all ways, each with a database of its own.
+// sqlWaysAlone returns all ways, each with a separate database.
 func sqlWaysAlone(t *testing.T) (all []wayAlone) {
 	t.Helper()
 	for i := range bed.Ways(t, bed.NewDatabase(t), false) {

@@ -14,7 +14,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// hourly makes asks of limits that nothing of leaves while a test runs, but slowly.
+// hourly makes requests to limits of which hardly anything leaks during a test.
 func hourly(a limiter.Algorithm) limiter.Policy {
 	return limiter.Policy{Name: "hourly-" + string(a)[:4], Algorithm: a, Limit: 4, Period: 4000 * time.Hour}
 }
@@ -41,7 +41,7 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 		return l.WaitAll(ctx, bucket.Request(key, 1), lane.Request(key, 1), window.Request(key, 1))
 	}
 
-	// The first place in a queue is free at once, and nothing waits without a queue.
+	// The first place in a queue is free at once, and without a queue nothing waits.
 	r, err := all(t.Context(), "free")
 	if err != nil || !r.Allowed || r.DeniedBy != -1 || len(r.PerRequest) != 3 || r.PerRequest[1].Delay != 0 {
 		t.Errorf("free: %+v, %v", r, err)
@@ -52,7 +52,7 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 	levels("free", 2, bucket, window)
 	levels("free", 1, lane)
 
-	// A turn beyond the deadline denies the whole, at once.
+	// A turn beyond the deadline denies all requests, at once.
 	soon, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	r, err = all(soon, "free")
@@ -62,7 +62,7 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 	levels("free", 2, bucket, window)
 	levels("free", 1, lane)
 
-	// Of two queues, and of two asks of one, each has its own turn.
+	// Two queues, and two requests of one, each have their own turn.
 	for i, want := range []struct {
 		within time.Duration
 		asks   []limiter.Request
@@ -82,7 +82,7 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 		}
 		for j, each := range r.PerRequest {
 			if each.Allowed != (j != want.denied) {
-				t.Errorf("%d: ask %d: %+v", i, j, each)
+				t.Errorf("%d: request %d: %+v", i, j, each)
 			}
 		}
 		cancel()
@@ -90,7 +90,7 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 	levels("c", 0, lane)
 	levels("d", 4, lane)
 
-	// Who is cancelled while it sleeps leaves all as it was.
+	// A caller that is cancelled while it sleeps leaves everything unchanged.
 	waiting, stop := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	wait := func() { _, err := all(waiting, "free"); gone <- err }
@@ -115,7 +115,7 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 		return bed.Near(a.Level, 2) && b.Level == 2, errors.Join(err, err2)
 	})
 
-	// A place that somebody is behind stays taken; the others go back.
+	// A place with another request behind it stays taken; the others go back.
 	waiting, stop = context.WithCancel(t.Context())
 	go wait()
 	queued(2)
@@ -128,7 +128,7 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 	})
 	levels("free", 3, lane)
 
-	// The turn is the last of all.
+	// The turn is the latest of all.
 	quick, quicker := lane, lane
 	quick.Name, quick.Limit, quick.Period = "quick", 100, time.Second
 	quicker.Name, quicker.Limit, quicker.Period = "quicker", 1000, time.Second
@@ -154,7 +154,7 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 	}
 }
 
-// TestWaitAllCancelledInFlight cancels one whose transaction waits for a row: it
+// TestWaitAllCancelledInFlight cancels a caller whose transaction waits for a row. It
 // returns at once, and what is granted later goes back before the limiter closes.
 func TestWaitAllCancelledInFlight(t *testing.T) {
 	t.Parallel()
@@ -199,7 +199,7 @@ func TestWaitAllCancelledInFlight(t *testing.T) {
 	}
 }
 
-// limitsBesideQueue is a policy of each other algorithm.
+// limitsBesideQueue returns one policy of each other algorithm.
 func limitsBesideQueue() (all []limiter.Policy) {
 	for _, a := range limiter.Algorithms() {
 		if a != limiter.LeakyBucketQueue {

@@ -14,8 +14,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestWait queues over the database's own clock; nothing here asks how long
-// anything took, only what the queue holds.
+// TestWait queues by the database's clock. It checks no durations, only what the queue
+// holds.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -74,7 +74,7 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 	}
 	queued("cancelled", 1)
 
-	// Once somebody queued behind it the place stays taken.
+	// Once another request has queued behind it, the place stays taken.
 	waiting, stop = context.WithCancel(ctx)
 	go func() { gone <- l.Wait(waiting, slow, "cancelled", 2) }()
 	queued("cancelled", 3)
@@ -103,7 +103,7 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 		t.Errorf("blocked: got %v", err)
 	}
 
-	// Only a queue has turns, and what is remembered has none.
+	// Only a queue has turns, and an IdempotencyKey is refused.
 	bucket := quick
 	bucket.Algorithm = limiter.TokenBucket
 	again := quick.Request("k", 1)
@@ -115,8 +115,8 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 	}
 }
 
-// TestWaitCancelledInFlight cancels a Wait whose statement is waiting for the row:
-// it returns while that still does, and what that takes later goes back, at the
+// TestWaitCancelledInFlight cancels a Wait whose statement is waiting for the row. It
+// returns while the statement still waits, and what that takes later goes back, at the
 // latest when the limiter has closed.
 func TestWaitCancelledInFlight(t *testing.T) {
 	t.Parallel()
@@ -136,7 +136,7 @@ func TestWaitCancelledInFlight(t *testing.T) {
 		}
 		closed <- released.Load()
 	}()
-	for { // a Close that does not wait has time to return
+	for { // a Close that does not wait would return
 		if _, err := l.Check(t.Context(), lane, "k", 0); errors.Is(err, limiter.ErrClosed) {
 			break
 		}
@@ -155,8 +155,8 @@ func TestWaitCancelledInFlight(t *testing.T) {
 	}
 }
 
-// TestWaitCancelledWithoutTimeout: what a Wait leaves to be done while another
-// transaction holds the row does not go on for ever.
+// TestWaitCancelledWithoutTimeout: the work that a cancelled Wait leaves, while another
+// transaction has locked the row, ends after a bounded time.
 func TestWaitCancelledWithoutTimeout(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -165,7 +165,7 @@ func TestWaitCancelledWithoutTimeout(t *testing.T) {
 	t.Run("in flight", func(t *testing.T) {
 		l := bed.NewLimiter(t, pool, &forever)
 		release := cancelInFlight(t, pool, l)
-		if err := l.Close(); err != nil { // else it hangs here
+		if err := l.Close(); err != nil { // otherwise it hangs here
 			t.Error(err)
 		}
 		release()
@@ -189,8 +189,8 @@ func TestWaitCancelledWithoutTimeout(t *testing.T) {
 
 var lane = limiter.Policy{Name: "lane", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
 
-// cancelInFlight cancels a Wait for 2 units on lane and "k" while another
-// transaction holds the row, until release.
+// cancelInFlight cancels a Wait for 2 units on lane and "k" while another transaction has
+// locked the row, until release.
 func cancelInFlight(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter) (release func()) {
 	t.Helper()
 	release = hold(t, pool, "pglimit_leaky_bucket_queue")
