@@ -123,10 +123,10 @@ func TestReplayErrors(t *testing.T) {
 		{sitetest.ReplayPath(good) + "&costs=[1,1]", log, 400, "costs", "", "costs are 2: must be as many as the 1 policies"},
 		{sitetest.ReplayPath(good) + "&costs=[0]", log, 400, "cost", "fixed_window", "cost 0"},
 		{sitetest.ReplayPath(good), "", 422, "", "", "none of its 0 lines is from an access log; a valid line: 192.0.2.7"},
-		{sitetest.ReplayPath(good), "a picture\nof a cat", 422, "", "", "none of its 2 lines is of an access log"},
+		{sitetest.ReplayPath(good), "a picture\nof a cat", 422, "", "", "none of its 2 lines is from an access log"},
 		{sitetest.ReplayPath(good), "\x1f\x8b and no more", 422, "", "", "the file cannot be read: gzip"},
 		{sitetest.ReplayPath(good), packed(t, log)[:60], 422, "", "", "the file cannot be read: unexpected EOF"},
-		{sitetest.ReplayPath(good), packed(t, packed(t, log)), 422, "", "", "of an access log"},
+		{sitetest.ReplayPath(good), packed(t, packed(t, log)), 422, "", "", "from an access log"},
 	} {
 		s.ExpectProblem(t, http.MethodPost, c.at, c.log, c.status, c.field, c.algorithm, c.want)
 	}
