@@ -203,7 +203,7 @@ func TestReplayRefused(t *testing.T) {
 	}{
 		{"poem.txt", "none of its 3 lines is from an access log", []byte("These are lines,\nbut none\nof them a request's.\n")},
 		{"empty.log", "none of its 0 lines is from an access log", nil},
-		{"picture.png", "of an access log", append([]byte("\x89PNG\r\n\x1a\n"), bytes.Repeat([]byte{0, 255, 10, 7}, 1000)...)},
+		{"picture.png", "from an access log", append([]byte("\x89PNG\r\n\x1a\n"), bytes.Repeat([]byte{0, 255, 10, 7}, 1000)...)},
 		{"half.log.gz", "cannot be read", broken[:len(broken)/2]},
 	} {
 		b.drop(good, "#drop")
