@@ -217,7 +217,7 @@ func TestReplayRefused(t *testing.T) {
 	t.Log("what is no file, or more than one")
 	folder := t.TempDir()
 	b.drop(folder, "#drop")
-	b.Eventually("a folder", replayStatus, filepath.Base(folder)+": cannot be read: choose a file, not a folder, that you may read.")
+	b.Eventually("a folder", replayStatus, filepath.Base(folder)+": cannot be read: choose a file that you may read, not a folder.")
 	b.dropData("drop a text", "#drop", &input.DragData{Items: []*input.DragDataItem{{MimeType: "text/plain", Data: "a log"}}, Files: []string{}, DragOperationsMask: 1})
 	b.Eventually("a text", replayStatus, "That is not a file: drop one access log.")
 	b.dropData("drop two files", "#drop", &input.DragData{Items: []*input.DragDataItem{}, Files: []string{good, good}, DragOperationsMask: 1})

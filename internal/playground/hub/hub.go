@@ -94,7 +94,7 @@ func (h *Hub) Admit(key string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.keys[key] == nil && len(h.keys) >= maxKeys {
-		return api.Unavailable(fmt.Sprintf("%d keys are in use already: reset one of them, or start the playground anew", maxKeys))
+		return api.Unavailable(fmt.Sprintf("%d keys are in use already: reset one of them, or restart the playground", maxKeys))
 	}
 	return nil
 }

@@ -201,7 +201,7 @@ func TestContestFindsGenerous(t *testing.T) {
 	for _, a := range limiter.Algorithms() {
 		for _, inTx := range []bool{false, true} {
 			// A key that is left for the next one is full, but for the units of
-			// asks above 1 that it denied: so full to the last unit.
+			// requests above 1 that it denied: so full to the last unit.
 			seen := contend(t, func() *generous { return &generous{honest: newHonest(), kind: "cold", inTx: inTx} }, a, 100*time.Millisecond,
 				func(g *generous, _ Algorithm) bool { return g.spent.Load() })
 			if len(seen.Exceeded) != 1 || seen.Exceeded[0].Admitted <= coldLimit || seen.Exceeded[0].Allowed != coldLimit {
