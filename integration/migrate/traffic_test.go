@@ -357,7 +357,7 @@ func TestMigrateFunctionsDownRefuses(t *testing.T) {
 		{`CREATE TABLE theirs (answer pglimit.result)`, `DROP TABLE theirs`},
 	} {
 		bed.Exec(t, pool, c.make)
-		if err := migrations.DownFunctions(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "something of yours depends on it: drop that first") {
+		if err := migrations.DownFunctions(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "another object depends on it: drop that first") {
 			t.Errorf("%s: %v", c.make, err)
 		}
 		if got := bed.OwnSchema(t, pool); got != made {
