@@ -72,7 +72,8 @@ func (e *engine) call(v verb, in Request) *call {
 
 func (e *engine) put(c *call) {
 	if !c.lost {
-		*c = call{query: store.Query{Rules: c.query.Rules}, compiled: c.compiled}
+		// The other fields belong to verbs that set them, or to compile.
+		c.request, c.admission, c.outcome, c.usage = Request{}, nil, store.Outcome{}, store.Usage{}
 		e.calls.Put(c)
 	}
 }
