@@ -16,17 +16,19 @@ SELECT $1::text, $2::text, 0, 0, 0, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
 FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
         CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits) AS c
+                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits,
+                      CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) END AS waits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
 `
 
 type FixedWindowBlockParams struct {
-	Policy string
-	Key    string
-	ForUs  int64
-	NowUs  *int64
-	Commit string
+	Policy      string
+	Key         string
+	ForUs       int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
 }
 
 // FixedWindowBlock denies the key until the clock plus for_us, or until an earlier block
@@ -40,6 +42,7 @@ func (q *Queries) FixedWindowBlock(ctx context.Context, db DBTX, arg FixedWindow
 		arg.ForUs,
 		arg.NowUs,
 		arg.Commit,
+		arg.LockTimeout,
 	)
 	return err
 }
@@ -56,14 +59,15 @@ SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity,
 FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-             $5::float8 AS capacity,
-             $6::bigint AS period_us,
-             $7::bool AS aligned,
-             $8::bigint AS from_us,
-             $9::bigint AS turn_us,
-             $10::bigint AS until_us,
-             $11::bigint AS lifetime_us,
-             LEAST($12::float8, $5::float8) AS granted) AS a
+             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits,
+             $6::float8 AS capacity,
+             $7::bigint AS period_us,
+             $8::bool AS aligned,
+             $9::bigint AS from_us,
+             $10::bigint AS turn_us,
+             $11::bigint AS until_us,
+             $12::bigint AS lifetime_us,
+             LEAST($13::float8, $6::float8) AS granted) AS a
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -76,18 +80,19 @@ RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type FixedWindowChargeParams struct {
-	Policy     string
-	Key        string
-	NowUs      *int64
-	Commit     string
-	Capacity   float64
-	PeriodUs   int64
-	Aligned    bool
-	FromUs     int64
-	TurnUs     int64
-	UntilUs    int64
-	LifetimeUs int64
-	Units      float64
+	Policy      string
+	Key         string
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Capacity    float64
+	PeriodUs    int64
+	Aligned     bool
+	FromUs      int64
+	TurnUs      int64
+	UntilUs     int64
+	LifetimeUs  int64
+	Units       float64
 }
 
 type FixedWindowChargeRow struct {
@@ -109,6 +114,7 @@ func (q *Queries) FixedWindowCharge(ctx context.Context, db DBTX, arg FixedWindo
 		arg.Key,
 		arg.NowUs,
 		arg.Commit,
+		arg.LockTimeout,
 		arg.Capacity,
 		arg.PeriodUs,
 		arg.Aligned,
@@ -415,19 +421,22 @@ func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWind
 const fixedWindowReset = `-- name: FixedWindowReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
-    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'fixed_window' AND h.state = 'open'
+    WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'fixed_window' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_fixed_window AS t
 USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = $2::text AND t.key = $3::text
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits,
+                      CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits,
+                      (SELECT count(*) FROM freed) AS reservations) AS c
+WHERE c.reservations >= 0 AND t.policy = $3::text AND t.key = $4::text
 `
 
 type FixedWindowResetParams struct {
-	Commit string
-	Policy string
-	Key    string
+	Commit      string
+	LockTimeout string
+	Policy      string
+	Key         string
 }
 
 // FixedWindowReset deletes the key's row, and with it the units counted and the block.
@@ -437,7 +446,12 @@ type FixedWindowResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) FixedWindowReset(ctx context.Context, db DBTX, arg FixedWindowResetParams) (int64, error) {
-	result, err := db.Exec(ctx, fixedWindowReset, arg.Commit, arg.Policy, arg.Key)
+	result, err := db.Exec(ctx, fixedWindowReset,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Policy,
+		arg.Key,
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -872,16 +886,18 @@ func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWin
 const fixedWindowUnblock = `-- name: FixedWindowUnblock :exec
 UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits) AS c
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
+                      CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits) AS c
 WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
   AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
 `
 
 type FixedWindowUnblockParams struct {
-	Policy  string
-	Key     string
-	UntilUs int64
-	Commit  string
+	Policy      string
+	Key         string
+	UntilUs     int64
+	Commit      string
+	LockTimeout string
 }
 
 // FixedWindowUnblock lifts the key's block. If until_us is not 0, it lifts only a
@@ -895,6 +911,7 @@ func (q *Queries) FixedWindowUnblock(ctx context.Context, db DBTX, arg FixedWind
 		arg.Key,
 		arg.UntilUs,
 		arg.Commit,
+		arg.LockTimeout,
 	)
 	return err
 }

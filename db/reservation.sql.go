@@ -110,13 +110,15 @@ func (q *Queries) ReservationExpire(ctx context.Context, db DBTX, arg Reservatio
 
 const reservationForget = `-- name: ReservationForget :execrows
 DELETE FROM pglimit_reservation AS h
-USING (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
-WHERE h.policy = $2::text AND h.key = $3::text AND h.idempotency_key = $4::text
-  AND h.algorithm = $5::text AND h.forget_at_us <= c.us AND h.state <> 'open'
+USING (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits) AS c
+WHERE h.policy = $3::text AND h.key = $4::text AND h.idempotency_key = $5::text
+  AND h.algorithm = $6::text AND h.forget_at_us <= c.us AND h.state <> 'open'
 `
 
 type ReservationForgetParams struct {
 	NowUs          *int64
+	LockTimeout    string
 	Policy         string
 	Key            string
 	IdempotencyKey string
@@ -130,6 +132,7 @@ type ReservationForgetParams struct {
 func (q *Queries) ReservationForget(ctx context.Context, db DBTX, arg ReservationForgetParams) (int64, error) {
 	result, err := db.Exec(ctx, reservationForget,
 		arg.NowUs,
+		arg.LockTimeout,
 		arg.Policy,
 		arg.Key,
 		arg.IdempotencyKey,

@@ -16,17 +16,19 @@ SELECT $1::text, $2::text, 0, 0, 0, 1, 0, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
 FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
         CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits) AS c
+                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits,
+                      CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) END AS waits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
 `
 
 type SlidingWindowCounterBlockParams struct {
-	Policy string
-	Key    string
-	ForUs  int64
-	NowUs  *int64
-	Commit string
+	Policy      string
+	Key         string
+	ForUs       int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
 }
 
 // SlidingWindowCounterBlock denies the key until the clock plus for_us, or until an earlier block
@@ -40,6 +42,7 @@ func (q *Queries) SlidingWindowCounterBlock(ctx context.Context, db DBTX, arg Sl
 		arg.ForUs,
 		arg.NowUs,
 		arg.Commit,
+		arg.LockTimeout,
 	)
 	return err
 }
@@ -52,10 +55,11 @@ SELECT $1::text, $2::text, 1, a.granted, a.granted, 0, a.capacity, a.period_us,
 FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-             $5::float8 AS capacity,
-             $6::bigint AS period_us,
-             $7::bigint AS lifetime_us,
-             LEAST($8::float8, $5::float8) AS granted) AS a
+             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits,
+             $6::float8 AS capacity,
+             $7::bigint AS period_us,
+             $8::bigint AS lifetime_us,
+             LEAST($9::float8, $6::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -92,14 +96,15 @@ RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated
 `
 
 type SlidingWindowCounterChargeParams struct {
-	Policy     string
-	Key        string
-	NowUs      *int64
-	Commit     string
-	Capacity   float64
-	PeriodUs   int64
-	LifetimeUs int64
-	Units      float64
+	Policy      string
+	Key         string
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Capacity    float64
+	PeriodUs    int64
+	LifetimeUs  int64
+	Units       float64
 }
 
 type SlidingWindowCounterChargeRow struct {
@@ -123,6 +128,7 @@ func (q *Queries) SlidingWindowCounterCharge(ctx context.Context, db DBTX, arg S
 		arg.Key,
 		arg.NowUs,
 		arg.Commit,
+		arg.LockTimeout,
 		arg.Capacity,
 		arg.PeriodUs,
 		arg.LifetimeUs,
@@ -456,19 +462,22 @@ func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg 
 const slidingWindowCounterReset = `-- name: SlidingWindowCounterReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
-    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
+    WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_sliding_window_counter AS t
 USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = $2::text AND t.key = $3::text
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits,
+                      CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits,
+                      (SELECT count(*) FROM freed) AS reservations) AS c
+WHERE c.reservations >= 0 AND t.policy = $3::text AND t.key = $4::text
 `
 
 type SlidingWindowCounterResetParams struct {
-	Commit string
-	Policy string
-	Key    string
+	Commit      string
+	LockTimeout string
+	Policy      string
+	Key         string
 }
 
 // SlidingWindowCounterReset deletes the key's row, and with it the units counted and the block.
@@ -478,7 +487,12 @@ type SlidingWindowCounterResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg SlidingWindowCounterResetParams) (int64, error) {
-	result, err := db.Exec(ctx, slidingWindowCounterReset, arg.Commit, arg.Policy, arg.Key)
+	result, err := db.Exec(ctx, slidingWindowCounterReset,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Policy,
+		arg.Key,
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -962,16 +976,18 @@ func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg
 const slidingWindowCounterUnblock = `-- name: SlidingWindowCounterUnblock :exec
 UPDATE pglimit_sliding_window_counter AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits) AS c
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
+                      CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits) AS c
 WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
   AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
 `
 
 type SlidingWindowCounterUnblockParams struct {
-	Policy  string
-	Key     string
-	UntilUs int64
-	Commit  string
+	Policy      string
+	Key         string
+	UntilUs     int64
+	Commit      string
+	LockTimeout string
 }
 
 // SlidingWindowCounterUnblock lifts the key's block. If until_us is not 0, it lifts only a
@@ -985,6 +1001,7 @@ func (q *Queries) SlidingWindowCounterUnblock(ctx context.Context, db DBTX, arg 
 		arg.Key,
 		arg.UntilUs,
 		arg.Commit,
+		arg.LockTimeout,
 	)
 	return err
 }

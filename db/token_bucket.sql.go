@@ -16,17 +16,19 @@ SELECT $1::text, $2::text, 0, 0, 1, 1, 0, c.us,
        c.us + $3::bigint, c.us + $3::bigint
 FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
         CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits) AS c
+                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits,
+                      CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) END AS waits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
 `
 
 type TokenBucketBlockParams struct {
-	Policy string
-	Key    string
-	ForUs  int64
-	NowUs  *int64
-	Commit string
+	Policy      string
+	Key         string
+	ForUs       int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
 }
 
 // TokenBucketBlock denies the key until the clock plus for_us, or until an earlier block
@@ -40,6 +42,7 @@ func (q *Queries) TokenBucketBlock(ctx context.Context, db DBTX, arg TokenBucket
 		arg.ForUs,
 		arg.NowUs,
 		arg.Commit,
+		arg.LockTimeout,
 	)
 	return err
 }
@@ -51,10 +54,11 @@ SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us
 FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-             $5::float8 AS capacity,
-             $6::float8 AS leak,
-             $7::bigint AS lifetime_us,
-             LEAST($8::float8, $5::float8) AS granted) AS a
+             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits,
+             $6::float8 AS capacity,
+             $7::float8 AS leak,
+             $8::bigint AS lifetime_us,
+             LEAST($9::float8, $6::float8) AS granted) AS a
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -66,14 +70,15 @@ RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
 
 type TokenBucketChargeParams struct {
-	Policy     string
-	Key        string
-	NowUs      *int64
-	Commit     string
-	Capacity   float64
-	Leak       float64
-	LifetimeUs int64
-	Units      float64
+	Policy      string
+	Key         string
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Capacity    float64
+	Leak        float64
+	LifetimeUs  int64
+	Units       float64
 }
 
 type TokenBucketChargeRow struct {
@@ -94,6 +99,7 @@ func (q *Queries) TokenBucketCharge(ctx context.Context, db DBTX, arg TokenBucke
 		arg.Key,
 		arg.NowUs,
 		arg.Commit,
+		arg.LockTimeout,
 		arg.Capacity,
 		arg.Leak,
 		arg.LifetimeUs,
@@ -371,19 +377,22 @@ func (q *Queries) TokenBucketReserve(ctx context.Context, db DBTX, arg TokenBuck
 const tokenBucketReset = `-- name: TokenBucketReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
-    WHERE h.policy = $2::text AND h.key = $3::text AND h.algorithm = 'token_bucket' AND h.state = 'open'
+    WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'token_bucket' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_token_bucket AS t
 USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits, (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = $2::text AND t.key = $3::text
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits,
+                      CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits,
+                      (SELECT count(*) FROM freed) AS reservations) AS c
+WHERE c.reservations >= 0 AND t.policy = $3::text AND t.key = $4::text
 `
 
 type TokenBucketResetParams struct {
-	Commit string
-	Policy string
-	Key    string
+	Commit      string
+	LockTimeout string
+	Policy      string
+	Key         string
 }
 
 // TokenBucketReset deletes the key's row, and with it the units counted and the block.
@@ -393,7 +402,12 @@ type TokenBucketResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) TokenBucketReset(ctx context.Context, db DBTX, arg TokenBucketResetParams) (int64, error) {
-	result, err := db.Exec(ctx, tokenBucketReset, arg.Commit, arg.Policy, arg.Key)
+	result, err := db.Exec(ctx, tokenBucketReset,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Policy,
+		arg.Key,
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -794,16 +808,18 @@ func (q *Queries) TokenBucketTakeMany(ctx context.Context, db DBTX, arg TokenBuc
 const tokenBucketUnblock = `-- name: TokenBucketUnblock :exec
 UPDATE pglimit_token_bucket AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits) AS c
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
+                      CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits) AS c
 WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
   AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
 `
 
 type TokenBucketUnblockParams struct {
-	Policy  string
-	Key     string
-	UntilUs int64
-	Commit  string
+	Policy      string
+	Key         string
+	UntilUs     int64
+	Commit      string
+	LockTimeout string
 }
 
 // TokenBucketUnblock lifts the key's block. If until_us is not 0, it lifts only a
@@ -817,6 +833,7 @@ func (q *Queries) TokenBucketUnblock(ctx context.Context, db DBTX, arg TokenBuck
 		arg.Key,
 		arg.UntilUs,
 		arg.Commit,
+		arg.LockTimeout,
 	)
 	return err
 }

@@ -261,6 +261,7 @@ SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, a.granted, a.c
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
              sqlc.arg(capacity)::float8 AS capacity,
              sqlc.arg(period_us)::bigint AS period_us,
              sqlc.arg(aligned)::bool AS aligned,
@@ -365,7 +366,8 @@ SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 0, 0, 0, 1, 0, c.us,
        c.us + sqlc.arg(for_us)::bigint, c.us + sqlc.arg(for_us)::bigint
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
         CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits) AS c
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+                      CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
@@ -377,7 +379,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
 -- ends.
 UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits) AS c
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+                      CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c
 WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.blocked_until_us > 0
   AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
@@ -395,7 +398,9 @@ WITH freed AS (
 )
 DELETE FROM pglimit_fixed_window AS t
 USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits, (SELECT count(*) FROM freed) AS reservations) AS c
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+                      CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
+                      (SELECT count(*) FROM freed) AS reservations) AS c
 WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
 
 -- name: FixedWindowSweep :one

@@ -17,7 +17,8 @@ WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.id
 --
 -- Index: pglimit_reservation_idempotency. Locks the row that it deletes.
 DELETE FROM pglimit_reservation AS h
-USING (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+USING (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c
 WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.idempotency_key = sqlc.arg(idempotency_key)::text
   AND h.algorithm = sqlc.arg(algorithm)::text AND h.forget_at_us <= c.us AND h.state <> 'open';
 

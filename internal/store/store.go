@@ -237,6 +237,7 @@ type Ending struct {
 	Units     float64
 	Now       *int64
 	Commit    Commit
+	LockWait  time.Duration // as in Query
 }
 
 // Ended is the result of an Ending.

@@ -46,7 +46,7 @@ func (p Store) takeOrRollBack(ctx context.Context, joints []*store.Joint) (allow
 	var blocks, reads []exec.Call
 	err = p.runner.Within(ctx, func(tx db.DBTX) error {
 		if err := exec.Together(ctx, tx, p.takes(ctx, joints, 1, false)); err != nil {
-			return err
+			return asLocked(joints[0].LockWait, err)
 		}
 		if allowed = store.AllFit(joints); allowed {
 			return nil
@@ -55,7 +55,7 @@ func (p Store) takeOrRollBack(ctx context.Context, joints []*store.Joint) (allow
 		if u, ok := tx.(exec.Unwinder); ok {
 			err := u.Unwind(ctx, blocks, reads)
 			blocks, reads = nil, nil
-			return err
+			return asLocked(joints[0].LockWait, err)
 		}
 		return exec.ErrRolledBack
 	})
@@ -63,7 +63,9 @@ func (p Store) takeOrRollBack(ctx context.Context, joints []*store.Joint) (allow
 		return allowed, err
 	}
 	if len(blocks) > 0 {
-		err := p.runner.Within(ctx, func(tx db.DBTX) error { return exec.Together(ctx, tx, blocks) })
+		err := p.runner.Within(ctx, func(tx db.DBTX) error {
+			return asLocked(joints[0].LockWait, exec.Together(ctx, tx, blocks))
+		})
 		if err != nil {
 			return false, err
 		}
@@ -105,7 +107,7 @@ func begunBlocks(ctx context.Context, joints []*store.Joint) (blocks []exec.Call
 			j.Outcome.BlockedUntil = at + j.BlockFor
 			blocks = append(blocks, func(tx db.DBTX) error {
 				return statement.Of(j.Algorithm).Block(ctx, tx, db.TokenBucketBlockParams{
-					Policy: j.Policy, Key: j.Key, ForUs: j.BlockFor, NowUs: &at, Commit: string(j.Commit),
+					Policy: j.Policy, Key: j.Key, ForUs: j.BlockFor, NowUs: &at, Commit: string(j.Commit), LockTimeout: statement.WaitText(j.LockWait),
 				})
 			})
 		}

@@ -54,7 +54,7 @@ func (p Store) decide(ctx context.Context, q *store.Query, f func(context.Contex
 		p.setEdges(q, q.Now)
 		err = p.runner.Do(ctx, func(tx db.DBTX) (err error) {
 			o, err = f(ctx, tx, q)
-			return asLocked(q, err)
+			return asLocked(q.LockWait, err)
 		})
 		if err != exec.ErrOtherPeriod {
 			break
@@ -69,18 +69,18 @@ func (p Store) decide(ctx context.Context, q *store.Query, f func(context.Contex
 	return o, exec.Translate(err, p.tx)
 }
 
-// asLocked returns ErrLocked for a row that was locked for longer than the query's
-// LockWait. Retrying the statement would not help.
-func asLocked(q *store.Query, err error) error {
-	if err != nil && q.LockWait > 0 && exec.IsLockTimeout(err) {
+// asLocked returns ErrLocked for a row that was locked for longer than a LockWait.
+// Retrying the statement would not help.
+func asLocked(wait time.Duration, err error) error {
+	if err != nil && wait > 0 && exec.IsLockTimeout(err) {
 		return store.ErrLocked
 	}
 	return err
 }
 
-// exec runs one statement that returns nothing.
-func (p Store) exec(ctx context.Context, f func(db.DBTX) error) error {
-	return exec.Translate(p.runner.Do(ctx, f), p.tx)
+// exec runs one statement that waits so long for a row's lock.
+func (p Store) exec(ctx context.Context, wait time.Duration, f func(db.DBTX) error) error {
+	return exec.Translate(p.runner.Do(ctx, func(tx db.DBTX) error { return asLocked(wait, f(tx)) }), p.tx)
 }
 
 // Take grants as many steps as fit.
@@ -121,15 +121,15 @@ func (p Store) Usage(ctx context.Context, q *store.Query) (u store.Usage, err er
 
 // Block blocks the key.
 func (p Store) Block(ctx context.Context, q *store.Query, forUs int64) error {
-	return p.exec(ctx, func(tx db.DBTX) error {
-		return statement.Of(q.Algorithm).Block(ctx, tx, db.TokenBucketBlockParams{Policy: q.Policy, Key: q.Key, ForUs: forUs, NowUs: q.Now, Commit: string(q.Commit)})
+	return p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
+		return statement.Of(q.Algorithm).Block(ctx, tx, db.TokenBucketBlockParams{Policy: q.Policy, Key: q.Key, ForUs: forUs, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: statement.WaitText(q.LockWait)})
 	})
 }
 
 // Unblock lifts the block that ends at until; any block if until is 0.
 func (p Store) Unblock(ctx context.Context, q *store.Query, until int64) error {
-	return p.exec(ctx, func(tx db.DBTX) error {
-		return statement.Of(q.Algorithm).Unblock(ctx, tx, db.TokenBucketUnblockParams{Policy: q.Policy, Key: q.Key, UntilUs: until, Commit: string(q.Commit)})
+	return p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
+		return statement.Of(q.Algorithm).Unblock(ctx, tx, db.TokenBucketUnblockParams{Policy: q.Policy, Key: q.Key, UntilUs: until, Commit: string(q.Commit), LockTimeout: statement.WaitText(q.LockWait)})
 	})
 }
 
@@ -138,20 +138,21 @@ func (p Store) Unblock(ctx context.Context, q *store.Query, until int64) error {
 // sees. None can be made after that: it would wait for the deleted row.
 func (p Store) Reset(ctx context.Context, q *store.Query) error {
 	err := p.runner.Within(ctx, func(tx db.DBTX) error {
-		deleted, err := statement.Of(q.Algorithm).Reset(ctx, tx, db.TokenBucketResetParams{Policy: q.Policy, Key: q.Key, Commit: string(q.Commit)})
+		deleted, err := statement.Of(q.Algorithm).Reset(ctx, tx, db.TokenBucketResetParams{Policy: q.Policy, Key: q.Key, Commit: string(q.Commit), LockTimeout: statement.WaitText(q.LockWait)})
 		if err != nil || deleted == 0 {
-			return err
+			return asLocked(q.LockWait, err)
 		}
-		return statement.Queries.ReservationsFree(ctx, tx, db.ReservationsFreeParams{Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm)})
+		err = statement.Queries.ReservationsFree(ctx, tx, db.ReservationsFreeParams{Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm)})
+		return asLocked(q.LockWait, err)
 	})
 	return exec.Translate(err, p.tx)
 }
 
 // Leave gives a place in a queue back if no later request has one.
 func (p Store) Leave(ctx context.Context, q *store.Query, ticket int64) error {
-	return p.exec(ctx, func(tx db.DBTX) error {
+	return p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
 		_, err := statement.Queries.LeakyBucketQueueLeave(ctx, tx, db.LeakyBucketQueueLeaveParams{
-			Policy: q.Policy, Key: q.Key, Ticket: ticket, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit),
+			Policy: q.Policy, Key: q.Key, Ticket: ticket, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: statement.WaitText(q.LockWait),
 		})
 		return err
 	})
@@ -166,7 +167,7 @@ func (p Store) TakeMany(ctx context.Context, rows []*store.Row, now *int64) erro
 			p.setEdges(r.Query, now)
 		}
 		err := p.runner.Do(ctx, func(tx db.DBTX) error {
-			return asLocked(rows[0].Query, t.TakeMany(ctx, tx, rows, now))
+			return asLocked(rows[0].Query.LockWait, t.TakeMany(ctx, tx, rows, now))
 		})
 		switch {
 		case exec.IsDataError(err):
@@ -195,7 +196,7 @@ func (p Store) Locked(ctx context.Context, rows []*store.Row) ([]bool, error) {
 		params.Keys = append(params.Keys, r.Query.Key)
 	}
 	var found []db.TokenBucketLockedRow
-	err := p.exec(ctx, func(tx db.DBTX) (err error) {
+	err := p.exec(ctx, 0, func(tx db.DBTX) (err error) {
 		found, err = statement.Of(rows[0].Query.Algorithm).Locked(ctx, tx, params)
 		return err
 	})

@@ -90,14 +90,14 @@ func (p Store) forget(ctx context.Context, q *store.Query, a *store.Admission) e
 		return err
 	}
 	if before.State == store.Open {
-		e := store.Ending{ID: before.ID, Algorithm: q.Algorithm, State: store.Expired, Now: q.Now, Commit: q.Commit}
+		e := store.Ending{ID: before.ID, Algorithm: q.Algorithm, State: store.Expired, Now: q.Now, Commit: q.Commit, LockWait: q.LockWait}
 		if _, err := p.Settle(ctx, &e); err != nil && !errors.Is(err, store.ErrNoReservation) {
 			return err
 		}
 	}
-	return p.exec(ctx, func(tx db.DBTX) error {
+	return p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
 		_, err := statement.Queries.ReservationForget(ctx, tx, db.ReservationForgetParams{
-			Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm), IdempotencyKey: a.Idempotency, NowUs: q.Now,
+			Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm), IdempotencyKey: a.Idempotency, NowUs: q.Now, LockTimeout: statement.WaitText(q.LockWait),
 		})
 		return err
 	})
@@ -122,7 +122,7 @@ func reservationOf(b *before) *store.Reservation {
 }
 
 func (p Store) readBefore(ctx context.Context, q *store.Query, a *store.Admission) (b *before, err error) {
-	err = p.exec(ctx, func(tx db.DBTX) (err error) {
+	err = p.exec(ctx, 0, func(tx db.DBTX) (err error) {
 		b, err = readBefore(ctx, tx, q, a)
 		return err
 	})
@@ -151,13 +151,13 @@ func (p Store) Settle(ctx context.Context, e *store.Ending) (s store.Ended, err 
 	found := false
 	err = p.runner.Do(ctx, func(tx db.DBTX) error {
 		row, err := statement.Of(e.Algorithm).Settle(ctx, tx, db.TokenBucketSettleParams{
-			ID: e.ID, State: string(e.State), Units: e.Units, NowUs: e.Now, Commit: string(e.Commit),
+			ID: e.ID, State: string(e.State), Units: e.Units, NowUs: e.Now, Commit: string(e.Commit), LockTimeout: statement.WaitText(e.LockWait),
 		})
 		if err != nil {
 			if errors.Is(err, pgx.ErrNoRows) {
 				err = nil
 			}
-			return err
+			return asLocked(e.LockWait, err)
 		}
 		found, s = true, statement.Ended(e.Algorithm, row)
 		return nil
@@ -170,7 +170,7 @@ func (p Store) Settle(ctx context.Context, e *store.Ending) (s store.Ended, err 
 
 // Due lists the key's open reservations that have expired.
 func (p Store) Due(ctx context.Context, q *store.Query) (ids []string, err error) {
-	err = p.exec(ctx, func(tx db.DBTX) (err error) {
+	err = p.exec(ctx, 0, func(tx db.DBTX) (err error) {
 		ids, err = statement.Queries.ReservationsDue(ctx, tx, db.ReservationsDueParams{
 			Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm), NowUs: q.Now, MaxRows: store.MaxDue,
 		})
@@ -181,7 +181,7 @@ func (p Store) Due(ctx context.Context, q *store.Query) (ids []string, err error
 
 // NextDue returns the time until the next open reservation expires.
 func (p Store) NextDue(ctx context.Context) (wait int64, err error) {
-	err = p.exec(ctx, func(tx db.DBTX) error {
+	err = p.exec(ctx, 0, func(tx db.DBTX) error {
 		row, err := statement.Queries.ReservationsNext(ctx, tx)
 		wait = store.NoneDue
 		if row.ExpiresAtUs != store.NoneDue {

@@ -19,14 +19,14 @@ var leakyBucket = Table{
 	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketTake(ctx, tx, db.LeakyBucketTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
-			Leak: q.Leak, TickUs: q.Tick, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			Leak: q.Leak, TickUs: q.Tick, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return leaky(row), err
 	},
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketCharge(ctx, tx, db.LeakyBucketChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-			Leak: q.Leak, TickUs: q.Tick, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+			Leak: q.Leak, TickUs: q.Tick, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return leaky(db.LeakyBucketTakeRow(row)), err
 	},
@@ -64,7 +64,7 @@ var leakyBucket = Table{
 	Reserve: func(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketReserve(ctx, tx, db.LeakyBucketReserveParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Burst: q.Burst,
-			Leak: q.Leak, TickUs: q.Tick, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			Leak: q.Leak, TickUs: q.Tick, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
 		})
 		return leaky(db.LeakyBucketTakeRow(row)), err
@@ -91,14 +91,14 @@ var leakyBucketQueue = Table{
 	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketQueueTake(ctx, tx, db.LeakyBucketQueueTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Room: q.Room,
-			Leak: q.Leak, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			Leak: q.Leak, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return queued(row), err
 	},
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketQueueCharge(ctx, tx, db.LeakyBucketQueueChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-			Leak: q.Leak, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+			Leak: q.Leak, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return queued(db.LeakyBucketQueueTakeRow(row)), err
 	},
@@ -122,7 +122,7 @@ var leakyBucketQueue = Table{
 	Reserve: func(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketQueueReserve(ctx, tx, db.LeakyBucketQueueReserveParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Burst: q.Burst, Room: q.Room,
-			Leak: q.Leak, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			Leak: q.Leak, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
 		})
 		return queued(db.LeakyBucketQueueTakeRow(row)), err
@@ -225,14 +225,14 @@ var gcra = Table{
 func bucketTake(q *store.Query) db.TokenBucketTakeParams {
 	return db.TokenBucketTakeParams{
 		Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
-		Leak: q.Leak, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+		Leak: q.Leak, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 	}
 }
 
 func bucketCharge(q *store.Query) db.TokenBucketChargeParams {
 	return db.TokenBucketChargeParams{
 		Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-		Leak: q.Leak, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+		Leak: q.Leak, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 	}
 }
 
@@ -263,7 +263,7 @@ func bucketStands(q *store.Query, row db.TokenBucketUsageRow) store.Usage {
 func bucketReserve(q *store.Query, a *store.Admission) db.TokenBucketReserveParams {
 	return db.TokenBucketReserveParams{
 		Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Burst: q.Burst,
-		Leak: q.Leak, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+		Leak: q.Leak, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
 	}
 }

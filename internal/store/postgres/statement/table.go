@@ -97,7 +97,7 @@ func (b *batch) set(rows []*store.Row, now *int64) {
 		ticks: b.ticks[:0], periods: b.periods[:0], lifetimes: b.lifetimes[:0], blocks: b.blocks[:0],
 		aligned: b.aligned[:0],
 		froms:   b.froms[:0], turns: b.turns[:0], untils: b.untils[:0],
-		now: now, commit: string(rows[0].Query.Commit), lockTimeout: lockTimeout(rows[0].Query),
+		now: now, commit: string(rows[0].Query.Commit), lockTimeout: WaitText(rows[0].Query.LockWait),
 	}
 	for i, r := range rows {
 		q := r.Query
@@ -245,15 +245,15 @@ func idempotency(a *store.Admission) *string {
 	return &a.Idempotency
 }
 
-// lockTimeout returns Query.LockWait as PostgreSQL's lock_timeout, or "" for none.
-func lockTimeout(q *store.Query) string {
-	switch q.LockWait {
+// WaitText returns a LockWait as PostgreSQL's lock_timeout, or "" for none.
+func WaitText(wait time.Duration) string {
+	switch wait {
 	case 0:
 		return ""
 	case shortWait:
 		return shortWaitText
 	}
-	return milliseconds(q.LockWait)
+	return milliseconds(wait)
 }
 
 // shortWait is the usual LockWait, whose text is made once.

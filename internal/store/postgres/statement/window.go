@@ -16,14 +16,14 @@ var fixedWindow = Table{
 	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.FixedWindowTake(ctx, tx, db.FixedWindowTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
-			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return counted(row), wrote(q, err)
 	},
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.FixedWindowCharge(ctx, tx, db.FixedWindowChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return counted(db.FixedWindowTakeRow(row)), wrote(q, err)
 	},
@@ -62,7 +62,7 @@ var fixedWindow = Table{
 		row, err := Queries.FixedWindowReserve(ctx, tx, db.FixedWindowReserveParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Burst: q.Burst,
 			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until,
-			BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
 		})
 		return counted(db.FixedWindowTakeRow(row)), err
@@ -89,14 +89,14 @@ var slidingWindowCounter = Table{
 	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowCounterTake(ctx, tx, db.SlidingWindowCounterTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
-			PeriodUs: q.Period, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			PeriodUs: q.Period, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return slid(q, row), err
 	},
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowCounterCharge(ctx, tx, db.SlidingWindowCounterChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-			PeriodUs: q.Period, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+			PeriodUs: q.Period, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return slid(q, db.SlidingWindowCounterTakeRow(row)), err
 	},
@@ -135,7 +135,7 @@ var slidingWindowCounter = Table{
 	Reserve: func(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowCounterReserve(ctx, tx, db.SlidingWindowCounterReserveParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Burst: q.Burst,
-			PeriodUs: q.Period, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			PeriodUs: q.Period, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
 		})
 		return slid(q, db.SlidingWindowCounterTakeRow(row)), err
@@ -170,7 +170,7 @@ var slidingWindowLog = Table{
 		row, err := Queries.SlidingWindowLogTake(ctx, tx, db.SlidingWindowLogTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Unit: q.Unit, Capacity: q.Capacity,
 			PeriodUs:   q.Period,
-			BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		o := logged(db.SlidingWindowLogChargeRow{
 			Granted: row.Granted, Level: row.Level, NewestAtUs: row.NewestAtUs,
@@ -181,7 +181,7 @@ var slidingWindowLog = Table{
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowLogCharge(ctx, tx, db.SlidingWindowLogChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-			PeriodUs: q.Period, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit),
+			PeriodUs: q.Period, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return logged(row, 0), err
 	},
@@ -224,7 +224,7 @@ var slidingWindowLog = Table{
 	Reserve: func(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowLogReserve(ctx, tx, db.SlidingWindowLogReserveParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Unit: q.Unit, Capacity: q.Capacity, Burst: q.Burst,
-			PeriodUs: q.Period, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: lockTimeout(q),
+			PeriodUs: q.Period, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
 		})
 		return logged(db.SlidingWindowLogChargeRow{
