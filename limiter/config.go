@@ -15,7 +15,7 @@ const (
 	defaultTimeout         = time.Second
 	defaultBatchRows       = 256
 	defaultBatchStatements = 2
-	defaultBatchWaiting    = 16_384
+	defaultMaxWaiting      = 16_384
 	defaultIdempotencyTTL  = 24 * time.Hour
 	defaultBreakAfter      = 10
 	defaultBreakFor        = time.Second
@@ -35,6 +35,11 @@ type Config struct {
 	// units of a cancelled Wait is still bounded, by 1s.
 	DisableTimeout bool
 
+	// MaxWaiting is the largest number of callers that wait for the database. Default:
+	// 16,384. A quarter of it, but at least 64, may wait for one key. Further callers get
+	// ErrOverloaded.
+	MaxWaiting int
+
 	// BatchRows is the largest number of keys that one statement decides for concurrent
 	// callers. Default: 256. If no statement is in flight, a caller sends its own
 	// immediately.
@@ -45,9 +50,6 @@ type Config struct {
 	// other transactions have locked use up to a quarter of the pool's connections
 	// more, at least one.
 	BatchStatements int
-	// BatchWaiting is the largest number of callers that wait for a statement. Default:
-	// 16,384. Further callers get ErrOverloaded, or FailOpen's answer.
-	BatchWaiting int
 	// DisableBatching sends one statement for each decision.
 	DisableBatching bool
 
@@ -116,7 +118,7 @@ func (c *Config) withDefaults() Config {
 	orDefault(&d.Timeout, defaultTimeout)
 	orDefault(&d.BatchRows, defaultBatchRows)
 	orDefault(&d.BatchStatements, defaultBatchStatements)
-	orDefault(&d.BatchWaiting, defaultBatchWaiting)
+	orDefault(&d.MaxWaiting, defaultMaxWaiting)
 	orDefault(&d.IdempotencyTTL, defaultIdempotencyTTL)
 	orDefault(&d.DenyCacheTTL, defaultDenyCacheTTL)
 	orDefault(&d.DenyCacheKeys, defaultDenyCacheKeys)
@@ -150,14 +152,18 @@ func (c *Config) validate() error {
 		{"Timeout", int64(c.Timeout), c.Timeout, "DisableTimeout"},
 		{"BatchRows", int64(c.BatchRows), c.BatchRows, "DisableBatching"},
 		{"BatchStatements", int64(c.BatchStatements), c.BatchStatements, "DisableBatching"},
-		{"BatchWaiting", int64(c.BatchWaiting), c.BatchWaiting, "DisableBatching"},
+		{"MaxWaiting", int64(c.MaxWaiting), c.MaxWaiting, ""},
 		{"BreakAfter", int64(c.BreakAfter), c.BreakAfter, "DisableBreaker"},
 		{"BreakFor", int64(c.BreakFor), c.BreakFor, "DisableBreaker"},
 		{"DenyCacheTTL", int64(c.DenyCacheTTL), c.DenyCacheTTL, "DisableDenyCache"},
 		{"DenyCacheKeys", int64(c.DenyCacheKeys), c.DenyCacheKeys, "DisableDenyCache"},
 	} {
 		if f.value < 0 {
-			return store.Invalid("Config."+f.name, fmt.Sprint(f.shown), "must not be negative; to turn it off set Config."+f.off)
+			reason := "must not be negative"
+			if f.off != "" {
+				reason += "; to turn it off set Config." + f.off
+			}
+			return store.Invalid("Config."+f.name, fmt.Sprint(f.shown), reason)
 		}
 	}
 	return nil

@@ -175,9 +175,18 @@ func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ er
 	return r, err
 }
 
-// failsOpen reports whether FailOpen applies to an error.
+// failsOpen reports whether FailOpen applies to an error: the database is away. It is not
+// if it answers others, or if a row is locked.
 func (e *engine) failsOpen(ctx context.Context, err error) bool {
-	return !e.tx && ctx.Err() == nil && !errors.Is(err, store.ErrInvalid) && !errors.Is(err, store.ErrClosed)
+	if e.tx || ctx.Err() != nil {
+		return false
+	}
+	for _, other := range [...]error{store.ErrInvalid, store.ErrClosed, store.ErrOverloaded, store.ErrLocked, store.ErrAnswering} {
+		if errors.Is(err, other) {
+			return false
+		}
+	}
+	return true
 }
 
 // degrade returns the answer of FailOpen.

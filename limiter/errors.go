@@ -17,9 +17,14 @@ var (
 	// circuit breaker is open (Config.BreakAfter). A statement that was in flight may or
 	// may not have been counted.
 	ErrUnavailable = store.ErrUnavailable
-	// ErrOverloaded: too many callers are waiting for the database (Config.BatchWaiting).
-	// Nothing was consumed.
+	// ErrOverloaded: too many callers are waiting for the database (Config.MaxWaiting), or
+	// Config.Timeout ended before the request's turn came. Nothing was consumed. FailOpen
+	// does not apply.
 	ErrOverloaded = store.ErrOverloaded
+	// ErrLocked: another transaction has locked the key's row for longer than
+	// Config.Timeout. Nothing was consumed. FailOpen does not apply. It is an
+	// ErrUnavailable too.
+	ErrLocked = store.ErrLocked
 	// ErrNoReservation: no reservation has that ID, or it expired more than
 	// Config.IdempotencyTTL ago. Nothing was changed.
 	ErrNoReservation = store.ErrNoReservation

@@ -11,10 +11,12 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/coalesce"
+	"github.com/pglimit/pglimit/internal/store/lone"
 	"github.com/pglimit/pglimit/internal/store/memory"
 	"github.com/pglimit/pglimit/internal/store/postgres"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/internal/store/reap"
+	"github.com/pglimit/pglimit/internal/store/waiting"
 )
 
 // Limiter decides requests against policies. Make one with New, NewSQL or NewMemory. It
@@ -22,7 +24,10 @@ import (
 // statements. An idle Limiter has no goroutines.
 type Limiter struct {
 	*engine
-	coalesced *coalesce.Store              // nil: no request shares a statement
+	room      *waiting.Room   // nil in memory
+	lane      *waiting.Lane   // nil in memory
+	lone      *lone.Store     // nil in memory
+	coalesced *coalesce.Store // nil: no request shares a statement
 	inTx      func(tx db.DBTX) store.Store // the store of the caller's transaction
 }
 
@@ -77,13 +82,15 @@ func newPooled(connections exec.Connections, most int, config *Config) (*Limiter
 		breakAfter = math.MaxInt64
 	}
 	database := postgres.New(connections, breakAfter, c.BreakFor, c.clock())
-	inner := store.Bound(database, c.Timeout)
 	e := newEngine(&c, SourceDatabase)
-	l := &Limiter{engine: e}
+	// Statements that wait for locked rows use a quarter of the connections at most.
+	patient := make(chan struct{}, max(1, most/4))
+	l := &Limiter{engine: e, room: waiting.NewRoom(c.MaxWaiting, c.Timeout, database), lane: waiting.NewLane(patient, c.Timeout)}
+	l.lone = lone.New(database, l.room, l.lane, most-cap(patient))
+	inner := store.Store(l.lone)
 	if !c.DisableBatching {
-		l.coalesced = coalesce.New(inner, database, coalesce.Options{
-			Rows: c.BatchRows, Statements: c.BatchStatements, Waiting: c.BatchWaiting,
-			Timeout: c.Timeout, Patient: most / 4, Now: e.now,
+		l.coalesced = coalesce.New(inner, database, l.room, l.lane, coalesce.Options{
+			Rows: c.BatchRows, Statements: c.BatchStatements, Now: e.now,
 		})
 		inner = l.coalesced
 	}
@@ -132,16 +139,18 @@ func (l *Limiter) Close() error {
 	}
 	l.leaving.Lock()
 	defer l.leaving.Unlock()
+	for l.lone != nil && !(l.lane.AwaitIdle() && l.lone.AwaitIdle() && (l.coalesced == nil || l.coalesced.AwaitIdle()) && l.lane.AwaitIdle()) {
+	}
 	return nil
 }
 
-// Waiting returns the number of callers that wait for a shared statement now, at most
-// Config.BatchWaiting: a gauge for metrics. It is 0 without batching.
+// Waiting returns the number of callers that wait for the database now, at most
+// Config.MaxWaiting: a gauge for metrics. It is 0 for NewMemory.
 func (l *Limiter) Waiting() int {
-	if l.coalesced == nil {
+	if l.room == nil {
 		return 0
 	}
-	return l.coalesced.Waiting()
+	return l.room.Callers()
 }
 
 // InTx returns a Tx, which has the same methods except Wait, DoWait, WaitAll and Close.

@@ -180,15 +180,15 @@ func (s *Sent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) 
 // Forget drops what was recorded so far.
 func (s *Sent) Forget() { s.mu.Lock(); defer s.mu.Unlock(); s.Args = nil }
 
-// outsideTheLane counts the statements that request a key outside the lane: in a batch, or
-// as a lone caller.
+// outsideTheLane counts the statements that request a key together with others. The lane
+// sends it alone.
 func (s *Sent) outsideTheLane(key string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, args := range s.Args {
 		if slices.ContainsFunc(args, func(a any) bool {
 			words, _ := a.([]string)
-			return a == any(key) || len(words) > 1 && slices.Contains(words, key)
+			return len(words) > 1 && slices.Contains(words, key)
 		}) {
 			n++
 		}
@@ -196,14 +196,14 @@ func (s *Sent) outsideTheLane(key string) (n int) {
 	return n
 }
 
-// OfOneRow counts the statements for one row that could have named several.
+// OfOneRow counts the statements for one row.
 func (s *Sent) OfOneRow() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, args := range s.Args {
-		if slices.ContainsFunc(args, func(a any) bool {
+		if !slices.ContainsFunc(args, func(a any) bool {
 			words, _ := a.([]string)
-			return len(words) == 1
+			return len(words) > 1
 		}) {
 			n++
 		}

@@ -182,10 +182,10 @@ func TestCoalesceTimeoutInQueue(t *testing.T) {
 	}
 }
 
-// TestCoalesceOverload: more callers arrive than may wait.
+// TestCoalesceOverload: more callers arrive than may wait. FailOpen is not for that.
 func TestCoalesceOverload(t *testing.T) {
 	t.Parallel()
-	g := bed.NewDoorway(t, bed.NewDatabase(t), limiter.Config{BatchWaiting: 2})
+	g := bed.NewDoorway(t, bed.NewDatabase(t), limiter.Config{MaxWaiting: 3})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
 	g.Shut()
 	var answers []<-chan bed.Answer
@@ -197,7 +197,7 @@ func TestCoalesceOverload(t *testing.T) {
 	}
 	open := p
 	open.OnError = limiter.FailOpen
-	if r, err := g.Allow(t.Context(), open, "one too many"); err != nil || !r.Allowed || r.Source != limiter.SourceDegraded {
+	if r, err := g.Allow(t.Context(), open, "one too many"); !errors.Is(err, limiter.ErrOverloaded) || r.Allowed {
 		t.Errorf("past the bound, failing open: %+v, %v", r, err)
 	}
 	g.Reopen()
@@ -212,7 +212,7 @@ func TestCoalesceOverload(t *testing.T) {
 func TestCoalesceBadBounds(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	for field, config := range map[string]limiter.Config{"BatchStatements": {BatchStatements: -1}, "BatchWaiting": {BatchWaiting: -2}} {
+	for field, config := range map[string]limiter.Config{"BatchStatements": {BatchStatements: -1}, "MaxWaiting": {MaxWaiting: -2}} {
 		if _, err := limiter.New(pool, &config); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), field+" -") {
 			t.Errorf("%s: %v", field, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -36,12 +37,13 @@ func NewPool(db *sql.DB) *Pool {
 // InTx runs f in a transaction at read committed. It commits if f returns nil and rolls
 // back if not.
 func (p *Pool) InTx(ctx context.Context, f func(db.DBTX) error) error {
+	start := time.Since(p.start)
 	tx, err := apart(ctx, func() (*sql.Tx, error) {
 		// If ctx ends before it returns, database/sql rolls it back.
 		return p.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	})
 	if err != nil {
-		return err
+		return p.busy(ctx, err, start)
 	}
 	end := tx.Commit
 	if err = f(adapter{ownTx{inTx{tx}}}); err != nil {
@@ -62,13 +64,29 @@ func (p *Pool) query(ctx context.Context, sql string, args []any) (*rows, error)
 	return on(ctx, p, func(t inTx) (*rows, error) { return t.query(ctx, sql, args) })
 }
 
+// ErrBusy: the context ended while all connections were in use. The database answered
+// others meanwhile.
+var ErrBusy = errors.New("all connections of the pool are in use")
+
+// busy returns err, or an ErrBusy for a wait for a connection that began at start.
+func (p *Pool) busy(ctx context.Context, err error, start time.Duration) error {
+	if s := p.db.Stats(); err == nil || ctx.Err() == nil || s.MaxOpenConnections == 0 || s.InUse < s.MaxOpenConnections ||
+		time.Duration(p.used.Load()) < start {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrBusy, err)
+}
+
 // on runs f on a connection of the pool.
 func on[T any](ctx context.Context, p *Pool, f func(inTx) (T, error)) (T, error) {
-	return apart(ctx, func() (v T, err error) {
+	start := time.Since(p.start)
+	var lent atomic.Bool
+	v, err := apart(ctx, func() (v T, err error) {
 		c, err := p.conn(ctx)
 		if err != nil {
 			return v, err
 		}
+		lent.Store(true)
 		defer c.Close() // to the pool
 		v, err = f(inTx{c})
 		var answer interface{ SQLState() string }
@@ -79,6 +97,10 @@ func on[T any](ctx context.Context, p *Pool, f func(inTx) (T, error)) (T, error)
 		}
 		return v, err
 	})
+	if !lent.Load() {
+		err = p.busy(ctx, err, start)
+	}
+	return v, err
 }
 
 // restAfter is the time without an answer after which a connection is pinged before use.

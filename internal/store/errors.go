@@ -23,6 +23,14 @@ var (
 // caller gets it only if its time ends at that moment.
 var ErrLocked = fmt.Errorf("%w: %w: another transaction has locked the key's row", ErrUnavailable, context.DeadlineExceeded)
 
+// ErrBusy: no connection of the pool came free in time, though the database answered
+// others. Nothing was sent.
+var ErrBusy = fmt.Errorf("%w: no connection of the pool came free in time: give the limiter a pool of its own, or let the pool have more connections", ErrOverloaded)
+
+// ErrAnswering is added to a timeout if the database answered other requests of the
+// limiter meanwhile: it is slow for this one, but not away.
+var ErrAnswering = errors.New("the database answered other requests meanwhile")
+
 // RowError is the error of a TakeMany that failed because of a value in one of its rows.
 type RowError struct{ Err error }
 

@@ -66,8 +66,11 @@ type Many interface {
 	TakeMany(ctx context.Context, rows []*Row, now *int64) error
 	// Locked marks the rows that other transactions have locked.
 	Locked(ctx context.Context, rows []*Row) (locked []bool, err error)
-	// Refuses returns an error while an open circuit breaker refuses requests; else nil.
+	// Refuses returns an error while an open circuit breaker refuses requests, and nil
+	// once it admits a probe.
 	Refuses() error
+	// Answers returns how many statements the database has answered.
+	Answers() int64
 }
 
 // Query is one valid request for one key, with its policy compiled to numbers. Times are

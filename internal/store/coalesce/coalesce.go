@@ -5,55 +5,53 @@ package coalesce
 
 import (
 	"context"
-	"fmt"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/waiting"
 )
 
 // Options sets up a Store. There are no defaults.
 type Options struct {
 	Rows       int           // keys in one statement, at most
 	Statements int           // in flight at once for each algorithm and Commit, at most
-	Waiting    int           // callers that wait for a statement, at most
-	Timeout    time.Duration // how long a caller waits; none if not positive
-	Patient    int           // statements that wait for locked rows at once, at most
 	Now        func() *int64 // the caller's clock for a statement; if it returns nil, the store's
 }
 
+// Database is what sends the shared statements.
+type Database interface {
+	store.Many
+	Take(ctx context.Context, q *store.Query) (store.Outcome, error)
+}
+
 // Store is a store.Store that coalesces each Take of a Query that is Shared. All other
-// methods are the inner store's. If no statement is in flight, a caller sends its own
-// immediately; callers that arrive meanwhile share the next. So no request waits for
+// methods are the inner store's. If no statement is in flight, a request is sent
+// immediately; requests that arrive meanwhile share the next. So no request waits for
 // others to arrive, and an idle Store has no goroutine. It is safe for concurrent use.
 type Store struct {
 	store.Store
-	many    store.Many
-	options Options
-	waiting atomic.Int64   // callers
-	running sync.WaitGroup // statements in flight
-	// patient has room for the statements that may wait for locked rows at the same time,
-	// in all lines: each uses a connection that other keys could use.
-	patient chan struct{}
-	waiters sync.Pool // of this Store: a timer made in a test's synthetic time must stay in it
-	lines   [2 * len(algorithm.Names)]line
+	database Database
+	options  Options
+	room     *waiting.Room
+	lane     *waiting.Lane
+	waiters  sync.Pool // of this Store: a timer made in a test's synthetic time must stay in it
+	lines    [2 * len(algorithm.Names)]line
 }
 
-// New returns a Store over inner. Statements for many keys are sent by many.
-func New(inner store.Store, many store.Many, o Options) *Store {
-	s := &Store{Store: inner, many: many, options: o, patient: make(chan struct{}, max(1, o.Patient))}
+// New returns a Store over inner. The callers of shared statements wait in room, and in
+// lane if their row is locked.
+func New(inner store.Store, d Database, room *waiting.Room, lane *waiting.Lane, o Options) *Store {
+	s := &Store{Store: inner, database: d, options: o, room: room, lane: lane}
 	for i := range s.lines {
-		s.lines[i] = line{Store: s, last: map[slot]*row{}, locked: map[slot]*lockedKey{}}
+		l := &s.lines[i]
+		*l = line{Store: s, last: map[waiting.Slot]*row{}, callers: map[waiting.Slot]int{}}
+		l.idle.L = &l.mu
 	}
 	return s
 }
 
-// Waiting returns the number of callers that wait for a statement now.
-func (s *Store) Waiting() int { return int(s.waiting.Load()) }
-
-// Close makes later Takes return ErrClosed and waits for the answers of earlier ones.
+// Close makes later Takes return ErrClosed.
 func (s *Store) Close() {
 	for i := range s.lines {
 		l := &s.lines[i]
@@ -61,11 +59,26 @@ func (s *Store) Close() {
 		l.closed = true
 		l.mu.Unlock()
 	}
-	s.running.Wait()
 }
 
-// Take is store.Store's. If ctx or Options.Timeout ends while q waits in the queue, q is
-// not sent; if it is in flight, it may be counted.
+// AwaitIdle waits until no request waits or is in flight, except in the lane. It reports
+// whether that was so before.
+func (s *Store) AwaitIdle() (was bool) {
+	was = true
+	for i := range s.lines {
+		l := &s.lines[i]
+		l.mu.Lock()
+		for l.inFlight > 0 {
+			was = false
+			l.idle.Wait()
+		}
+		l.mu.Unlock()
+	}
+	return was
+}
+
+// Take is store.Store's. If ctx or the room's timeout ends while q waits in the queue, q
+// is not sent; if it is in flight, it may be counted.
 func (s *Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
 	if !q.Shared {
 		return s.Store.Take(ctx, q)
@@ -82,18 +95,16 @@ type line struct {
 	*Store
 
 	mu       sync.Mutex
+	idle     sync.Cond // nothing is in flight
 	closed   bool
 	inFlight int // statements, except the lane's
 
 	// queue has the next row of each key, in order of arrival. The key's other rows are
 	// behind it. A statement has each key once, so requests that cannot be merged wait
 	// for the next statement.
-	queue []*row
-	last  map[slot]*row // the last row of each key in the queue
-
-	locked map[slot]*lockedKey // keys whose rows other transactions have locked
-	lane   []*lockedKey        // the locked keys that wait for their turn
-	inLane int                 // goroutines that send for them
+	queue   []*row
+	last    map[waiting.Slot]*row // the last row of each key in the queue
+	callers map[waiting.Slot]int  // in the queue
 }
 
 // line returns the line of q.
@@ -105,122 +116,50 @@ func (s *Store) line(q *store.Query) *line {
 	return &s.lines[i]
 }
 
-// slot is a key's place in a line.
-type slot struct{ policy, key string }
-
-func slotOf(q *store.Query) slot { return slot{q.Policy, q.Key} }
-
 // take decides q.
 func (l *line) take(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	k, timeout := slotOf(q), l.options.Timeout
+	k := waiting.SlotOf(q)
 	l.mu.Lock()
-	_, isLocked := l.locked[k]
-	var w *waiter
-	if l.inFlight == 0 && !isLocked && !l.closed {
-		l.inFlight++
-		l.running.Add(1)
-		defer l.running.Done()
+	if l.closed {
 		l.mu.Unlock()
-		q.LockWait = patience
-		o, err := l.Store.Store.Take(ctx, q)
-		l.mu.Lock()
-		l.release()
-		if err != store.ErrLocked {
-			l.mu.Unlock()
-			return o, err
-		}
-		if timeout > 0 {
-			timeout = max(1, timeout-patience)
-		}
-		w = l.waiter(q)
-		l.setAside(w.ownRow())
-	} else if err := l.admit(); err != nil {
+		return store.Outcome{}, store.ErrClosed
+	}
+	if err := l.room.Enter(l.callers[k]); err != nil {
 		l.mu.Unlock()
 		return store.Outcome{}, err
-	} else {
-		w = l.waiter(q)
+	}
+	defer l.room.Exit()
+	w := l.waiter(l, q)
+	w.state = waiting.Locked
+	if !l.lane.Join(k, w) {
 		l.enqueue(k, w)
 	}
-	l.waiting.Add(1)
 	l.mu.Unlock()
-	defer l.waiting.Add(-1)
-	return l.wait(ctx, w, timeout)
-}
-
-// admit returns an error unless one more caller may wait.
-func (l *line) admit() error {
-	refusal, most := l.many.Refuses(), l.options.Waiting
-	switch {
-	case l.closed:
-		return store.ErrClosed
-	case refusal != nil:
-		return refusal
-	case l.waiting.Load() >= int64(most):
-		return fmt.Errorf("%w: %d callers wait for the database (Config.BatchWaiting)", store.ErrOverloaded, most)
+	if err := l.room.Wait(ctx, w.ticket, w.leave); err != nil {
+		return store.Outcome{}, err
 	}
-	return nil
-}
-
-// release ends a statement in flight and starts another if requests wait. l.mu is locked.
-func (l *line) release() {
-	l.inFlight--
-	if len(l.queue) > 0 {
-		l.start()
-	}
+	o, err := w.outcome, w.err
+	l.free(w)
+	return o, err
 }
 
 // start puts one more statement in flight. l.mu is locked.
 func (l *line) start() {
 	l.inFlight++
-	l.running.Add(1)
 	go l.drain()
-}
-
-// wait waits for w's answer until ctx or the timeout ends. Each caller has its own timer:
-// the statement in flight may take Options.Timeout, and a caller must not wait for that
-// and then for its own.
-func (l *line) wait(ctx context.Context, w *waiter, timeout time.Duration) (store.Outcome, error) {
-	var late <-chan time.Time
-	if timeout > 0 {
-		w.timeout.Reset(timeout)
-		defer w.timeout.Stop()
-		late = w.timeout.C
-	}
-	select {
-	case <-w.ready:
-		o, err := w.outcome, w.err
-		l.free(w)
-		return o, err
-	case <-ctx.Done():
-		l.leave(w)
-		return store.Outcome{}, store.EndedContext(ctx)
-	case <-late:
-		l.leave(w)
-		return store.Outcome{}, store.TimedOut(fmt.Errorf("%w: %w", store.ErrUnavailable, context.DeadlineExceeded), l.options.Timeout)
-	}
-}
-
-// leave takes a caller out of its row. If a statement with the row is in flight, the
-// caller may still be counted, unless the statement finds the row locked.
-func (l *line) leave(w *waiter) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	w.left = true
 }
 
 // enqueue adds w to its key's rows. A statement in flight will send it later. l.mu is
 // locked.
-func (l *line) enqueue(k slot, w *waiter) {
-	if h := l.locked[k]; h != nil {
-		h.last = h.last.add(w)
-		return
-	}
+func (l *line) enqueue(k waiting.Slot, w *waiter) {
+	w.state = waiting.Queued
+	l.callers[k]++
 	last := l.last[k]
 	if last == nil {
 		r := w.ownRow()
 		l.last[k] = r
 		l.queue = append(l.queue, r)
-		if l.inFlight < l.options.Statements && len(l.queue) >= splitRows {
+		if l.inFlight == 0 || l.inFlight < l.options.Statements && len(l.queue) >= splitRows {
 			l.start()
 		}
 		return
@@ -232,54 +171,67 @@ func (l *line) enqueue(k slot, w *waiter) {
 
 // next takes the next batch off the queue: one row of each key. l.mu is locked.
 func (l *line) next(batch []*row) []*row {
-	waiting := l.queue
-	n := min(len(waiting), l.options.Rows)
+	queue := l.queue
+	n := min(len(queue), l.options.Rows)
 	var behind []*row
-	for _, r := range waiting[:n] {
+	for _, r := range queue[:n] {
+		k := waiting.SlotOf(r.Query)
 		if r.behind != nil {
 			behind = append(behind, r.behind)
 			r.behind = nil
+			l.callers[k] -= r.Count
 		} else {
-			delete(l.last, slotOf(r.Query))
+			delete(l.last, k)
+			delete(l.callers, k)
 		}
 		if r.prepare() {
 			batch = append(batch, r)
 		}
 	}
-	rest := copy(waiting, waiting[n:])
-	clear(waiting[rest:])
-	l.queue = append(waiting[:rest], behind...)
+	rest := copy(queue, queue[n:])
+	clear(queue[rest:])
+	l.queue = append(queue[:rest], behind...)
 	return batch
 }
 
-// waiter is a caller with its query. After a send on ready it belongs to its caller again.
+// waiter is a caller with its query. After its answer it belongs to its caller again.
 type waiter struct {
+	line    *line
 	query   *store.Query
 	own     row     // if it is the first of its row
 	next    *waiter // in its row
-	left    bool    // the caller has gone
 	outcome store.Outcome
 	err     error
+	ticket  *waiting.Ticket
 
-	ready   chan struct{}
-	timeout *time.Timer
+	// Guarded by line.mu.
+	state waiting.State
+	left  bool // the caller has gone
 }
 
-func (s *Store) waiter(q *store.Query) *waiter {
+func (s *Store) waiter(l *line, q *store.Query) *waiter {
 	w, ok := s.waiters.Get().(*waiter)
 	if !ok {
-		t := time.NewTimer(time.Hour)
-		t.Stop()
-		w = &waiter{ready: make(chan struct{}, 1), timeout: t}
+		w = &waiter{ticket: waiting.NewTicket()}
 	}
-	w.query = q
+	w.line, w.query = l, q
+	s.room.Begin(w.ticket)
 	return w
 }
 
 // free returns a waiter that has its answer to the pool.
 func (s *Store) free(w *waiter) {
-	*w = waiter{ready: w.ready, timeout: w.timeout}
+	*w = waiter{ticket: w.ticket}
 	s.waiters.Put(w)
+}
+
+// leave takes a caller out of its row. If a statement with the row is in flight, the
+// caller may still be counted, unless the statement finds the row locked.
+func (w *waiter) leave() waiting.State {
+	w.line.mu.Lock()
+	defer w.line.mu.Unlock()
+	w.left = true
+	return w.state
 }
 
 // row is one row of a statement: equal requests, in order of arrival.
@@ -324,6 +276,7 @@ func (r *row) prepare() bool {
 			*link = w.next
 			r.Count--
 		} else {
+			w.state = waiting.Sent
 			link, r.tail = &w.next, w
 		}
 	}
@@ -359,8 +312,8 @@ func (r *row) answer(err error) {
 	for w := first.next; w != nil; i++ {
 		next := w.next
 		w.outcome, w.err = r.share(r.Outcome, i), err
-		w.ready <- struct{}{}
+		w.ticket.Answer()
 		w = next
 	}
-	first.ready <- struct{}{}
+	first.ticket.Answer()
 }

@@ -19,7 +19,7 @@ import (
 // TestTakeAlone: without a statement in flight a request is sent immediately.
 func TestTakeAlone(t *testing.T) {
 	f := newFake()
-	s := New(f, f, f.options())
+	s := newStore(f, f, f.options())
 	for range 3 {
 		if o, err := s.Take(t.Context(), query("k", 1)); err != nil || o.Granted != 1 {
 			t.Fatal(o, err)
@@ -40,8 +40,8 @@ func TestTakeShares(t *testing.T) {
 			hot = append(hot, take(t.Context(), s, query("hot", 1)))
 		}
 		other := take(t.Context(), s, query("a", 1))
-		if s.Waiting() != 6 {
-			t.Errorf("%d wait", s.Waiting())
+		if s.room.Callers() != 7 {
+			t.Errorf("%d wait", s.room.Callers())
 		}
 		f.open()
 		f.open()
@@ -61,8 +61,8 @@ func TestTakeShares(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		<-first
-		if s.Waiting() != 0 {
-			t.Errorf("%d wait", s.Waiting())
+		if s.room.Callers() != 0 {
+			t.Errorf("%d wait", s.room.Callers())
 		}
 	})
 }
@@ -78,7 +78,7 @@ func TestTakeInOrderOfArrival(t *testing.T) {
 		for range 4 {
 			f.open()
 		}
-		if got := f.statements(); !slices.Equal(got, []string{"k×1 ", "k×1 ", "k×1 "}) {
+		if got := f.statements(); !slices.Equal(got, []string{"alone k", "alone k", "alone k"}) {
 			t.Errorf("sent %q", got)
 		}
 		if a, b, c := <-one, <-two, <-late; a.Granted != 1 || b.Granted != 1 || c.Granted != 0 {
@@ -129,7 +129,7 @@ func TestTakeLeaves(t *testing.T) {
 		}
 		f.open()
 		f.open()
-		if got := f.statements(); !slices.Equal(got, []string{"k×1 "}) {
+		if got := f.statements(); !slices.Equal(got, []string{"alone k"}) {
 			t.Errorf("sent %q", got)
 		}
 		if r := <-stays; r.Granted != 1 || r.err != nil {
@@ -138,25 +138,27 @@ func TestTakeLeaves(t *testing.T) {
 	})
 }
 
-// TestTakeTimesOut: a caller waits for Options.Timeout, whatever the statements do.
+// TestTakeTimesOut: a caller waits for the room's timeout, whatever the statements do.
 func TestTakeTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, first := bed(t, nil)
+		s, _, first := bed(t, nil)
 		start := time.Now()
 		r := <-take(t.Context(), s, query("k", 1))
 		if !errors.Is(r.err, store.ErrUnavailable) || !strings.Contains(r.err.Error(), "Config.Timeout is 5s") || time.Since(start) != 5*time.Second {
 			t.Errorf("after %v: %+v", time.Since(start), r)
 		}
-		f.open()
-		<-first
+		if r := <-first; !errors.Is(r.err, store.ErrUnavailable) { // its statement has the same time
+			t.Errorf("%+v", r)
+		}
+		shut(s)
 	})
 }
 
-// TestTakeOverloaded: no more callers wait than Options.Waiting, nor while the breaker is
+// TestTakeOverloaded: no more callers wait than the room admits, nor while the breaker is
 // open.
 func TestTakeOverloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, first := bed(t, func(o *Options) { o.Waiting = 1 })
+		s, f, first := bed(t, func(o *settings) { o.waiting = 2 })
 		waits := take(t.Context(), s, query("k", 1))
 		if r := <-take(t.Context(), s, query("k", 1)); !errors.Is(r.err, store.ErrOverloaded) {
 			t.Errorf("%+v", r)
@@ -199,7 +201,7 @@ func TestTakeSplits(t *testing.T) {
 // statements and no answer.
 func TestTakeBadRowFailsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
+		s, f, _ := bed(t, func(o *settings) { o.Statements = 1 })
 		f.set(func() { f.bad["07"] = true })
 		var all []<-chan reply
 		for i := range 64 {
@@ -222,9 +224,9 @@ func TestTakeBadRowFailsAlone(t *testing.T) {
 func TestTakeKeepsDecidedRows(t *testing.T) {
 	for _, fails := range []error{errors.New("half of it"), store.ErrLocked} {
 		synctest.Test(t, func(t *testing.T) {
-			s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
+			s, f, _ := bed(t, func(o *settings) { o.Statements = 1 })
 			half := &halfDone{fake: f, err: fails}
-			s.many = half
+			s.database = half
 			a, b := take(t.Context(), s, query("a", 1)), take(t.Context(), s, query("b", 1))
 			f.open()
 			f.statements()
@@ -237,13 +239,13 @@ func TestTakeKeepsDecidedRows(t *testing.T) {
 			}
 			r := <-b
 			if fails == store.ErrLocked {
-				if got := f.statements(); r.err != nil || r.Granted != 1 || !slices.Equal(got, []string{"b×1 "}) {
+				if got := f.statements(); r.err != nil || r.Granted != 1 || !slices.Equal(got, []string{"alone b"}) {
 					t.Errorf("after the lock: %+v, sent %q", r, got)
 				}
 			} else if r.err != fails {
 				t.Errorf("not decided: %+v", r)
 			}
-			s.Close()
+			shut(s)
 		})
 	}
 }
@@ -272,7 +274,7 @@ func TestCloseDrains(t *testing.T) {
 		s, f, first := bed(t, nil)
 		waits := take(t.Context(), s, query("k", 1))
 		closed := make(chan struct{})
-		go func() { s.Close(); close(closed) }()
+		go func() { shut(s); close(closed) }()
 		synctest.Wait()
 		if r := <-take(t.Context(), s, query("k", 1)); !errors.Is(r.err, store.ErrClosed) {
 			t.Errorf("%+v", r)
@@ -296,7 +298,7 @@ func TestCloseDrains(t *testing.T) {
 func TestTakeTimersStayInTheirStore(t *testing.T) {
 	use := func(t *testing.T) {
 		f := newFake()
-		s := New(f, f, f.options())
+		s := newStore(f, f, f.options())
 		var wg sync.WaitGroup
 		for range 200 {
 			wg.Go(func() { _, _ = s.Take(t.Context(), query("k", 1)) })
@@ -314,7 +316,7 @@ func TestTakeAsIfAlone(t *testing.T) {
 	f.Store = memory.New()
 	o := f.options()
 	o.Rows = 3
-	s := New(f, f, o)
+	s := newStore(f, f, o)
 	var mu sync.Mutex
 	granted := map[string]float64{}
 	var wg sync.WaitGroup

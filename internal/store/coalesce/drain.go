@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/waiting"
 )
 
 // splitRows is the number of waiting keys for which another statement is sent while one
@@ -29,13 +30,15 @@ var batches = sync.Pool{New: func() any { return new(batch) }}
 // drain sends batches until no request waits, or few enough for the other statements in
 // flight.
 func (l *line) drain() {
-	defer l.running.Done()
 	b := batches.Get().(*batch)
 	defer batches.Put(b)
 	for {
 		l.mu.Lock()
 		if len(l.queue) == 0 || l.inFlight > 1 && len(l.queue) < splitRows {
 			l.inFlight--
+			if l.inFlight == 0 {
+				l.idle.Broadcast()
+			}
 			l.mu.Unlock()
 			return
 		}
@@ -58,9 +61,9 @@ func (l *line) run(b *batch, rows []*row) {
 	slices.SortFunc(rows, func(a, b *row) int {
 		return cmp.Or(strings.Compare(a.Query.Policy, b.Query.Policy), strings.Compare(a.Query.Key, b.Query.Key))
 	})
-	ctx, cancel := detached(l.options.Timeout)
+	ctx, cancel := l.room.Detached()
 	defer cancel()
-	err := l.send(ctx, b, rows, patience)
+	err := l.send(ctx, b, rows, waiting.Patience)
 	if err != nil {
 		rows = answerDecided(rows)
 	}
@@ -104,21 +107,21 @@ func answerAll(rows []*row, err error) {
 	}
 }
 
-// detached returns a context for many callers, which none of them can cancel.
-func detached(timeout time.Duration) (context.Context, context.CancelFunc) {
-	if timeout <= 0 {
-		return context.Background(), func() {}
-	}
-	return context.WithTimeoutCause(context.Background(), timeout, store.ErrTimeout)
-}
-
 // send sends one statement for rows, which are in lock order, and sets their outcomes. It
 // returns ErrLocked if a row is locked for longer than wait.
 func (l *line) send(ctx context.Context, b *batch, rows []*row, wait time.Duration) error {
+	if r := rows[0]; len(rows) == 1 && r.Count == 1 { // its statement costs less
+		r.Query.LockWait = wait
+		o, err := l.database.Take(ctx, r.Query)
+		if err == nil {
+			r.Outcome = o
+		}
+		return err
+	}
 	b.sent = b.sent[:0]
 	for _, r := range rows {
 		r.Query.LockWait = wait
 		b.sent = append(b.sent, &r.Row)
 	}
-	return l.many.TakeMany(ctx, b.sent, l.options.Now())
+	return l.database.TakeMany(ctx, b.sent, l.options.Now())
 }

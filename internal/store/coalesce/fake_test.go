@@ -12,6 +12,7 @@ import (
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/memory"
+	"github.com/pglimit/pglimit/internal/store/waiting"
 )
 
 // fake is a store of many keys over the one in memory. A test releases each statement,
@@ -26,7 +27,22 @@ type fake struct {
 	locked  map[string]bool
 	bad     map[string]bool
 	refusal error
+	answers int64
 	now     int64
+}
+
+// settings are what a test may change.
+type settings struct {
+	Options
+	waiting int
+	timeout time.Duration
+	patient int
+}
+
+// newStore returns a Store over f.
+func newStore(f Database, inner store.Store, o settings) *Store {
+	room := waiting.NewRoom(o.waiting, o.timeout, f)
+	return New(inner, f, room, waiting.NewLane(make(chan struct{}, o.patient), o.timeout), o.Options)
 }
 
 func newFake() *fake {
@@ -110,6 +126,12 @@ func (f *fake) Refuses() error {
 	return f.refusal
 }
 
+func (f *fake) Answers() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.answers
+}
+
 // set changes the fake.
 func (f *fake) set(change func()) {
 	f.mu.Lock()
@@ -125,9 +147,15 @@ func (f *fake) statements() []string {
 	return f.sent
 }
 
-func (f *fake) options() Options {
-	return Options{Rows: 100, Statements: 2, Waiting: 1000, Timeout: 5 * time.Second, Patient: 1,
-		Now: func() *int64 { now := f.now; return &now }}
+// shut closes s and waits until nothing is in flight.
+func shut(s *Store) {
+	s.Close()
+	for !(s.lane.AwaitIdle() && s.AwaitIdle() && s.lane.AwaitIdle()) {
+	}
+}
+
+func (f *fake) options() settings {
+	return settings{Options{Rows: 100, Statements: 2, Now: func() *int64 { now := f.now; return &now }}, 1000, 5 * time.Second, 1}
 }
 
 // query returns a request for a token bucket of capacity 3.
@@ -159,7 +187,7 @@ func take(ctx context.Context, s *Store, q *store.Query) <-chan reply {
 
 // bed returns a Store over a fake whose first statement, for the key "first", waits at
 // the gate, so that all requests queue.
-func bed(t *testing.T, change func(*Options)) (*Store, *fake, <-chan reply) {
+func bed(t *testing.T, change func(*settings)) (*Store, *fake, <-chan reply) {
 	t.Helper()
 	f := newFake()
 	f.gate = make(chan struct{})
@@ -167,7 +195,7 @@ func bed(t *testing.T, change func(*Options)) (*Store, *fake, <-chan reply) {
 	if change != nil {
 		change(&o)
 	}
-	s := New(f, f, o)
+	s := newStore(f, f, o)
 	first := take(t.Context(), s, query("first", 1))
 	if got := f.statements(); !slices.Equal(got, []string{"alone first"}) {
 		t.Fatalf("sent %q", got)

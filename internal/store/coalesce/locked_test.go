@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/waiting"
 )
 
 // TestLockedRowIsSetAside: a row that another transaction has locked delays its
@@ -18,29 +19,29 @@ func TestLockedRowIsSetAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.locked["locked"] = true
-		s := New(f, f, f.options())
+		s := newStore(f, f, f.options())
 		start := time.Now()
-		waiting := []<-chan reply{take(t.Context(), s, query("locked", 1))}
-		time.Sleep(patience) // its lone statement finds it locked
+		callers := []<-chan reply{take(t.Context(), s, query("locked", 1))}
+		time.Sleep(waiting.Patience) // its lone statement finds it locked
 		synctest.Wait()
 		for range 4 {
-			waiting = append(waiting, take(t.Context(), s, query("locked", 1)))
+			callers = append(callers, take(t.Context(), s, query("locked", 1)))
 		}
 		for i := range 20 {
 			if r := <-take(t.Context(), s, query(fmt.Sprint(i), 1)); r.err != nil || r.Granted != 1 {
 				t.Errorf("a neighbour: %+v", r)
 			}
 		}
-		if waited := time.Since(start); waited > 2*patience {
+		if waited := time.Since(start); waited > 2*waiting.Patience {
 			t.Errorf("the neighbours waited for %v", waited)
 		}
 		f.set(func() { delete(f.locked, "locked") })
-		for i, c := range waiting {
+		for i, c := range callers {
 			if r := <-c; r.err != nil || (r.Granted == 1) != (i < 3) {
 				t.Errorf("request %d for the locked key: %+v", i, r)
 			}
 		}
-		s.Close()
+		shut(s)
 	})
 }
 
@@ -50,16 +51,16 @@ func TestLockedRowTakesNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.locked["locked"] = true
-		s := New(f, f, f.options())
+		s := newStore(f, f, f.options())
 		first := take(t.Context(), s, query("locked", 1))
-		time.Sleep(patience + patience/2) // the lane's statement is in flight
+		time.Sleep(waiting.Patience + waiting.Patience/2) // the lane's statement is in flight
 		synctest.Wait()
 		second := take(t.Context(), s, query("locked", 1))
 		f.set(func() { delete(f.locked, "locked") })
 		if a, b := <-first, <-second; a.Granted != 1 || b.Granted != 1 {
 			t.Errorf("%+v, %+v", a, b)
 		}
-		s.Close()
+		shut(s)
 	})
 }
 
@@ -67,7 +68,7 @@ func TestLockedRowTakesNoMore(t *testing.T) {
 // flight is decided after those of the batch.
 func TestLockedRowKeepsItsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
+		s, f, _ := bed(t, func(o *settings) { o.Statements = 1 })
 		f.set(func() { f.locked["b"] = true })
 		take(t.Context(), s, query("a", 1))
 		first := take(t.Context(), s, query("b", 3))
@@ -75,15 +76,15 @@ func TestLockedRowKeepsItsOrder(t *testing.T) {
 		later := take(t.Context(), s, query("b", 2))
 		f.statements()
 		f.open()
-		time.Sleep(patience)
+		time.Sleep(waiting.Patience)
 		synctest.Wait()
 		close(f.gate)
 		f.set(func() { delete(f.locked, "b") })
 		if a, b := <-first, <-later; a.Granted != 1 || b.Granted != 0 || b.err != nil {
 			t.Errorf("%+v, %+v", a, b)
 		}
-		s.Close()
-		if got := f.statements(); slices.Contains(got, "a×1 b×1 ") || strings.Count(fmt.Sprint(got), "b×1") != 2 {
+		shut(s)
+		if got := f.statements(); slices.Contains(got, "a×1 b×1 ") || strings.Count(fmt.Sprint(got), "alone b") != 2 {
 			t.Errorf("sent %q", got)
 		}
 	})
@@ -109,30 +110,30 @@ func TestLockedRowInABatch(t *testing.T) {
 		if b := <-all[1]; b.Granted != 1 || b.err != nil {
 			t.Errorf("%+v", b)
 		}
-		s.Close()
+		shut(s)
 	})
 }
 
-// TestLockedRowWaitsLonger: each turn of a key waits twice as long, up to the timeout, so
+// TestLockedRowWaitsLonger: each turn of a key waits twice as long, up to 900 ms, so
 // that a row that stays locked costs few statements. Its callers time out.
 func TestLockedRowWaitsLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.locked["locked"] = true
-		s := New(f, f, f.options())
+		s := newStore(f, f, f.options())
 		start := time.Now()
 		r := <-take(t.Context(), s, query("locked", 1))
 		if !errors.Is(r.err, store.ErrUnavailable) || time.Since(start) != 5*time.Second {
 			t.Errorf("after %v: %+v", time.Since(start), r)
 		}
-		s.Close()
+		shut(s)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if len(f.sent) > 12 || len(f.sent) < 8 {
+		if len(f.sent) > 14 || len(f.sent) < 8 {
 			t.Errorf("%d statements: %v", len(f.sent), f.waits)
 		}
-		for i := 2; i < len(f.waits); i++ {
-			if f.waits[i] != min(2*f.waits[i-1], 5*time.Second) {
+		for i := 2; i < len(f.waits)-1; i++ { // the last ends before the caller's time does
+			if f.waits[i] != min(2*f.waits[i-1], 900*time.Millisecond) {
 				t.Errorf("the waits were %v", f.waits)
 			}
 		}
@@ -144,7 +145,7 @@ func TestLockedKeysTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.locked["stays"], f.locked["goes"] = true, true
-		s := New(f, f, f.options())
+		s := newStore(f, f, f.options())
 		stays, goes := take(t.Context(), s, query("stays", 1)), take(t.Context(), s, query("goes", 1))
 		time.Sleep(200 * time.Millisecond)
 		f.set(func() { delete(f.locked, "goes") })
@@ -155,7 +156,7 @@ func TestLockedKeysTakeTurns(t *testing.T) {
 		if r := <-stays; !errors.Is(r.err, store.ErrUnavailable) {
 			t.Errorf("%+v", r)
 		}
-		s.Close()
+		shut(s)
 		if got := strings.Join(f.statements(), " "); !strings.Contains(got, "goes") {
 			t.Error(got)
 		}

@@ -47,6 +47,14 @@ func (p Store) Refuses() error {
 	return exec.Translate(p.breaker.Refuses(), false)
 }
 
+// Answers returns how many statements the database has answered.
+func (p Store) Answers() int64 {
+	if p.breaker == nil {
+		return 0
+	}
+	return p.breaker.Answers()
+}
+
 // decide runs one statement that returns an outcome. It runs it again if the database's
 // clock was in another period of a calendar.
 func (p Store) decide(ctx context.Context, q *store.Query, f func(context.Context, db.DBTX, *store.Query) (store.Outcome, error)) (o store.Outcome, err error) {

@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -19,6 +20,7 @@ type Breaker struct {
 	rest  int64 // microseconds
 	clock func() int64
 
+	answers  atomic.Int64
 	failures atomic.Int64
 	until    atomic.Int64 // time of the next probe while open; 0 while closed
 	last     atomic.Pointer[error]
@@ -49,10 +51,12 @@ func (b *Breaker) watch(ctx context.Context, f func(db.DBTX) error, run func(con
 	store.AwaitEnd(ctx, err)
 	switch {
 	case answered(err):
+		b.answers.Add(1)
 		if b.failures.Load() != 0 || b.until.Load() != 0 {
 			b.failures.Store(0)
 			b.until.Store(0)
 		}
+	case errors.As(err, new(*noConnection)):
 	case ctx.Err() == nil || context.Cause(ctx) == store.ErrTimeout:
 		if b.failures.Add(1) >= b.after {
 			b.last.Store(&err)
@@ -61,6 +65,9 @@ func (b *Breaker) watch(ctx context.Context, f func(db.DBTX) error, run func(con
 	}
 	return err
 }
+
+// Answers returns how many statements the server has answered.
+func (b *Breaker) Answers() int64 { return b.answers.Load() }
 
 // admit admits all while closed, and one probe every rest while open: the caller that
 // moves until.
@@ -80,11 +87,13 @@ func (b *Breaker) admit() error {
 	return b.refusal(wait)
 }
 
-// Refuses returns an error while the breaker is open, so that callers need not wait for
-// the probe.
+// Refuses returns an error while the breaker is open and no probe is due, so that callers
+// need not wait for the probe.
 func (b *Breaker) Refuses() error {
 	if until := b.until.Load(); until != 0 {
-		return b.refusal(max(0, until-b.clock()))
+		if wait := until - b.clock(); wait > 0 && wait <= b.rest {
+			return b.refusal(wait)
+		}
 	}
 	return nil
 }

@@ -29,6 +29,15 @@ const (
 // calendar period that the statement did not get.
 var ErrOtherPeriod = fmt.Errorf("%w: its clock is in another period than this machine's", store.ErrUnavailable)
 
+// noConnection is the error of a wait for a connection of the pool. It says nothing about
+// the database, so it does not count for the circuit breaker.
+type noConnection struct {
+	error
+	busy bool // the database answered others meanwhile
+}
+
+func (n *noConnection) Unwrap() error { return n.error }
+
 // sqlState returns the SQLSTATE of an error that the server sent, else "". The errors of
 // pgx and lib/pq have this method.
 func sqlState(err error) string {
@@ -64,6 +73,9 @@ func IsDataError(err error) bool {
 func Translate(err error, inTx bool) error {
 	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod {
 		return err
+	}
+	if n := (*noConnection)(nil); errors.As(err, &n) && n.busy {
+		return fmt.Errorf("%w: %w", store.ErrBusy, err)
 	}
 	code := sqlState(err)
 	switch {

@@ -3,6 +3,7 @@ package exec
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -12,9 +13,36 @@ import (
 )
 
 // PGX returns the connections of a pgx pool.
-func PGX(pool *pgxpool.Pool) Connections { return pgxConnections{pool} }
+func PGX(pool *pgxpool.Pool) Connections { return &pgxConnections{Pool: pool} }
 
-type pgxConnections struct{ *pgxpool.Pool }
+type pgxConnections struct {
+	*pgxpool.Pool
+	acquired atomic.Int64 // AcquireCount when a wait for a connection ended last
+}
+
+// acquire returns a connection. If ctx ends while all are in use, the error is a
+// noConnection. If the pool has lent none since the last such error, perhaps because
+// the database is away, it is not busy.
+func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	conn, err := p.Acquire(ctx)
+	if err == nil || ctx.Err() == nil {
+		return conn, err
+	}
+	if s := p.Stat(); s.AcquiredConns() == s.MaxConns() { // none is being dialled
+		err = &noConnection{err, p.acquired.Swap(s.AcquireCount()) != s.AcquireCount()}
+	}
+	return nil, err
+}
+
+// Each sends one statement on a connection of the pool.
+func (p *pgxConnections) Each(ctx context.Context, f func(db.DBTX) error) error {
+	conn, err := p.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return f(conn)
+}
 
 // beginning begins a transaction at read committed, whatever the database's default.
 const beginning = "begin isolation level read committed"
@@ -26,8 +54,8 @@ type poolTx struct {
 }
 
 // Once commits if f returns nil. If not, it rolls back, unless f has already done so.
-func (p pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
-	conn, err := p.Acquire(ctx)
+func (p *pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
+	conn, err := p.acquire(ctx)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,8 @@ var ErrRolledBack = errors.New("pglimit: rolled back")
 
 // Connections are a pool of pgx or of database/sql.
 type Connections interface {
-	db.DBTX
+	// Each runs f, which sends one statement, on a connection.
+	Each(ctx context.Context, f func(db.DBTX) error) error
 	// Once runs f in a transaction at read committed.
 	Once(ctx context.Context, f func(db.DBTX) error) error
 }
@@ -56,7 +57,7 @@ func (p *pool) Do(ctx context.Context, f func(db.DBTX) error) (err error) {
 		if p.explicit.Load() {
 			err = p.Once(ctx, f)
 		} else {
-			err = f(p.Connections)
+			err = p.Each(ctx, f)
 		}
 		if !conflict(err) {
 			return err
@@ -91,6 +92,18 @@ func SQLTx(tx *sql.Tx) db.DBTX { return sqldb.Tx(tx) }
 
 type sqlConnections struct{ *sqldb.Pool }
 
+func (c sqlConnections) Each(_ context.Context, f func(db.DBTX) error) error {
+	err := f(c.Pool)
+	if errors.Is(err, sqldb.ErrBusy) {
+		err = &noConnection{err, true}
+	}
+	return err
+}
+
 func (c sqlConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
-	return c.InTx(ctx, f)
+	err := c.InTx(ctx, f)
+	if errors.Is(err, sqldb.ErrBusy) {
+		err = &noConnection{err, true}
+	}
+	return err
 }

@@ -1,0 +1,263 @@
+// Package lone sends the statements that requests do not share: few at a time, the keys
+// in turn, so that a hot key does not keep the others out. No caller can cancel a
+// statement in flight, which would cost its connection: a caller that leaves goes
+// immediately, and the statement runs to its end.
+package lone
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/waiting"
+)
+
+// Store is a store.Store that sends each request to the inner store in its turn. If a
+// row is locked by another transaction, the request goes to the lane. It is safe for
+// concurrent use.
+type Store struct {
+	inner store.Store
+	room  *waiting.Room
+	lane  *waiting.Lane
+	most  int // statements in flight
+	// tickets are of this Store: a timer made in a test's synthetic time must stay in it.
+	tickets sync.Pool
+
+	mu      sync.Mutex
+	idle    sync.Cond // nothing is in flight
+	running int       // goroutines that send
+	flows   map[flowKey]*flow
+	turns   []*flow // those with a request that may be sent
+}
+
+// New returns a Store over inner with at most that many statements in flight.
+func New(inner store.Store, room *waiting.Room, lane *waiting.Lane, most int) *Store {
+	s := &Store{inner: inner, room: room, lane: lane, most: max(1, most), flows: map[flowKey]*flow{}}
+	s.idle.L = &s.mu
+	return s
+}
+
+// AwaitIdle waits until no request waits or is in flight, except in the lane. It reports
+// whether that was so before.
+func (s *Store) AwaitIdle() (was bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was = s.running == 0
+	for s.running > 0 {
+		s.idle.Wait()
+	}
+	return was
+}
+
+// flowKey is a key, with its reads apart: they do not wait for each other's locks.
+type flowKey struct {
+	waiting.Slot
+	reads bool
+}
+
+// flow is the requests of one key, in order of arrival.
+type flow struct {
+	key      flowKey
+	calls    []*call
+	inFlight int
+	listed   bool // in turns
+}
+
+// abreast is how many statements for one key may be in flight: while one has the row's
+// lock, the other waits for it.
+const abreast = 2
+
+// open reports whether the flow may send a request.
+func (f *flow) open() bool {
+	return len(f.calls) > 0 && !f.listed && (f.key.reads || f.inFlight < abreast)
+}
+
+// call is one request.
+type call struct {
+	*Store
+	key    flowKey
+	send   func(ctx context.Context, lockWait time.Duration) error
+	ticket *waiting.Ticket
+	err    error
+
+	// Guarded by Store.mu.
+	state waiting.State
+	left  bool // the caller has gone
+}
+
+// do sends a request in its turn and returns its error. After an error of the wait
+// itself, send may still run.
+func (s *Store) do(ctx context.Context, k flowKey, send func(context.Context, time.Duration) error) error {
+	if ctx.Err() != nil {
+		return store.EndedContext(ctx)
+	}
+	s.mu.Lock()
+	f, queued := s.flows[k], 0
+	if f != nil {
+		queued = len(f.calls)
+	}
+	if err := s.room.Enter(queued); err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	defer s.room.Exit()
+	c := &call{Store: s, key: k, send: send, ticket: s.ticket(), state: waiting.Locked}
+	if k.reads || !s.lane.Join(k.Slot, c) {
+		s.enqueue(c)
+	}
+	s.mu.Unlock()
+	if err := s.room.Wait(ctx, c.ticket, c.leave); err != nil {
+		return err
+	}
+	s.tickets.Put(c.ticket)
+	return c.err
+}
+
+func (s *Store) ticket() *waiting.Ticket {
+	t, ok := s.tickets.Get().(*waiting.Ticket)
+	if !ok {
+		t = waiting.NewTicket()
+	}
+	s.room.Begin(t)
+	return t
+}
+
+// leave takes the caller out.
+func (c *call) leave() waiting.State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left = true
+	return c.state
+}
+
+// answer gives the caller its answer.
+func (c *call) answer(err error) {
+	c.err = err
+	c.ticket.Answer()
+}
+
+// enqueue puts a call into its key's flow. s.mu is locked.
+func (s *Store) enqueue(c *call) {
+	c.state = waiting.Queued
+	f := s.flows[c.key]
+	if f == nil {
+		f = &flow{key: c.key}
+		s.flows[c.key] = f
+	}
+	f.calls = append(f.calls, c)
+	s.list(f)
+	if s.running < s.most {
+		s.running++
+		go s.run()
+	}
+}
+
+// list gives a flow its turn if it has a request to send. s.mu is locked.
+func (s *Store) list(f *flow) {
+	switch {
+	case f.open():
+		f.listed = true
+		s.turns = append(s.turns, f)
+	case len(f.calls) == 0 && f.inFlight == 0:
+		delete(s.flows, f.key)
+	}
+}
+
+// next takes the next request off its flow. s.mu is locked.
+func (s *Store) next() (*flow, *call) {
+	for len(s.turns) > 0 {
+		f := s.turns[0]
+		s.turns[0] = nil
+		s.turns = s.turns[1:]
+		f.listed = false
+		for len(f.calls) > 0 {
+			c := f.calls[0]
+			f.calls[0] = nil
+			f.calls = f.calls[1:]
+			if c.left {
+				continue
+			}
+			c.state = waiting.Sent
+			f.inFlight++
+			s.list(f)
+			return f, c
+		}
+		s.list(f)
+	}
+	return nil, nil
+}
+
+// run sends requests until none waits.
+func (s *Store) run() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		f, c := s.next()
+		if c == nil {
+			break
+		}
+		s.mu.Unlock()
+		err := c.attempt(waiting.Patience)
+		s.mu.Lock()
+		f.inFlight--
+		if err == store.ErrLocked {
+			c.state = waiting.Locked
+			s.lane.Hold(c.key.Slot, c)
+		}
+		s.list(f)
+	}
+	s.running--
+	if s.running == 0 {
+		s.idle.Broadcast()
+	}
+}
+
+// attempt sends the request once and answers it, unless its row is locked.
+func (c *call) attempt(lockWait time.Duration) error {
+	ctx, cancel := c.room.Detached()
+	defer cancel()
+	err := c.send(ctx, lockWait)
+	store.AwaitEnd(ctx, err)
+	if err == store.ErrLocked {
+		return err
+	}
+	if err != nil && ctx.Err() != nil {
+		err = store.TimedOut(err, c.room.Timeout())
+	}
+	c.answer(err)
+	return nil
+}
+
+// Try is waiting.Task's.
+func (c *call) Try(wait time.Duration) error {
+	c.set(waiting.Sent)
+	err := c.attempt(wait)
+	if err != nil {
+		c.set(waiting.Locked)
+	}
+	return err
+}
+
+func (c *call) set(s waiting.State) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state = s
+}
+
+// Left is waiting.Task's.
+func (c *call) Left() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left {
+		return 0
+	}
+	return c.ticket.Left()
+}
+
+// Again is waiting.Task's.
+func (c *call) Again() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.enqueue(c)
+}

@@ -1,0 +1,158 @@
+package lone
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/waiting"
+)
+
+// turn is do for a method with a result.
+func turn[T any](ctx context.Context, s *Store, k flowKey, send func(context.Context, time.Duration) (T, error)) (T, error) {
+	var v T
+	err := s.do(ctx, k, func(ctx context.Context, wait time.Duration) (err error) {
+		v, err = send(ctx, wait)
+		return err
+	})
+	if err != nil { // send may still set v
+		var none T
+		return none, err
+	}
+	return v, nil
+}
+
+// write is turn for a method that locks q's row.
+func write[T any](ctx context.Context, s *Store, q *store.Query, send func(context.Context) (T, error)) (T, error) {
+	return turn(ctx, s, flowKey{Slot: waiting.SlotOf(q)}, func(ctx context.Context, wait time.Duration) (T, error) {
+		q.LockWait = wait
+		return send(ctx)
+	})
+}
+
+// read is turn for a method that locks nothing.
+func read[T any](ctx context.Context, s *Store, q *store.Query, send func(context.Context) (T, error)) (T, error) {
+	return turn(ctx, s, flowKey{waiting.SlotOf(q), true}, func(ctx context.Context, _ time.Duration) (T, error) { return send(ctx) })
+}
+
+// change is write for a method that returns only an error.
+func change(ctx context.Context, s *Store, q *store.Query, send func(context.Context) error) error {
+	_, err := write(ctx, s, q, func(ctx context.Context) (struct{}, error) { return struct{}{}, send(ctx) })
+	return err
+}
+
+// Take is store.Store's.
+func (s *Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return write(ctx, s, q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Take(ctx, q) })
+}
+
+// Charge is store.Store's.
+func (s *Store) Charge(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return write(ctx, s, q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Charge(ctx, q) })
+}
+
+// Refund is store.Store's.
+func (s *Store) Refund(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return write(ctx, s, q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Refund(ctx, q) })
+}
+
+// Undo is store.Store's.
+func (s *Store) Undo(ctx context.Context, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
+	return write(ctx, s, q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Undo(ctx, q, g) })
+}
+
+// Reserve is store.Store's.
+func (s *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
+	return write(ctx, s, q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Reserve(ctx, q, a) })
+}
+
+// Block is store.Store's.
+func (s *Store) Block(ctx context.Context, q *store.Query, forUs int64) error {
+	return change(ctx, s, q, func(ctx context.Context) error { return s.inner.Block(ctx, q, forUs) })
+}
+
+// Unblock is store.Store's.
+func (s *Store) Unblock(ctx context.Context, q *store.Query, until int64) error {
+	return change(ctx, s, q, func(ctx context.Context) error { return s.inner.Unblock(ctx, q, until) })
+}
+
+// Reset is store.Store's.
+func (s *Store) Reset(ctx context.Context, q *store.Query) error {
+	return change(ctx, s, q, func(ctx context.Context) error { return s.inner.Reset(ctx, q) })
+}
+
+// Leave is store.Store's.
+func (s *Store) Leave(ctx context.Context, q *store.Query, ticket int64) error {
+	return change(ctx, s, q, func(ctx context.Context) error { return s.inner.Leave(ctx, q, ticket) })
+}
+
+// Get is store.Store's.
+func (s *Store) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return read(ctx, s, q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Get(ctx, q) })
+}
+
+// Usage is store.Store's.
+func (s *Store) Usage(ctx context.Context, q *store.Query) (store.Usage, error) {
+	return read(ctx, s, q, func(ctx context.Context) (store.Usage, error) { return s.inner.Usage(ctx, q) })
+}
+
+// Due is store.Store's.
+func (s *Store) Due(ctx context.Context, q *store.Query) ([]string, error) {
+	return read(ctx, s, q, func(ctx context.Context) ([]string, error) { return s.inner.Due(ctx, q) })
+}
+
+// NextDue is store.Store's.
+func (s *Store) NextDue(ctx context.Context) (int64, error) {
+	return turn(ctx, s, flowKey{reads: true}, func(ctx context.Context, _ time.Duration) (int64, error) { return s.inner.NextDue(ctx) })
+}
+
+// Settle is store.Store's. Its turn is the reservation's: the key is not known.
+func (s *Store) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
+	return turn(ctx, s, flowKey{Slot: waiting.Slot{Key: e.ID}}, func(ctx context.Context, wait time.Duration) (store.Ended, error) {
+		e.LockWait = wait
+		return s.inner.Settle(ctx, e)
+	})
+}
+
+// TakeAll is store.Store's. Its turn is that of all its keys together.
+func (s *Store) TakeAll(ctx context.Context, joints []*store.Joint, possible bool) (bool, error) {
+	return turn(ctx, s, flowKey{allOf(joints), !possible}, func(ctx context.Context, wait time.Duration) (bool, error) {
+		for _, j := range joints {
+			j.LockWait = wait
+		}
+		allowed, err := s.inner.TakeAll(ctx, joints, possible)
+		if err == store.ErrLocked && wait <= waiting.Patience && s.deniedAnyway(ctx, joints) {
+			return false, nil
+		}
+		return allowed, err
+	})
+}
+
+// allOf returns the slot of all the joints.
+func allOf(joints []*store.Joint) waiting.Slot {
+	var k strings.Builder
+	for _, j := range joints {
+		for _, part := range []string{string(j.Algorithm), j.Policy, j.Key} {
+			k.WriteString(part)
+			k.WriteByte(0) // is in none of them
+		}
+	}
+	return waiting.Slot{Key: k.String()}
+}
+
+// deniedAnyway reads the keys without their locks, and reports whether that is enough to
+// deny: a caller whose own limit denies does not wait for a row that all share. A denial
+// that begins a block has to write it.
+func (s *Store) deniedAnyway(ctx context.Context, joints []*store.Joint) bool {
+	if _, err := s.inner.TakeAll(ctx, joints, false); err != nil || store.AllFit(joints) {
+		return false
+	}
+	for _, j := range joints {
+		if !j.Fits() && !j.Outcome.Blocked && j.BlockFor > 0 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,159 @@
+// Package waiting bounds the callers that wait for the database: how many, how many of
+// one key, and for how long. Its Lane has the requests for rows that other transactions
+// have locked.
+package waiting
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// Slot is a key of one algorithm.
+type Slot struct {
+	Algorithm   algorithm.Name
+	Policy, Key string
+}
+
+// SlotOf returns the slot of a query.
+func SlotOf(q *store.Query) Slot { return Slot{q.Algorithm, q.Policy, q.Key} }
+
+// database is what a Room knows of the database.
+type database interface {
+	Refuses() error
+	Answers() int64
+}
+
+// Room is all callers that wait for the database. It is safe for concurrent use.
+type Room struct {
+	database
+	most, share int64
+	timeout     time.Duration
+	callers     atomic.Int64
+}
+
+// smallShare is the number of callers of one key that may wait in any case.
+const smallShare = 64
+
+// NewRoom returns a Room for so many callers, of which a quarter may wait for one key.
+// Each waits for timeout at most, if that is positive.
+func NewRoom(most int, timeout time.Duration, d database) *Room {
+	share := min(most, max(smallShare, most/4))
+	return &Room{database: d, most: int64(most), share: int64(share), timeout: timeout}
+}
+
+// Callers returns the number of callers that wait now.
+func (r *Room) Callers() int { return int(r.callers.Load()) }
+
+// Timeout returns how long a caller waits; it does not end if that is not positive.
+func (r *Room) Timeout() time.Duration { return r.timeout }
+
+// Enter admits a caller, or returns an error. ofKey is the number of callers that wait
+// for its key. A caller that was admitted calls Exit.
+func (r *Room) Enter(ofKey int) error {
+	refusal := r.Refuses()
+	switch {
+	case refusal != nil:
+		return refusal
+	case int64(ofKey) >= r.share:
+		return fmt.Errorf("%w: %d callers wait for this key (a quarter of Config.MaxWaiting)", store.ErrOverloaded, r.share)
+	case r.callers.Add(1) > r.most:
+		r.callers.Add(-1)
+		return fmt.Errorf("%w: %d callers wait for the database (Config.MaxWaiting)", store.ErrOverloaded, r.most)
+	}
+	return nil
+}
+
+// Exit ends a caller's wait.
+func (r *Room) Exit() { r.callers.Add(-1) }
+
+// State is where a caller's request is.
+type State uint8
+
+// The states of a request.
+const (
+	Queued State = iota // not sent
+	Sent                // in flight
+	Locked              // another transaction has locked its row; nothing was consumed
+)
+
+// Ticket is one caller's wait. It can be used again after its wait was answered.
+type Ticket struct {
+	ready chan struct{}
+	timer *time.Timer
+	ends  time.Time // zero: never
+	since int64     // the database's answers before
+}
+
+// NewTicket returns a Ticket.
+func NewTicket() *Ticket {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	return &Ticket{ready: make(chan struct{}, 1), timer: timer}
+}
+
+// Begin begins a wait.
+func (r *Room) Begin(t *Ticket) {
+	t.since = r.Answers()
+	if r.timeout > 0 {
+		t.ends = time.Now().Add(r.timeout)
+	}
+}
+
+// Answer ends the wait.
+func (t *Ticket) Answer() { t.ready <- struct{}{} }
+
+// Left returns how long the wait may go on.
+func (t *Ticket) Left() time.Duration {
+	if t.ends.IsZero() {
+		return math.MaxInt64
+	}
+	return time.Until(t.ends)
+}
+
+// Wait waits until the ticket is answered, and returns nil; or until ctx or the timeout
+// ends. Then leave takes the caller out and returns where its request is.
+func (r *Room) Wait(ctx context.Context, t *Ticket, leave func() State) error {
+	var late <-chan time.Time
+	if r.timeout > 0 {
+		t.timer.Reset(t.Left())
+		defer t.timer.Stop()
+		late = t.timer.C
+	}
+	select {
+	case <-t.ready:
+		return nil
+	case <-ctx.Done():
+		leave()
+		return store.EndedContext(ctx)
+	case <-late:
+		return store.TimedOut(r.late(t, leave()), r.timeout)
+	}
+}
+
+// late returns why a request has no answer in time.
+func (r *Room) late(t *Ticket, s State) error {
+	answers := r.Answers() != t.since
+	switch {
+	case s == Locked:
+		return store.ErrLocked
+	case s == Queued && answers:
+		return fmt.Errorf("%w: the request waited behind others and was not sent: %w", store.ErrOverloaded, context.DeadlineExceeded)
+	case answers:
+		return fmt.Errorf("%w: %w: %w", store.ErrUnavailable, store.ErrAnswering, context.DeadlineExceeded)
+	}
+	return fmt.Errorf("%w: %w", store.ErrUnavailable, context.DeadlineExceeded)
+}
+
+// Detached returns a context for a statement, which no caller can cancel.
+func (r *Room) Detached() (context.Context, context.CancelFunc) {
+	if r.timeout <= 0 {
+		return context.Background(), func() {}
+	}
+	return context.WithTimeoutCause(context.Background(), r.timeout, store.ErrTimeout)
+}
