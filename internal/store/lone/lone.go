@@ -202,14 +202,24 @@ func (s *Store) run() {
 		s.mu.Lock()
 		f.inFlight--
 		if err == store.ErrLocked {
-			c.state = waiting.Locked
-			s.lane.Hold(c.key.Slot, c)
+			s.setAside(f, c)
 		}
 		s.list(f)
 	}
 	s.running--
 	if s.running == 0 {
 		s.idle.Broadcast()
+	}
+}
+
+// setAside moves c, whose row is locked, and the requests behind it to the lane. s.mu is
+// locked.
+func (s *Store) setAside(f *flow, c *call) {
+	behind := f.calls
+	f.calls = nil
+	for _, c := range append([]*call{c}, behind...) {
+		c.state = waiting.Locked
+		s.lane.Hold(c.key.Slot, c)
 	}
 }
 
