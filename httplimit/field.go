@@ -65,7 +65,7 @@ func SetHeader(h http.Header, requests []limiter.Request, all limiter.Results) {
 	policies, limits := make([]byte, 0, 128), make([]byte, 0, 128) // on the stack
 	for i, request := range requests[:min(len(requests), len(all.PerRequest))] {
 		r := &all.PerRequest[i]
-		if r.Source == limiter.SourceDegraded || overshadowed(requests, all, i) {
+		if !decided(r) || overshadowed(requests, all, i) {
 			continue
 		}
 		text := rendered(advertise(&request.Policy))
@@ -88,6 +88,11 @@ func SetHeader(h http.Header, requests []limiter.Request, all limiter.Results) {
 	}
 }
 
+// decided reports whether the numbers of a result mean something.
+func decided(r *limiter.Result) bool {
+	return r.Source != limiter.SourceDegraded && r.Source != limiter.SourceSkipped
+}
+
 // setXRateLimit sets the fields of WithXRateLimit, for the request that denied or else has
 // the smallest share of its burst left.
 func setXRateLimit(h http.Header, all limiter.Results) {
@@ -95,7 +100,7 @@ func setXRateLimit(h http.Header, all limiter.Results) {
 	if all.Allowed {
 		chosen = -1
 		for i, r := range all.PerRequest {
-			if r.Source != limiter.SourceDegraded && (chosen < 0 || r.Remaining/r.Burst < all.PerRequest[chosen].Remaining/all.PerRequest[chosen].Burst) {
+			if decided(&r) && (chosen < 0 || r.Remaining/r.Burst < all.PerRequest[chosen].Remaining/all.PerRequest[chosen].Burst) {
 				chosen = i
 			}
 		}

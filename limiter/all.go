@@ -30,8 +30,8 @@ const maxRequests = 1000
 //   - The whole is Relaxed if all policies are, else Durable; FailOpen if all policies
 //     are, else FailClosed.
 //   - The rows of all keys are locked for two round trips to the database.
-//   - It is not batched or answered from remembered denials, since its answer depends on
-//     several rows.
+//   - A remembered denial of one of its requests denies the whole: the Source of the others
+//     is SourceSkipped.
 //   - Config.Observe is called for each request.
 func (e *engine) AllowAll(ctx context.Context, requests ...Request) (Results, error) {
 	return e.all(ctx, requests, nil)
@@ -43,6 +43,7 @@ type joint struct {
 	source  Policy
 	indexes []int   // of its requests
 	ahead   float64 // for a WaitAll: the most that may be in a queue before its last request
+	at      attempt // to remember its denial
 }
 
 // all decides an AllowAll, or with w a WaitAll.
@@ -65,6 +66,11 @@ func (e *engine) all(ctx context.Context, requests []Request, w *places) (all Re
 	if err != nil {
 		return Results{DeniedBy: -1}, err
 	}
+	if e.remembers(ctx) {
+		if all, known := e.known(requests, joints); known {
+			return all, nil
+		}
+	}
 	allowed := false
 	if w == nil {
 		allowed, err = e.takeAll(ctx, joints)
@@ -83,7 +89,11 @@ func (e *engine) all(ctx context.Context, requests []Request, w *places) (all Re
 	failsClosed := func(in Request) bool { return in.Policy.OnError != FailOpen }
 	switch {
 	case err == nil:
-		return e.results(requests, joints, allowed), nil
+		all = e.results(requests, joints, allowed)
+		if !allowed {
+			e.keep(requests, joints, all)
+		}
+		return all, nil
 	case !e.failsOpen(ctx, err) || slices.ContainsFunc(requests, failsClosed):
 		return Results{DeniedBy: -1}, err
 	}
@@ -182,12 +192,63 @@ func (e *engine) results(requests []Request, joints []*joint, allowed bool) Resu
 			e.denied.forget(&j.source, requests[j.Index].Key)
 		}
 	}
+	all.blame()
+	return all
+}
+
+// blame sets DeniedBy.
+func (all *Results) blame() {
 	for i, r := range all.PerRequest {
-		if !r.Allowed && (all.DeniedBy < 0 || r.RetryAfter > all.PerRequest[all.DeniedBy].RetryAfter) {
+		if !r.Allowed && r.Source != SourceSkipped && (all.DeniedBy < 0 || r.RetryAfter > all.PerRequest[all.DeniedBy].RetryAfter) {
 			all.DeniedBy = i
 		}
 	}
-	return all
+}
+
+// known returns the denial by remembered denials, if they suffice. If not, it begins an
+// attempt for each joint.
+func (e *engine) known(requests []Request, joints []*joint) (all Results, known bool) {
+	for _, j := range joints {
+		in := j.source.Request(requests[j.Index].Key, j.Units)
+		var r Result
+		var denied bool
+		if r, j.at, denied = e.denied.lookup(&in); !denied {
+			continue
+		}
+		if !known {
+			known = true
+			all = Results{DeniedBy: -1, PerRequest: make([]Result, len(requests))}
+			for i, in := range requests {
+				all.PerRequest[i] = Result{Limit: in.Policy.Limit, Burst: in.Policy.burst(), Source: SourceSkipped, At: r.At}
+			}
+		}
+		for i, index := range j.indexes {
+			in.Cost = j.Needs[i]
+			if r, _, denied := e.denied.lookup(&in); denied {
+				all.PerRequest[index] = r
+			}
+		}
+	}
+	all.blame()
+	return all, known && all.DeniedBy >= 0 // a denial may have ended meanwhile
+}
+
+// keep remembers the denials of an AllowAll.
+func (e *engine) keep(requests []Request, joints []*joint, all Results) {
+	for _, j := range joints {
+		if !j.at.Valid() || j.Hurried() {
+			continue
+		}
+		for i, index := range j.indexes {
+			if r := all.PerRequest[index]; !r.Allowed {
+				q, o, in := j.Query, j.Outcome, requests[index]
+				q.Units, q.Cost, q.Unit, in.Cost = j.Needs[i], j.Needs[i], j.Needs[i], j.Needs[i]
+				o.View = j.Views[i]
+				e.denied.keep(j.at, &q, &in, &o, r)
+				break
+			}
+		}
+	}
 }
 
 // share returns the i-th request's answer after all were granted, as of before the

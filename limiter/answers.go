@@ -33,6 +33,9 @@ const (
 // may apply.
 func (v verb) decides() bool { return v != verbUsage && v < verbReset }
 
+// remembers reports whether a remembered denial may answer the verb.
+func (v verb) remembers() bool { return v == verbTake || v == verbWait || v == verbReserve }
+
 // givesBack reports whether the verb may allow requests that were denied before.
 func (v verb) givesBack() bool { return v == verbRefund || v >= verbUndo }
 

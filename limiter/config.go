@@ -80,8 +80,8 @@ type Config struct {
 	IdempotencyTTL time.Duration
 
 	// DenyCacheTTL is the longest time for which this process repeats a denial without
-	// the database: for Do, Allow and AllowN of the same policy and key at an equal or
-	// larger cost. Default: 1s. A denial ends earlier if its RetryAfter does.
+	// the database: for Do, Allow, AllowN, DoWait, Wait, Reserve, AllowAll and WaitAll of
+	// the same policy and key at an equal or larger cost. Default: 1s. A denial ends earlier if its RetryAfter does.
 	//
 	//   - A Refund, Undo, Reset, Block or Unblock by this Limiter is visible immediately;
 	//     in a transaction, from the call on.

@@ -95,7 +95,7 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 		return r, store.ErrClosed
 	}
 	var at attempt
-	if e.denied != nil && c.verb == verbTake && !e.tx && ctx.Err() == nil {
+	if c.verb.remembers() && e.remembers(ctx) {
 		var known bool
 		if r, at, known = e.denied.lookup(&c.request); known {
 			return r, nil
@@ -118,10 +118,15 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 		return replay(c.query, c.verb, &c.request, c.outcome.Before, e.source)
 	}
 	r = result(&c.query, c.verb, &c.outcome, c.request.Policy.Limit, e.source)
-	if at.Valid() && !r.Allowed {
+	if at.Valid() && !r.Allowed && !c.query.Hurried() { // a deadline denies only for itself
 		e.denied.keep(at, &c.query, &c.request, &c.outcome, r)
 	}
 	return r, nil
+}
+
+// remembers reports whether remembered denials may answer.
+func (e *engine) remembers(ctx context.Context) bool {
+	return e.denied != nil && !e.tx && ctx.Err() == nil
 }
 
 // run sends a call to the store. A request that can never fit only reads the key.

@@ -24,10 +24,10 @@ import (
 // statements. An idle Limiter has no goroutines.
 type Limiter struct {
 	*engine
-	room      *waiting.Room   // nil in memory
-	lane      *waiting.Lane   // nil in memory
-	lone      *lone.Store     // nil in memory
-	coalesced *coalesce.Store // nil: no request shares a statement
+	room      *waiting.Room                // nil in memory
+	lane      *waiting.Lane                // nil in memory
+	lone      *lone.Store                  // nil in memory
+	coalesced *coalesce.Store              // nil: no request shares a statement
 	inTx      func(tx db.DBTX) store.Store // the store of the caller's transaction
 }
 

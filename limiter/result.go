@@ -40,6 +40,10 @@ const (
 	// RetryAfter, ResetAfter and At are adjusted for the time since. They are never
 	// early, and late by at most the time that the database's answer took.
 	SourceCache Source = "cache"
+	// SourceSkipped: nowhere. A remembered denial of another request of the AllowAll denied
+	// the whole. Allowed is false, Reason is empty, and Level, Remaining, RetryAfter and
+	// ResetAfter have no meaning.
+	SourceSkipped Source = "skipped"
 	// SourceDegraded: nowhere. The database was unavailable and the policy is FailOpen.
 	// Nothing was counted, and Level, Remaining and ResetAfter have no meaning.
 	SourceDegraded Source = "degraded"
