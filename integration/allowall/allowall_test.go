@@ -287,33 +287,52 @@ func TestAllowAllFailsOpen(t *testing.T) {
 	}
 }
 
-// TestAllowAllAndTheDenyCache: AllowAll neither reads nor fills the cache.
+// TestAllowAllAndTheDenyCache: a remembered denial of one request denies the whole without
+// a statement, and a denial by AllowAll is remembered for the request that denied.
 func TestAllowAllAndTheDenyCache(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := bed.NewPool(t)
 	l, other := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour}), bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
+	remembered := func(what string, all limiter.Results, deniedBy int, sources ...limiter.Source) {
+		t.Helper()
+		for i, r := range all.PerRequest {
+			if all.Allowed || r.Allowed || all.DeniedBy != deniedBy || r.Source != sources[i] || r.Burst != 10 || r.Limit != 10 ||
+				(r.Source == limiter.SourceCache) != (r.RetryAfter > 0 && r.Reason == limiter.ReasonLimit) {
+				t.Errorf("%s: request %d: %+v", what, i, all)
+			}
+		}
+	}
 	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
 	bed.Must(t)(l.Allow(ctx, p, "k"))
-	if err := other.Reset(ctx, p, "k"); err != nil {
-		t.Fatal(err)
-	}
-	if r := bed.Must(t)(l.Allow(ctx, p, "k")); r.Source != limiter.SourceCache {
-		t.Errorf("Allow: %+v", r)
-	}
-	requests := []limiter.Request{p.Request("k", 10), p.Request("l", 10)}
-	if all := bed.MustAll(t)(l.AllowAll(ctx, requests...)); !all.Allowed {
-		t.Errorf("AllowAll was answered from the cache: %+v", all)
-	}
-	if all := bed.MustAll(t)(l.AllowAll(ctx, requests...)); all.Allowed || all.PerRequest[1].Source != limiter.SourceDatabase {
-		t.Errorf("AllowAll: %+v", all)
-	}
+	remembered("by Allow", bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 1), p.Request("k", 1))), 1, limiter.SourceSkipped, limiter.SourceCache)
+
+	// By AllowAll, for the sum of two requests and more.
+	bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 6), p.Request("n", 1), p.Request("l", 6)))
 	if err := other.Reset(ctx, p, "l"); err != nil {
 		t.Fatal(err)
 	}
-	if r := bed.Must(t)(l.AllowN(ctx, p, "l", 10)); !r.Allowed {
-		t.Errorf("a denial of AllowAll was remembered: %+v", r)
+	remembered("by AllowAll, the sum", bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 10), p.Request("n", 1), p.Request("l", 2))), 2,
+		limiter.SourceSkipped, limiter.SourceSkipped, limiter.SourceCache)
+	if all := bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 9), p.Request("n", 10))); !all.Allowed {
+		t.Errorf("less than was denied: %+v", all)
+	}
+	// l and n have room now only for what was not requested; the denial of l is for 12.
+	if all := bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 1), p.Request("n", 1))); all.Allowed || !all.PerRequest[0].Allowed || all.DeniedBy != 1 || all.PerRequest[1].Source != limiter.SourceDatabase {
+		t.Errorf("%+v", all)
+	}
+	remembered("by AllowAll, one", bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 1), p.Request("n", 1))), 1, limiter.SourceSkipped, limiter.SourceCache)
+
+	// What gives units back forgets the denial.
+	if err := l.Reset(ctx, p, "n"); err != nil {
+		t.Fatal(err)
+	}
+	if all := bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 1), p.Request("n", 1))); !all.Allowed {
+		t.Errorf("after Reset: %+v", all)
+	}
+	if _, err := l.AllowAll(ctx, p.Request("k", 1), p.Request("", -1)); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("a remembered denial hid an invalid request: %v", err)
 	}
 }
 

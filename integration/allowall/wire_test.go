@@ -276,28 +276,29 @@ func (a *atBatch) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceB
 func (a *atBatch) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 func (a *atBatch) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
-// TestAllowAllTriesAgain after a conflict, a bounded number of times. Units taken before
-// the conflict are counted once.
+// TestAllowAllTriesAgain until a locked row is free, or Config.Timeout ends. Units taken
+// before the locked row are counted once, or not at all.
 func TestAllowAllTriesAgain(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	url := bed.NewDatabase(t)
 	trace := &atBatch{}
-	pool := bed.Connect(t, url, bed.OneConnection, bed.Setting("lock_timeout", "10ms"), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = trace })
-	l, other := bed.NewLimiter(t, pool, nil), bed.Connect(t, url)
+	pool := bed.Connect(t, url, bed.FourConnections, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = trace })
+	patient, other := bed.NewLimiter(t, pool, nil), bed.Connect(t, url)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour}
 	for _, c := range []struct {
-		released int64 // before that try
+		l        *limiter.Limiter
+		released int64 // before that batch: each try sends two, and the first also reads
 		allowed  bool
-	}{{5, true}, {6, false}} {
-		key := fmt.Sprint("held", c.released)
+	}{{patient, 8, true}, {bed.NewLimiter(t, pool, &limiter.Config{Timeout: time.Second}), -1, false}} {
+		key := fmt.Sprint("held", c.allowed)
 		tx := bed.Begin(t, other, pgx.TxOptions{})
-		bed.Must(t)(l.InTx(tx).Allow(ctx, p, key))
+		bed.Must(t)(c.l.InTx(tx).Allow(ctx, p, key))
 		trace.f = func() { bed.Commit(t, tx) }
 		trace.next.Store(c.released)
-		all, err := l.AllowAll(ctx, p.Request("a"+key, 1), p.Request(key, 1))
-		if all.Allowed != c.allowed || errors.Is(err, limiter.ErrUnavailable) == c.allowed {
-			t.Errorf("released before try %d: %+v, %v", c.released, all, err)
+		all, err := c.l.AllowAll(ctx, p.Request("a"+key, 1), p.Request(key, 1))
+		if all.Allowed != c.allowed || errors.Is(err, limiter.ErrLocked) == c.allowed {
+			t.Errorf("released before batch %d: %+v, %v", c.released, all, err)
 		}
 		trace.next.Store(0)
 		want := 0.0
@@ -306,8 +307,8 @@ func TestAllowAllTriesAgain(t *testing.T) {
 		} else {
 			bed.Commit(t, tx)
 		}
-		if r := bed.Must(t)(l.Check(ctx, p, "a"+key, 0)); !bed.Near(r.Level, want) {
-			t.Errorf("released before try %d: level %v, want %v", c.released, r.Level, want)
+		if r := bed.Must(t)(c.l.Check(ctx, p, "a"+key, 0)); !bed.Near(r.Level, want) {
+			t.Errorf("released before batch %d: level %v, want %v", c.released, r.Level, want)
 		}
 	}
 }

@@ -48,8 +48,12 @@ type lockedKey struct {
 // deadlock_timeout, so that a wait ends before the server looks for deadlocks.
 const longestWait = 900 * time.Millisecond
 
-// lastMoment is the time that is left for the answer when a wait for a lock ends.
+// lastMoment is the least time that is left for the answer when a wait for a lock ends.
 const lastMoment = 5 * time.Millisecond
+
+// inTime returns how long a statement of a caller with that time left may wait for a
+// lock, so that a caller that leaves has consumed nothing.
+func inTime(left time.Duration) time.Duration { return left - max(lastMoment, left/8) }
 
 // NewLane returns a Lane whose statements take a place in patient. A statement waits for
 // longest at most, if that is positive.
@@ -149,7 +153,7 @@ func (l *Lane) turn(h *lockedKey) (free bool) {
 		}
 		t := h.tasks[0]
 		l.mu.Unlock()
-		left := t.Left() - lastMoment // so that a caller that leaves has consumed nothing
+		left := inTime(t.Left())
 		if left > 0 {
 			h.wait = l.longer(h.wait, left)
 			if t.Try(h.wait) == store.ErrLocked {
