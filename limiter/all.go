@@ -41,6 +41,7 @@ func (e *engine) AllowAll(ctx context.Context, requests ...Request) (Results, er
 type joint struct {
 	store.Joint
 	source  Policy
+	key     string  // the caller's
 	indexes []int   // of its requests
 	ahead   float64 // for a WaitAll: the most that may be in a queue before its last request
 	at      attempt // to remember its denial
@@ -59,6 +60,16 @@ func (e *engine) all(ctx context.Context, requests []Request, w *places) (all Re
 			}
 		}()
 	}
+	for {
+		if all, err = e.decideAll(ctx, requests, w); err != store.ErrKnown {
+			return all, err
+		}
+	}
+}
+
+// decideAll is all without Observe. It returns ErrKnown if a denial came to be known
+// while the requests waited.
+func (e *engine) decideAll(ctx context.Context, requests []Request, w *places) (all Results, err error) {
 	if e.closed.Load() {
 		return Results{DeniedBy: -1}, store.ErrClosed
 	}
@@ -70,6 +81,7 @@ func (e *engine) all(ctx context.Context, requests []Request, w *places) (all Re
 		if all, known := e.known(requests, joints); known {
 			return all, nil
 		}
+		joints[0].Known = func() bool { return e.anyKnown(joints) }
 	}
 	allowed := false
 	if w == nil {
@@ -77,7 +89,7 @@ func (e *engine) all(ctx context.Context, requests []Request, w *places) (all Re
 	} else {
 		w.want(joints, requests)
 		var o store.Outcome
-		o, err = e.onward(ctx, func(ctx context.Context) (o store.Outcome, err error) {
+		o, err = e.onward(ctx, &joints[0].Query, func(ctx context.Context) (o store.Outcome, err error) {
 			allowed, err := e.takeAll(ctx, joints)
 			if allowed {
 				o.Granted = 1
@@ -94,7 +106,7 @@ func (e *engine) all(ctx context.Context, requests []Request, w *places) (all Re
 			e.keep(requests, joints, all)
 		}
 		return all, nil
-	case !e.failsOpen(ctx, err) || slices.ContainsFunc(requests, failsClosed):
+	case err == store.ErrKnown, !e.failsOpen(ctx, err) || slices.ContainsFunc(requests, failsClosed):
 		return Results{DeniedBy: -1}, err
 	}
 	all = Results{Allowed: true, DeniedBy: -1, PerRequest: make([]Result, len(requests))}
@@ -132,7 +144,7 @@ func (e *engine) joints(requests []Request) ([]*joint, error) {
 		j := known[k]
 		switch {
 		case j == nil:
-			j = &joint{Joint: store.Joint{Query: c.query, Index: i}, source: in.Policy, ahead: math.Inf(1)}
+			j = &joint{Joint: store.Joint{Query: c.query, Index: i}, source: in.Policy, key: in.Key, ahead: math.Inf(1)}
 			j.Shared = false
 			known[k] = j
 			joints = append(joints, j)
@@ -209,7 +221,7 @@ func (all *Results) blame() {
 // attempt for each joint.
 func (e *engine) known(requests []Request, joints []*joint) (all Results, known bool) {
 	for _, j := range joints {
-		in := j.source.Request(requests[j.Index].Key, j.Units)
+		in := j.source.Request(j.key, j.Units)
 		var r Result
 		var denied bool
 		if r, j.at, denied = e.denied.lookup(&in); !denied {
@@ -231,6 +243,15 @@ func (e *engine) known(requests []Request, joints []*joint) (all Results, known 
 	}
 	all.blame()
 	return all, known && all.DeniedBy >= 0 // a denial may have ended meanwhile
+}
+
+// anyKnown reports whether remembered denials deny the whole by now.
+func (e *engine) anyKnown(joints []*joint) bool {
+	return slices.ContainsFunc(joints, func(j *joint) bool {
+		in := j.source.Request(j.key, j.Units)
+		_, _, known := e.denied.lookup(&in)
+		return known
+	})
 }
 
 // keep remembers the denials of an AllowAll.

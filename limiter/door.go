@@ -35,9 +35,9 @@ type shared struct {
 	logger    *slog.Logger
 
 	closed   atomic.Bool
-	leaving  sync.RWMutex // read-locked while places of a queue may go back
-	calls    sync.Pool    // of *call
-	denied   *denials     // nil: none are remembered
+	leaving  *tally    // places of a queue that go back
+	calls    sync.Pool // of *call
+	denied   *denials  // nil: none are remembered
 	degraded degradedLog
 }
 
@@ -104,7 +104,22 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 	if err := e.compile(c); err != nil {
 		return r, err
 	}
-	c.outcome, err = e.run(ctx, c)
+	if at.Valid() && !c.query.Shared {
+		c.query.Known = func() bool {
+			_, _, known := e.denied.lookup(&c.request)
+			return known
+		}
+	}
+	for {
+		c.outcome, err = e.run(ctx, c)
+		if err != store.ErrKnown {
+			break
+		}
+		var known bool
+		if r, at, known = e.denied.lookup(&c.request); known {
+			return r, nil
+		}
+	}
 	if c.verb.givesBack() || err == nil && c.verb == verbUpTo && c.outcome.IsBlocked() { // the block may be newer than the remembered denial
 		e.denied.forget(&c.request.Policy, c.request.Key)
 	}
@@ -134,7 +149,7 @@ func (e *engine) run(ctx context.Context, c *call) (o store.Outcome, err error) 
 	q := &c.query
 	switch c.verb {
 	case verbWait:
-		return e.onward(ctx,
+		return e.onward(ctx, q,
 			func(ctx context.Context) (store.Outcome, error) { return e.take(ctx, c) },
 			func(o store.Outcome) { e.leave(ctx, c.request, q, o.Ticket) })
 	case verbCheck:
@@ -340,45 +355,56 @@ func (s *shared) freed(a algorithm.Name, policy, key string) {
 	}
 }
 
-// onward makes a decision for a caller that may stop waiting. Cancelling ctx does not
-// cancel the statement, whose outcome would be unknown: onward returns immediately, and
-// undo gives back what is granted later.
-func (e *engine) onward(ctx context.Context, take func(context.Context) (store.Outcome, error), undo func(store.Outcome)) (store.Outcome, error) {
-	if ctx.Done() == nil || ctx.Err() != nil {
-		return take(ctx)
+// onward makes a decision for a caller that may stop waiting. undo gives back what is
+// granted after that: the store does not cancel a statement in flight, whose outcome
+// would be unknown.
+func (e *engine) onward(ctx context.Context, q *store.Query, take func(context.Context) (store.Outcome, error), undo func(store.Outcome)) (store.Outcome, error) {
+	q.Late = func(o store.Outcome) {
+		e.leaving.add()
+		go func() {
+			defer e.leaving.done()
+			undo(o)
+		}()
 	}
-	type answer struct {
-		outcome store.Outcome
-		err     error
+	return take(ctx)
+}
+
+// tally counts what goes on.
+type tally struct {
+	mu   sync.Mutex
+	zero sync.Cond
+	n    int
+}
+
+func newTally() *tally {
+	t := new(tally)
+	t.zero.L = &t.mu
+	return t
+}
+
+func (t *tally) add() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n++
+}
+
+func (t *tally) done() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.n--; t.n == 0 {
+		t.zero.Broadcast()
 	}
-	answers := make(chan answer)
-	e.leaving.RLock()
-	if e.closed.Load() { // by a Close that did not wait for this call
-		e.leaving.RUnlock()
-		return store.Outcome{}, store.ErrClosed
+}
+
+// awaitZero waits until nothing goes on, and reports whether that was so before.
+func (t *tally) awaitZero() (was bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was = t.n == 0
+	for t.n > 0 {
+		t.zero.Wait()
 	}
-	detached, end := context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		defer e.leaving.RUnlock()
-		defer end()
-		o, err := take(detached)
-		select {
-		case answers <- answer{o, err}:
-		case <-ctx.Done():
-			if err == nil && o.Granted > 0 {
-				undo(o)
-			}
-		}
-	}()
-	select {
-	case a := <-answers:
-		return a.outcome, a.err
-	case <-ctx.Done():
-		if e.timeout <= 0 { // nothing else would end it
-			time.AfterFunc(longestUndo, end)
-		}
-		return store.Outcome{}, store.EndedContext(ctx)
-	}
+	return was
 }
 
 // leave tries to give the place of a cancelled Wait back. A place that stays taken only

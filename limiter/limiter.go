@@ -110,7 +110,7 @@ func newPooled(connections exec.Connections, most int, config *Config) (*Limiter
 func newEngine(c *Config, source Source) *engine {
 	return &engine{shared: &shared{
 		source: source, timeout: c.Timeout, remember: c.IdempotencyTTL, keySecret: c.KeySecret,
-		clock: c.Now, observe: c.Observe, logger: c.Logger,
+		clock: c.Now, observe: c.Observe, logger: c.Logger, leaving: newTally(),
 	}}
 }
 
@@ -137,11 +137,23 @@ func (l *Limiter) Close() error {
 	if l.coalesced != nil {
 		l.coalesced.Close()
 	}
-	l.leaving.Lock()
-	defer l.leaving.Unlock()
-	for l.lone != nil && !(l.lane.AwaitIdle() && l.lone.AwaitIdle() && (l.coalesced == nil || l.coalesced.AwaitIdle()) && l.lane.AwaitIdle()) {
+	for !l.awaitIdle() || l.lone != nil && !l.lone.Close() {
 	}
 	return nil
+}
+
+// awaitIdle waits until nothing goes on, and reports whether that was so before: each of
+// these may begin another.
+func (l *Limiter) awaitIdle() (was bool) {
+	was = l.leaving.awaitZero()
+	if l.lone != nil {
+		was = l.lane.AwaitIdle() && was
+		was = l.lone.AwaitIdle() && was
+	}
+	if l.coalesced != nil {
+		was = l.coalesced.AwaitIdle() && was
+	}
+	return was
 }
 
 // Waiting returns the number of callers that wait for the database now, at most

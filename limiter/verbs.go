@@ -269,8 +269,8 @@ func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
 	if err != nil || sleep(ctx, r.Delay) {
 		return r, err
 	}
-	l.leaving.RLock() // Close waits for this one
-	defer l.leaving.RUnlock()
+	l.leaving.add() // Close waits for this one
+	defer l.leaving.done()
 	l.leave(ctx, request, &c.query, c.outcome.Ticket)
 	return Result{}, store.EndedContext(ctx)
 }
@@ -306,8 +306,8 @@ func (l *Limiter) WaitAll(ctx context.Context, requests ...Request) (Results, er
 	if sleep(ctx, delay) {
 		return all, nil
 	}
-	l.leaving.RLock()
-	defer l.leaving.RUnlock()
+	l.leaving.add()
+	defer l.leaving.done()
 	l.leaveAll(ctx, requests, w)
 	return Results{DeniedBy: -1}, store.EndedContext(ctx)
 }

@@ -7,39 +7,6 @@ import (
 	"time"
 )
 
-// closing is a context that closes a limiter when a Wait has begun.
-type closing struct {
-	context.Context
-	limiter *Limiter
-}
-
-func (c closing) Done() <-chan struct{} {
-	_ = c.limiter.Close()
-	return c.Context.Done()
-}
-
-// TestCloseDuringWait: a Wait that Close did not wait for returns ErrClosed, and FailOpen
-// does not apply.
-func TestCloseDuringWait(t *testing.T) {
-	t.Parallel()
-	p := Policy{Name: "queue", Algorithm: LeakyBucketQueue, Limit: 1, Period: time.Second, OnError: FailOpen}
-	for name, wait := range map[string]func(context.Context, *Limiter) (bool, error){
-		"DoWait": func(ctx context.Context, l *Limiter) (bool, error) {
-			r, err := l.DoWait(ctx, p.Request("k", 1))
-			return r.Allowed, err
-		},
-		"WaitAll": func(ctx context.Context, l *Limiter) (bool, error) {
-			r, err := l.WaitAll(ctx, p.Request("k", 1))
-			return r.Allowed, err
-		},
-	} {
-		l := NewMemory(nil)
-		if allowed, err := wait(closing{t.Context(), l}, l); allowed || !errors.Is(err, ErrClosed) {
-			t.Errorf("%s: got %v, %v", name, allowed, err)
-		}
-	}
-}
-
 // TestWaitAllCancelledLater: a cancelled WaitAll gives back by the clock of the
 // decisions, without the units that have leaked since.
 func TestWaitAllCancelledLater(t *testing.T) {

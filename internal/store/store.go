@@ -97,6 +97,14 @@ type Query struct {
 	Edges    Edges         // of a calendar's periods; a store sets it
 	Commit   Commit        // whether the answer waits for the disk
 	LockWait time.Duration // a row locked for longer is an ErrLocked; 0: the session's lock_timeout
+
+	// Known, if set, reports whether a denial that came to be known meanwhile answers the
+	// request. A store that lets the request wait calls it before it sends the request,
+	// and returns ErrKnown if it does.
+	Known func() bool
+	// Late, if set, is called if units were granted after the method had returned, because
+	// its caller had left.
+	Late func(Outcome)
 }
 
 // Edges are the edges of two successive calendar periods around a moment: the first

@@ -26,7 +26,8 @@ type Store struct {
 
 	mu      sync.Mutex
 	idle    sync.Cond // nothing is in flight
-	running int       // goroutines that send
+	closed  bool
+	running int // goroutines that send
 	flows   map[flowKey]*flow
 	turns   []*flow // those with a request that may be sent
 }
@@ -48,6 +49,15 @@ func (s *Store) AwaitIdle() (was bool) {
 		s.idle.Wait()
 	}
 	return was
+}
+
+// Close makes later requests return ErrClosed, if nothing waits or is in flight, and
+// reports whether that was so.
+func (s *Store) Close() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = s.closed || s.running == 0
+	return s.closed
 }
 
 // flowKey is a key, with its reads apart: they do not wait for each other's locks.
@@ -73,37 +83,50 @@ func (f *flow) open() bool {
 	return len(f.calls) > 0 && !f.listed && (f.key.reads || f.inFlight < abreast)
 }
 
-// call is one request.
+// request is what a method sends.
+type request struct {
+	key   flowKey
+	send  func(ctx context.Context, lockWait time.Duration) error
+	known func() bool // Query.Known; may be nil
+	late  func()      // called after a send that succeeds once the caller has left; may be nil
+}
+
+// call is one request of a caller.
 type call struct {
 	*Store
-	key    flowKey
-	send   func(ctx context.Context, lockWait time.Duration) error
+	request
 	ticket *waiting.Ticket
 	err    error
 
 	// Guarded by Store.mu.
-	state waiting.State
-	left  bool // the caller has gone
+	state  waiting.State
+	left   bool               // the caller has gone
+	cancel context.CancelFunc // of the statement in flight
 }
 
 // do sends a request in its turn and returns its error. After an error of the wait
 // itself, send may still run.
-func (s *Store) do(ctx context.Context, k flowKey, send func(context.Context, time.Duration) error) error {
+func (s *Store) do(ctx context.Context, r request) error {
 	if ctx.Err() != nil {
 		return store.EndedContext(ctx)
 	}
 	s.mu.Lock()
-	f, queued := s.flows[k], 0
+	f, queued := s.flows[r.key], 0
 	if f != nil {
 		queued = len(f.calls)
 	}
-	if err := s.room.Enter(queued); err != nil {
+	err := s.room.Enter(queued)
+	if s.closed && err == nil {
+		s.room.Exit()
+		err = store.ErrClosed
+	}
+	if err != nil {
 		s.mu.Unlock()
 		return err
 	}
 	defer s.room.Exit()
-	c := &call{Store: s, key: k, send: send, ticket: s.ticket(), state: waiting.Locked}
-	if k.reads || !s.lane.Join(k.Slot, c) {
+	c := &call{Store: s, request: r, ticket: s.ticket(), state: waiting.Locked}
+	if r.key.reads || !s.lane.Join(r.key.Slot, c) {
 		s.enqueue(c)
 	}
 	s.mu.Unlock()
@@ -123,18 +146,35 @@ func (s *Store) ticket() *waiting.Ticket {
 	return t
 }
 
+// grace is how long a statement without a timeout may go on after its caller has left.
+const grace = time.Second
+
 // leave takes the caller out.
 func (c *call) leave() waiting.State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.state == waiting.Answered {
+		return c.state
+	}
 	c.left = true
+	if c.cancel != nil && c.room.Timeout() <= 0 { // nothing else would end it
+		time.AfterFunc(grace, c.cancel)
+	}
 	return c.state
 }
 
 // answer gives the caller its answer.
 func (c *call) answer(err error) {
-	c.err = err
-	c.ticket.Answer()
+	c.mu.Lock()
+	left := c.left
+	c.state, c.cancel, c.err = waiting.Answered, nil, err
+	c.mu.Unlock()
+	switch {
+	case !left:
+		c.ticket.Answer()
+	case err == nil && c.late != nil:
+		c.late()
+	}
 }
 
 // enqueue puts a call into its key's flow. s.mu is locked.
@@ -225,8 +265,15 @@ func (s *Store) setAside(f *flow, c *call) {
 
 // attempt sends the request once and answers it, unless its row is locked.
 func (c *call) attempt(lockWait time.Duration) error {
+	if c.known != nil && c.known() {
+		c.answer(store.ErrKnown)
+		return nil
+	}
 	ctx, cancel := c.room.Detached()
 	defer cancel()
+	c.mu.Lock()
+	c.cancel = cancel
+	c.mu.Unlock()
 	err := c.send(ctx, lockWait)
 	store.AwaitEnd(ctx, err)
 	if err == store.ErrLocked {

@@ -283,6 +283,77 @@ func TestTurnsLeave(t *testing.T) {
 	})
 }
 
+// TestTurnsEndAtClose: nothing is sent after Close, and Close waits for what was sent.
+func TestTurnsEndAtClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newStore(f, time.Minute)
+		early := charge(t.Context(), s, "k")
+		if s.Close() {
+			t.Error("closed while a statement was in flight")
+		}
+		late := charge(t.Context(), s, "k")
+		s.AwaitIdle()
+		if a, b := <-early, <-late; a != nil || b != nil || !s.Close() {
+			t.Errorf("%v, %v", a, b)
+		}
+		if err := <-charge(t.Context(), s, "k"); !errors.Is(err, store.ErrClosed) || len(f.sent) != 2 || s.room.Callers() != 0 {
+			t.Errorf("%v, sent %q", err, f.sent)
+		}
+	})
+}
+
+// TestTurnsKnownMeanwhile: a request whose answer comes to be known while it waits is not
+// sent.
+func TestTurnsKnownMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newStore(f, time.Minute)
+		first, second := charge(t.Context(), s, "k"), charge(t.Context(), s, "k")
+		known := false
+		q := query("k")
+		q.Known = func() bool { return known }
+		answer := make(chan error)
+		go func() {
+			_, err := s.Charge(t.Context(), q)
+			answer <- err
+		}()
+		synctest.Wait()
+		known = true
+		if err := <-answer; err != store.ErrKnown || len(f.sent) != 2 {
+			t.Errorf("%v, sent %q", err, f.sent)
+		}
+		<-first
+		<-second
+		s.AwaitIdle()
+	})
+}
+
+// TestTurnsGrantedTooLate: what is granted after its caller has left is told.
+func TestTurnsGrantedTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.took = time.Second
+		s := newStore(f, time.Minute)
+		joints := []*store.Joint{{Query: *query("own")}, {Query: *query("shared")}}
+		told := 0
+		joints[0].Late = func(store.Outcome) { told++ }
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := s.TakeAll(ctx, joints, true); !errors.Is(err, context.DeadlineExceeded) || told != 0 {
+			t.Error(err)
+		}
+		s.AwaitIdle()
+		if told != 1 {
+			t.Errorf("told %d times", told)
+		}
+		if allowed, err := s.TakeAll(t.Context(), joints, true); !allowed || err != nil || told != 1 {
+			t.Errorf("%v, %v, told %d times", allowed, err, told)
+		}
+		s.AwaitIdle()
+	})
+}
+
 // TestTurnsTellWhy: a request that was not sent while others were answered met an
 // overload. If the database answered nobody, it is away.
 func TestTurnsTellWhy(t *testing.T) {

@@ -10,14 +10,18 @@ import (
 	"github.com/pglimit/pglimit/internal/store/waiting"
 )
 
-// turn is do for a method with a result.
-func turn[T any](ctx context.Context, s *Store, k flowKey, send func(context.Context, time.Duration) (T, error)) (T, error) {
+// turn is do for a method with a result. late is called with a result that comes after
+// the caller has left; it may be nil.
+func turn[T any](ctx context.Context, s *Store, r request, late func(T), send func(context.Context, time.Duration) (T, error)) (T, error) {
 	var v T
-	err := s.do(ctx, k, func(ctx context.Context, wait time.Duration) (err error) {
+	r.send = func(ctx context.Context, wait time.Duration) (err error) {
 		v, err = send(ctx, wait)
 		return err
-	})
-	if err != nil { // send may still set v
+	}
+	if late != nil {
+		r.late = func() { late(v) }
+	}
+	if err := s.do(ctx, r); err != nil { // send may still set v
 		var none T
 		return none, err
 	}
@@ -26,15 +30,20 @@ func turn[T any](ctx context.Context, s *Store, k flowKey, send func(context.Con
 
 // write is turn for a method that locks q's row.
 func write[T any](ctx context.Context, s *Store, q *store.Query, send func(context.Context) (T, error)) (T, error) {
-	return turn(ctx, s, flowKey{Slot: waiting.SlotOf(q)}, func(ctx context.Context, wait time.Duration) (T, error) {
+	return turn(ctx, s, request{key: flowKey{Slot: waiting.SlotOf(q)}, known: q.Known}, nil, locking(q, send))
+}
+
+// locking returns send with q's LockWait.
+func locking[T any](q *store.Query, send func(context.Context) (T, error)) func(context.Context, time.Duration) (T, error) {
+	return func(ctx context.Context, wait time.Duration) (T, error) {
 		q.LockWait = wait
 		return send(ctx)
-	})
+	}
 }
 
 // read is turn for a method that locks nothing.
 func read[T any](ctx context.Context, s *Store, q *store.Query, send func(context.Context) (T, error)) (T, error) {
-	return turn(ctx, s, flowKey{waiting.SlotOf(q), true}, func(ctx context.Context, _ time.Duration) (T, error) { return send(ctx) })
+	return turn(ctx, s, request{key: flowKey{waiting.SlotOf(q), true}}, nil, func(ctx context.Context, _ time.Duration) (T, error) { return send(ctx) })
 }
 
 // change is write for a method that returns only an error.
@@ -45,7 +54,13 @@ func change(ctx context.Context, s *Store, q *store.Query, send func(context.Con
 
 // Take is store.Store's.
 func (s *Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return write(ctx, s, q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Take(ctx, q) })
+	late := func(o store.Outcome) {
+		if q.Late != nil && o.Granted > 0 {
+			q.Late(o)
+		}
+	}
+	return turn(ctx, s, request{key: flowKey{Slot: waiting.SlotOf(q)}, known: q.Known}, late,
+		locking(q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Take(ctx, q) }))
 }
 
 // Charge is store.Store's.
@@ -105,20 +120,27 @@ func (s *Store) Due(ctx context.Context, q *store.Query) ([]string, error) {
 
 // NextDue is store.Store's.
 func (s *Store) NextDue(ctx context.Context) (int64, error) {
-	return turn(ctx, s, flowKey{reads: true}, func(ctx context.Context, _ time.Duration) (int64, error) { return s.inner.NextDue(ctx) })
+	return turn(ctx, s, request{key: flowKey{reads: true}}, nil, func(ctx context.Context, _ time.Duration) (int64, error) { return s.inner.NextDue(ctx) })
 }
 
 // Settle is store.Store's. Its turn is the reservation's: the key is not known.
 func (s *Store) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
-	return turn(ctx, s, flowKey{Slot: waiting.Slot{Key: e.ID}}, func(ctx context.Context, wait time.Duration) (store.Ended, error) {
+	return turn(ctx, s, request{key: flowKey{Slot: waiting.Slot{Key: e.ID}}}, nil, func(ctx context.Context, wait time.Duration) (store.Ended, error) {
 		e.LockWait = wait
 		return s.inner.Settle(ctx, e)
 	})
 }
 
-// TakeAll is store.Store's. Its turn is that of all its keys together.
+// TakeAll is store.Store's. Its turn is that of all its keys together. Known and Late are
+// those of the first joint.
 func (s *Store) TakeAll(ctx context.Context, joints []*store.Joint, possible bool) (bool, error) {
-	return turn(ctx, s, flowKey{allOf(joints), !possible}, func(ctx context.Context, wait time.Duration) (bool, error) {
+	first := &joints[0].Query
+	late := func(allowed bool) {
+		if first.Late != nil && allowed {
+			first.Late(joints[0].Outcome)
+		}
+	}
+	return turn(ctx, s, request{key: flowKey{allOf(joints), !possible}, known: first.Known}, late, func(ctx context.Context, wait time.Duration) (bool, error) {
 		for _, j := range joints {
 			j.LockWait = wait
 		}

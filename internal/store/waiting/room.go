@@ -77,9 +77,10 @@ type State uint8
 
 // The states of a request.
 const (
-	Queued State = iota // not sent
-	Sent                // in flight
-	Locked              // another transaction has locked its row; nothing was consumed
+	Queued   State = iota // not sent
+	Sent                  // in flight
+	Locked                // another transaction has locked its row; nothing was consumed
+	Answered              // answered at this moment
 )
 
 // Ticket is one caller's wait. It can be used again after its wait was answered.
@@ -117,7 +118,8 @@ func (t *Ticket) Left() time.Duration {
 }
 
 // Wait waits until the ticket is answered, and returns nil; or until ctx or the timeout
-// ends. Then leave takes the caller out and returns where its request is.
+// ends. Then leave takes the caller out and returns where its request is. If it is
+// Answered, Wait returns nil.
 func (r *Room) Wait(ctx context.Context, t *Ticket, leave func() State) error {
 	var late <-chan time.Time
 	if r.timeout > 0 {
@@ -129,11 +131,16 @@ func (r *Room) Wait(ctx context.Context, t *Ticket, leave func() State) error {
 	case <-t.ready:
 		return nil
 	case <-ctx.Done():
-		leave()
-		return store.EndedContext(ctx)
+		if leave() != Answered {
+			return store.EndedContext(ctx)
+		}
 	case <-late:
-		return store.TimedOut(r.late(t, leave()), r.timeout)
+		if s := leave(); s != Answered {
+			return store.TimedOut(r.late(t, s), r.timeout)
+		}
 	}
+	<-t.ready
+	return nil
 }
 
 // late returns why a request has no answer in time.
@@ -153,7 +160,7 @@ func (r *Room) late(t *Ticket, s State) error {
 // Detached returns a context for a statement, which no caller can cancel.
 func (r *Room) Detached() (context.Context, context.CancelFunc) {
 	if r.timeout <= 0 {
-		return context.Background(), func() {}
+		return context.WithCancel(context.Background())
 	}
 	return context.WithTimeoutCause(context.Background(), r.timeout, store.ErrTimeout)
 }

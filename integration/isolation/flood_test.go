@@ -1,0 +1,95 @@
+package isolation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// roundTrip is the time that a client's connection needs between two requests, on average.
+const roundTrip = 20 * time.Millisecond
+
+// TestFlood: one client with 2,000 connections does not take the limiter from the others.
+func TestFlood(t *testing.T) {
+	own := limiter.Policy{Name: "client", Algorithm: limiter.GCRA, Limit: 100, Period: time.Second, Burst: 100}
+	all := limiter.Policy{Name: "everybody", Algorithm: limiter.TokenBucket, Limit: 20_000, Period: time.Second}
+	queue := limiter.Policy{Name: "line", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 20}
+	token := limiter.Policy{Name: "token", Algorithm: limiter.GCRA, Limit: 100, Period: time.Second}
+	client := func(r *http.Request) string { return r.Header.Get("Client") }
+	for _, c := range []struct {
+		name     string
+		requests func(*http.Request) []limiter.Request
+		leaves   time.Duration // how soon the client leaves; 0: not
+	}{
+		{"single", func(r *http.Request) []limiter.Request { return []limiter.Request{own.Request(client(r), 1)} }, 0},
+		{"layered", func(r *http.Request) []limiter.Request {
+			return []limiter.Request{own.Request(client(r), 1), all.Request("all", 1)}
+		}, 0},
+		{"queue", func(r *http.Request) []limiter.Request { return []limiter.Request{queue.Request(client(r), 1)} }, 0},
+		{"queue, cancelled", func(r *http.Request) []limiter.Request { return []limiter.Request{queue.Request(client(r), 1)} }, 3 * time.Millisecond},
+		{"layered, random tokens", func(r *http.Request) []limiter.Request {
+			return []limiter.Request{own.Request(client(r), 1), token.Request(r.Header.Get("Token"), 1)}
+		}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, err := limiter.New(bed.NewPool(t), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			handler := httplimit.New(l, func(r *http.Request) ([]limiter.Request, error) { return c.requests(r), nil })(
+				http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+			send := func(ctx context.Context, client, token string) (limiter.Result, error) {
+				r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
+				r.Header.Set("Client", client)
+				r.Header.Set("Token", token)
+				w := httptest.NewRecorder()
+				func() {
+					defer func() { _ = recover() }() // the client went away
+					handler.ServeHTTP(w, r)
+				}()
+				if w.Code != http.StatusOK && w.Code != http.StatusTooManyRequests {
+					return limiter.Result{}, errors.New(http.StatusText(w.Code))
+				}
+				return limiter.Result{Allowed: w.Code == http.StatusOK, Granted: 1}, nil
+			}
+			others := func(ctx context.Context, i int) (limiter.Result, error) {
+				return send(ctx, fmt.Sprint("client-", i), fmt.Sprint("token-", i))
+			}
+			quiet := during(time.Second, 50, roundTrip, others)
+			ctx, stop := context.WithCancel(context.Background())
+			flood := make(chan *score)
+			go func() {
+				flood <- load(ctx, 2000, roundTrip, func(ctx context.Context, _ int) (limiter.Result, error) {
+					if c.leaves > 0 {
+						var cancel context.CancelFunc
+						ctx, cancel = context.WithTimeout(ctx, c.leaves)
+						defer cancel()
+					}
+					return send(ctx, "attacker", fmt.Sprint("random-", rand.Uint64()))
+				})
+			}()
+			busy := during(2*time.Second, 50, roundTrip, others)
+			stop()
+			attacker := <-flood
+			t.Logf("quiet: %v; in the flood: %v; the attacker: %d answers, %v passed, %d errors", quiet, busy, len(attacker.took), attacker.granted, attacker.failed())
+			if answered := float64(len(busy.took)) / float64(len(busy.took)+busy.failed()); answered < 0.9 {
+				t.Errorf("%.2f of the others were answered: %v", answered, busy)
+			}
+			if busy.p99() > 3*quiet.p99()+noise {
+				t.Errorf("quiet: %v; in the flood: %v", quiet, busy)
+			}
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,111 @@
+package isolation
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestHeldRowCostsItsCallersOnly: a transaction holds a row, and more callers want it than
+// the pool has connections. The callers of other keys get all their answers, in the usual
+// time, for every verb.
+func TestHeldRowCostsItsCallersOnly(t *testing.T) {
+	pool := bed.Connect(t, bed.NewDatabase(t), bed.FourConnections)
+	business := bed.Connect(t, pool.Config().ConnString())
+	for _, verb := range sorted(verbs(nil, bucket("names"))) {
+		t.Run(verb, func(t *testing.T) {
+			l, err := limiter.New(pool, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := bucket("held by " + verb)
+			p.Name = fmt.Sprintf("held-%d%c", len(verb), verb[1])
+			call := verbs(l, p)[verb]
+			others := func(ctx context.Context, i int) (limiter.Result, error) { return call(ctx, fmt.Sprint("other-", i)) }
+			during(100*time.Millisecond, 4, 0, others)
+			quiet := during(400*time.Millisecond, 4, 0, others)
+
+			// The row exists, and is updated by a transaction that does not end.
+			if _, err := call(t.Context(), "held"); err != nil {
+				t.Fatal(err)
+			}
+			exists, table := p, "pglimit_token_bucket"
+			if verb == "Wait" {
+				exists.Algorithm, table = limiter.LeakyBucketQueue, "pglimit_leaky_bucket_queue"
+			}
+			if _, err := l.Allow(t.Context(), exists, "held"); err != nil {
+				t.Fatal(err)
+			}
+			if verb == "Unblock" { // it locks only a row that is blocked
+				if err := l.Block(t.Context(), p, "held", time.Hour); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tx := bed.Begin(t, business, pgx.TxOptions{})
+			if _, err := tx.Exec(t.Context(), "UPDATE "+table+" SET policy = policy WHERE key = 'held' AND policy = $1", p.Name); err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(context.Background())
+			held := make(chan *score)
+			go func() {
+				held <- load(ctx, 12, 0, func(ctx context.Context, _ int) (limiter.Result, error) { return call(ctx, "held") })
+			}()
+			bed.Eventually(t, "a caller waits for the row", func(context.Context) (bool, error) {
+				return bed.Value[int](t, business, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") > 0, nil
+			})
+			busy := during(1200*time.Millisecond, 4, 0, others)
+			stop()
+			if err := tx.Rollback(context.Background()); err != nil {
+				t.Error(err)
+			}
+			<-held
+			if busy.failed() > 0 || busy.p99() > 2*quiet.p99()+noise || len(busy.took) == 0 {
+				t.Errorf("quiet: %v; a row held: %v", quiet, busy)
+			}
+			t.Logf("quiet: %v; a row held: %v", quiet, busy)
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestHeldRowOpensNothing: the callers of a held row under a policy that fails open get no
+// more than the limit: a locked row is no outage.
+func TestHeldRowOpensNothing(t *testing.T) {
+	pool := bed.Connect(t, bed.NewDatabase(t), bed.FourConnections)
+	business := bed.Connect(t, pool.Config().ConnString())
+	l, err := limiter.New(pool, &limiter.Config{Timeout: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour, OnError: limiter.FailOpen}
+	if _, err := l.Allow(t.Context(), p, "held"); err != nil {
+		t.Fatal(err)
+	}
+	tx := bed.Begin(t, business, pgx.TxOptions{})
+	if _, err := tx.Exec(t.Context(), "UPDATE pglimit_token_bucket SET policy = policy"); err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range verbs(l, p) {
+		switch name {
+		case "Allow", "AllowUpTo", "Do, idempotent", "AllowAll":
+		default:
+			continue
+		}
+		s := during(time.Second, 12, 0, func(ctx context.Context, _ int) (limiter.Result, error) { return call(ctx, "held") })
+		if s.granted > 0 {
+			t.Errorf("%s: %v units passed while the row was held", name, s.granted)
+		}
+		t.Logf("%s: %v", name, s)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,173 @@
+// Package isolation tests what one caller's neighbours can do to it, over a real
+// PostgreSQL server: callers of a locked row, of a hot key, with short deadlines, and
+// floods of requests.
+package isolation
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func TestMain(m *testing.M) { bed.Main(m, 4) }
+
+// bucket is a policy that never denies in a test.
+func bucket(name string) limiter.Policy {
+	return limiter.Policy{Name: name, Algorithm: limiter.TokenBucket, Limit: 1e9, Period: time.Second}
+}
+
+// verbs are all ways to the database outside a transaction, each as a call for one key.
+func verbs(l *limiter.Limiter, p limiter.Policy) map[string]func(ctx context.Context, key string) (limiter.Result, error) {
+	var next atomic.Int64
+	id := func() string { return fmt.Sprint("order-", next.Add(1)) }
+	queue := p
+	queue.Algorithm = limiter.LeakyBucketQueue
+	settling := make(chan string, 300) // reservations of the key "held"
+	reserve := func(ctx context.Context, key string) (limiter.Reservation, error) {
+		return l.Reserve(ctx, p.Request(key, 1), time.Hour)
+	}
+	return map[string]func(context.Context, string) (limiter.Result, error){
+		"Allow":     func(ctx context.Context, key string) (limiter.Result, error) { return l.Allow(ctx, p, key) },
+		"AllowUpTo": func(ctx context.Context, key string) (limiter.Result, error) { return l.AllowUpTo(ctx, p, key, 1) },
+		"Do, idempotent": func(ctx context.Context, key string) (limiter.Result, error) {
+			return l.Do(ctx, limiter.Request{Policy: p, Key: key, Cost: 1, IdempotencyKey: id()})
+		},
+		"Wait": func(ctx context.Context, key string) (limiter.Result, error) {
+			return l.DoWait(ctx, queue.Request(key, 1))
+		},
+		"AllowAll": func(ctx context.Context, key string) (limiter.Result, error) {
+			all, err := l.AllowAll(ctx, p.Request(key, 1), p.Request("and "+key, 1))
+			return limiter.Result{Allowed: all.Allowed, Granted: 1}, err
+		},
+		"Charge": func(ctx context.Context, key string) (limiter.Result, error) { return l.Charge(ctx, p, key, 1) },
+		"Refund": func(ctx context.Context, key string) (limiter.Result, error) { return l.Refund(ctx, p, key, 1) },
+		"Reserve": func(ctx context.Context, key string) (limiter.Result, error) {
+			h, err := reserve(ctx, key)
+			return h.Result, err
+		},
+		// The first call for the key "held" only makes reservations.
+		"Settle": func(ctx context.Context, key string) (limiter.Result, error) {
+			if key == "held" && len(settling) == 0 {
+				for range cap(settling) {
+					h, err := reserve(ctx, key)
+					if err != nil {
+						return h.Result, err
+					}
+					settling <- h.ID
+				}
+				return limiter.Result{}, nil
+			}
+			if key == "held" {
+				return l.Settle(ctx, <-settling, 1)
+			}
+			h, err := reserve(ctx, key)
+			if err != nil {
+				return h.Result, err
+			}
+			return l.Settle(ctx, h.ID, 1)
+		},
+		"Block": func(ctx context.Context, key string) (limiter.Result, error) {
+			return limiter.Result{}, l.Block(ctx, p, key, time.Microsecond)
+		},
+		"Unblock": func(ctx context.Context, key string) (limiter.Result, error) {
+			return limiter.Result{}, l.Unblock(ctx, p, key)
+		},
+		"Reset": func(ctx context.Context, key string) (limiter.Result, error) {
+			return limiter.Result{}, l.Reset(ctx, p, key)
+		},
+	}
+}
+
+// score is what a group of callers got.
+type score struct {
+	mu      sync.Mutex
+	took    []time.Duration // of the answers
+	granted float64
+	errors  map[string]int
+}
+
+func (s *score) add(took time.Duration, r limiter.Result, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		if s.errors == nil {
+			s.errors = map[string]int{}
+		}
+		s.errors[err.Error()]++
+		return
+	}
+	s.took = append(s.took, took)
+	if r.Allowed {
+		s.granted += r.Granted
+	}
+}
+
+// failed returns the number of errors.
+func (s *score) failed() (n int) {
+	for _, k := range s.errors {
+		n += k
+	}
+	return n
+}
+
+// p99 returns the time in which 99 % of the answers came.
+func (s *score) p99() time.Duration {
+	if len(s.took) == 0 {
+		return 0
+	}
+	slices.Sort(s.took)
+	return s.took[len(s.took)*99/100]
+}
+
+func (s *score) String() string {
+	text := fmt.Sprintf("%d answers, p99 %v, %d errors", len(s.took), s.p99().Round(10*time.Microsecond), s.failed())
+	for e, n := range s.errors {
+		return fmt.Sprintf("%s, such as %d × %s", text, n, e)
+	}
+	return text
+}
+
+// load makes calls from so many goroutines until ctx ends, and waits for the last. A call
+// gets the number of its goroutine. Before each call the goroutine pauses for up to twice
+// pause, as clients do.
+func load(ctx context.Context, callers int, pause time.Duration, call func(ctx context.Context, caller int) (limiter.Result, error)) *score {
+	s := new(score)
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if pause > 0 {
+					time.Sleep(rand.N(2 * pause))
+				}
+				start := time.Now()
+				r, err := call(context.WithoutCancel(ctx), i)
+				s.add(time.Since(start), r, err)
+			}
+		})
+	}
+	wg.Wait()
+	return s
+}
+
+// during runs load for a while.
+func during(d time.Duration, callers int, pause time.Duration, call func(context.Context, int) (limiter.Result, error)) *score {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	return load(ctx, callers, pause, call)
+}
+
+// noise is what other work on the machine may add to a time without failing a test. The
+// faults that these tests are for take a second.
+const noise = 250 * time.Millisecond
+
+// sorted returns the keys of m in order.
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
