@@ -39,6 +39,7 @@ type shared struct {
 	calls    sync.Pool    // of *call
 	denied   *denials     // nil: none are remembered
 	degraded degradedLog
+	refusals refusals
 }
 
 // call is one use of a method.
@@ -166,6 +167,7 @@ func (e *engine) take(ctx context.Context, c *call) (store.Outcome, error) {
 
 // failed returns the answer to a call that failed in the store.
 func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ error) {
+	e.refusals.note(ctx, e.logger, err)
 	if c.verb.decides() && c.verb != verbReserve && c.request.Policy.OnError == FailOpen && e.failsOpen(ctx, err) {
 		return e.degrade(ctx, &c.query, &c.request.Policy, err), nil
 	}
@@ -177,7 +179,7 @@ func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ er
 
 // failsOpen reports whether FailOpen applies to an error.
 func (e *engine) failsOpen(ctx context.Context, err error) bool {
-	return !e.tx && ctx.Err() == nil && !errors.Is(err, store.ErrInvalid) && !errors.Is(err, store.ErrClosed)
+	return !e.tx && ctx.Err() == nil && !errors.Is(err, store.ErrInvalid) && !errors.Is(err, store.ErrClosed) && e.refusals.open(err)
 }
 
 // degrade returns the answer of FailOpen.

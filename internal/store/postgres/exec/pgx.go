@@ -3,6 +3,8 @@ package exec
 import (
 	"context"
 	"errors"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -12,9 +14,14 @@ import (
 )
 
 // PGX returns the connections of a pgx pool.
-func PGX(pool *pgxpool.Pool) Connections { return pgxConnections{pool} }
+func PGX(pool *pgxpool.Pool) Connections { return &pgxConnections{Pool: pool} }
 
-type pgxConnections struct{ *pgxpool.Pool }
+type pgxConnections struct {
+	*pgxpool.Pool
+
+	renewing sync.Mutex
+	renewed  time.Time // the last time that Renew reset the pool
+}
 
 // beginning begins a transaction at read committed, whatever the database's default.
 const beginning = "begin isolation level read committed"
@@ -26,7 +33,7 @@ type poolTx struct {
 }
 
 // Once commits if f returns nil. If not, it rolls back, unless f has already done so.
-func (p pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
+func (p *pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
 	conn, err := p.Acquire(ctx)
 	if err != nil {
 		return err
