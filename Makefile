@@ -24,6 +24,7 @@ help: ## List these targets
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
 	@scripts/setup browser
+	@scripts/setup pooler
 	@go build -o bin/ ./internal/throwaway/withpg
 	@scripts/setup server || echo "no PostgreSQL server is installed here: internal/localpg and --embedded, which start one, are not tested"
 	bin/withpg -- go test -timeout 20m $(ARGS) $$(scripts/setup server || echo '-skip=^TestEmbedded') \

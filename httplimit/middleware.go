@@ -30,7 +30,8 @@ import (
 //	429  denied: by Deny, or by WithOnDeny
 //	403  no key (ErrNoKey), unless WithNoKey(Pass) is set
 //	500  requests returned another error or an invalid request
-//	503  no decision and a policy fails closed, or the context's deadline is over
+//	503  no decision and a policy fails closed, limiter.ErrMisconfigured, or the
+//	     context's deadline is over
 //
 // 500 and 503 are logged. WithOnError replaces the responses 403, 500 and 503. If the
 // request's context was cancelled, the handler panics with http.ErrAbortHandler, and

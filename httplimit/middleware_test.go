@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/limiter"
@@ -166,6 +168,28 @@ func gone(t *testing.T, observe func(context.Context, limiter.Request, limiter.R
 	return l
 }
 
+// refused returns a limiter whose login the server refuses.
+func refused(t *testing.T) *limiter.Limiter {
+	t.Helper()
+	config, err := pgxpool.ParseConfig("postgres://127.0.0.1:1/none?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) {
+		return nil, &pgconn.PgError{Severity: "FATAL", Code: "28P01", Message: "password authentication failed"}
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	l, err := limiter.New(pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
 func TestNewNoDecision(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
 	open := p
@@ -196,6 +220,8 @@ func TestNewNoDecision(t *testing.T) {
 		{"the deadline is over", memory, fixed(p.Request("k", 1)), over, 503, "WARN pglimit: context deadline exceeded"},
 		{"no database", down, fixed(p.Request("k", 1)), nil, 503, "WARN "},
 		{"no database, several", down, fixed(p.Request("k", 1), open.Request("l", 1)), nil, 503, "WARN "},
+		{"misconfigured, failing open", refused(t), fixed(open.Request("k", 1)), nil, 503, "WARN "},
+		{"misconfigured, all failing open", refused(t), fixed(open.Request("k", 1), open.Request("l", 1)), nil, 503, "WARN "},
 		{"no database, failing open", down, fixed(open.Request("k", 1)), nil, 200, ""},
 		{"no database, all failing open", down, fixed(open.Request("k", 1), open.Request("l", 1)), nil, 200, ""},
 	} {

@@ -98,6 +98,7 @@ func (e *engine) decideAll(ctx context.Context, requests []Request, w *places) (
 		}, func(store.Outcome) { e.leaveAll(ctx, requests, w) })
 		allowed = o.Granted > 0
 	}
+	e.refusals.note(ctx, e.logger, err)
 	failsClosed := func(in Request) bool { return in.Policy.OnError != FailOpen }
 	switch {
 	case err == nil:

@@ -54,11 +54,12 @@ type Config struct {
 	DisableBatching bool
 
 	// BreakAfter is the number of failures in a row that open the circuit breaker:
-	// connections that fail, Config.Timeout, and a server that shuts down or has no
-	// connection left. A cancelled context does not count. Default: 10. While the
-	// breaker is open
+	// connections that fail or are refused, Config.Timeout, and a server that shuts down
+	// or has no connection left. A cancelled context does not count. Default: 10. While
+	// the breaker is open
 	//   - all methods return an ErrUnavailable that wraps the last failure, without using
-	//     the pool, and Policy.OnError applies;
+	//     the pool, and Policy.OnError applies; after a refused login it is an
+	//     ErrMisconfigured;
 	//   - one request every BreakFor is still sent, and any answer closes the breaker.
 	//
 	// Transactions and NewMemory have no breaker.
@@ -105,8 +106,19 @@ type Config struct {
 	// error, on the caller's goroutine, so it must not block. Usage, Settle, Cancel,
 	// Reset, Block and Unblock are not decisions.
 	Observe func(ctx context.Context, request Request, result Result, err error)
-	// Logger gets a warning when FailOpen allowed a request, at most one every ten
-	// seconds, with the number allowed since the last. Default: slog.Default().
+	// MisconfiguredFailsOpen makes policies with FailOpen allow without a decision on
+	// ErrMisconfigured too, ErrNotMigrated included. Default: false. A wrong password or
+	// a missing grant then lifts every such limit, until someone reads the log.
+	MisconfiguredFailsOpen bool
+
+	// Logger gets
+	//   - a warning when FailOpen allowed a request, at most one every ten seconds, with
+	//     the number allowed since the last;
+	//   - an error when a call returned ErrMisconfigured, at most one a minute, with the
+	//     number of such calls since the last;
+	//   - one warning if prepared statements are lost behind a connection pooler.
+	//
+	// Default: slog.Default().
 	Logger *slog.Logger
 }
 

@@ -39,6 +39,7 @@ type shared struct {
 	calls    sync.Pool // of *call
 	denied   *denials  // nil: none are remembered
 	degraded degradedLog
+	refusals refusals
 }
 
 // call is one use of a method.
@@ -186,6 +187,7 @@ func (e *engine) take(ctx context.Context, c *call) (store.Outcome, error) {
 
 // failed returns the answer to a call that failed in the store.
 func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ error) {
+	e.refusals.note(ctx, e.logger, err)
 	if c.verb.decides() && c.verb != verbReserve && c.request.Policy.OnError == FailOpen && e.failsOpen(ctx, err) {
 		return e.degrade(ctx, &c.query, &c.request.Policy, err), nil
 	}
@@ -206,7 +208,7 @@ func (e *engine) failsOpen(ctx context.Context, err error) bool {
 			return false
 		}
 	}
-	return true
+	return e.refusals.open(err)
 }
 
 // degrade returns the answer of FailOpen.

@@ -1,10 +1,13 @@
 package limiter
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -239,6 +242,38 @@ func TestDoorFailsOpen(t *testing.T) {
 	s.err = fmt.Errorf("%w: 5 wait", ErrOverloaded)
 	if r, err := l.Allow(t.Context(), p, "k"); !errors.Is(err, ErrOverloaded) || r.Reason != ReasonOverload || r.Allowed {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestDoorMisconfigured: FailOpen does not apply to ErrMisconfigured, unless the limiter is
+// configured so. It is logged once for all verbs.
+func TestDoorMisconfigured(t *testing.T) {
+	for _, cause := range []error{fmt.Errorf("%w: a grant is missing", ErrMisconfigured), fmt.Errorf("%w: no table", ErrNotMigrated)} {
+		for _, opens := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				var logged bytes.Buffer
+				l, s := watched(t, true, &Config{MisconfiguredFailsOpen: opens, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+				s.err = cause
+				p := Policy{Name: "p", Algorithm: GCRA, Limit: 100, Period: time.Hour, OnError: FailOpen}
+				for _, v := range doorVerbs {
+					if err := v.call(t.Context(), l.engine, p); (err == nil) != (opens && v.opens) || err != nil && !errors.Is(err, ErrMisconfigured) {
+						t.Errorf("%s: %v", v.name, err)
+					}
+					if err := v.call(t.Context(), l.InTx(nil).engine, p); !errors.Is(err, ErrMisconfigured) {
+						t.Errorf("%s in a transaction: %v", v.name, err)
+					}
+				}
+				if n := strings.Count(logged.String(), "level=ERROR"); n != 1 {
+					t.Errorf("%d errors logged: %s", n, &logged)
+				}
+				logged.Reset()
+				time.Sleep(time.Minute)
+				_, _ = l.Allow(t.Context(), p, "k")
+				if want := fmt.Sprintf("since_last=%d", 2*len(doorVerbs)); strings.Count(logged.String(), "level=ERROR") != 1 || !strings.Contains(logged.String(), want) {
+					t.Errorf("after a minute: %s, want %s", &logged, want)
+				}
+			})
+		}
 	}
 }
 

@@ -33,7 +33,14 @@ var (
 	ErrReservationEnded = store.ErrReservationEnded
 	// ErrClosed: the limiter was closed. FailOpen does not apply.
 	ErrClosed = store.ErrClosed
-	// ErrNotMigrated: the tables do not exist or are not in the search_path.
+	// ErrMisconfigured: the database answered and refuses every such decision until
+	// someone changes a setting: rights, a password, a database's name, a read-only
+	// server, a connection pooler, or missing tables. The message has the next step.
+	// Nothing was counted. It is no outage, so FailOpen applies only with
+	// Config.MisconfiguredFailsOpen.
+	ErrMisconfigured = store.ErrMisconfigured
+	// ErrNotMigrated: the tables do not exist or are not in the search_path. It is an
+	// ErrMisconfigured too.
 	ErrNotMigrated = store.ErrNotMigrated
 	// ErrRetryTx: the caller's transaction met a concurrent change, a deadlock or a lock
 	// timeout (SQLSTATE 40001, 40P01, 55P03). It wraps the driver's error. Roll the

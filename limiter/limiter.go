@@ -55,8 +55,8 @@ func New(pool *pgxpool.Pool, config *Config) (*Limiter, error) {
 //   - A statement whose answer was lost is not sent again. A connection that was idle for
 //     a second is pinged before use.
 //   - lib/pq prepares a statement for each use, which costs a second round trip and
-//     planning. Its binary_parameters=yes saves the round trip. pgx's stdlib prepares a
-//     statement once per connection.
+//     planning. Its binary_parameters=yes saves the round trip, and is needed behind a
+//     pooler in transaction mode. pgx's stdlib prepares a statement once per connection.
 func NewSQL(db *sql.DB, config *Config) (*Limiter, error) {
 	if db == nil {
 		return nil, store.Invalid("db", "nil", "open one with sql.Open")
@@ -81,7 +81,7 @@ func newPooled(connections exec.Connections, most int, config *Config) (*Limiter
 	if c.DisableBreaker {
 		breakAfter = math.MaxInt64
 	}
-	database := postgres.New(connections, breakAfter, c.BreakFor, c.clock())
+	database := postgres.New(connections, breakAfter, c.BreakFor, c.clock(), warnUncached(c.Logger))
 	e := newEngine(&c, SourceDatabase)
 	// Statements that wait for locked rows use a quarter of the connections at most.
 	patient := make(chan struct{}, max(1, most/4))
@@ -111,6 +111,7 @@ func newEngine(c *Config, source Source) *engine {
 	return &engine{shared: &shared{
 		source: source, timeout: c.Timeout, remember: c.IdempotencyTTL, keySecret: c.KeySecret,
 		clock: c.Now, observe: c.Observe, logger: c.Logger, leaving: newTally(),
+		refusals: refusals{failOpen: c.MisconfiguredFailsOpen},
 	}}
 }
 

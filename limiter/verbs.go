@@ -246,6 +246,7 @@ func (e *engine) end(ctx context.Context, id string, state store.State, units fl
 	if err == nil {
 		e.freed(a, s.Policy, s.Key)
 	}
+	e.refusals.note(ctx, e.logger, err)
 	return s, err
 }
 

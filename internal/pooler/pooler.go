@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -16,21 +17,52 @@ import (
 // ErrStatements is the error of a prepared statement that is missing on the server's
 // connection. Its message has the next step.
 var ErrStatements = errors.New("a pooler shares the server's connections, and statements prepared on one are missing on others: " +
-	"add default_query_exec_mode=exec (or cache_describe) to the database's URL")
+	"add default_query_exec_mode=exec (or cache_describe) to the database's URL; for lib/pq, binary_parameters=yes")
 
 // SQLSTATEs that a pooler causes.
 const (
 	noSuchStatement    = "26000" // the statement was prepared on another connection
 	duplicateStatement = "42P05" // another client has prepared it on this connection
-	protocolViolation  = "08P01" // for example, the wrong number of arguments
+	protocolViolation  = "08P01" // for example, the wrong number of arguments; older PgBouncers use it for all errors
 	dataException      = "22"    // a class: for example, arguments of the wrong type
 )
 
+// sqlState returns the SQLSTATE of an error of pgx or lib/pq, else "".
+func sqlState(err error) string {
+	var answer interface{ SQLState() string }
+	if errors.As(err, &answer) {
+		return answer.SQLState()
+	}
+	return ""
+}
+
 // Lost reports whether err means that a pooler separated a prepared statement from its
-// connection.
+// connection. The server has then not executed the statement.
 func Lost(err error) bool {
-	var answer *pgconn.PgError
-	return errors.As(err, &answer) && (answer.Code == noSuchStatement || answer.Code == duplicateStatement)
+	switch sqlState(err) {
+	case noSuchStatement, duplicateStatement:
+		return true
+	case protocolViolation: // the arguments met another client's statement
+		return strings.Contains(err.Error(), "bind message supplies")
+	}
+	return false
+}
+
+// refusals are the words of PgBouncer for logins that fail until someone changes a
+// setting. It does not translate them.
+var refusals = []string{
+	"password authentication failed", "SASL authentication failed", "auth failed", "no such user",
+	"no such database", "does not exist", "unsupported startup parameter", "no pg_hba.conf entry", "bouncer config error",
+}
+
+// Refused reports whether err means that PgBouncer, or the server behind it, refuses this
+// program's login. Newer versions send the server's own SQLSTATEs instead.
+func Refused(err error) bool {
+	if sqlState(err) != protocolViolation {
+		return false
+	}
+	text := err.Error()
+	return slices.ContainsFunc(refusals, func(words string) bool { return strings.Contains(text, words) })
 }
 
 // Explain adds ErrStatements to an error that is Lost, and returns any other unchanged.

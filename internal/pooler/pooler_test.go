@@ -46,3 +46,30 @@ func TestExplain(t *testing.T) {
 		}
 	}
 }
+
+// TestLostAndRefused: which errors of the server or of PgBouncer 1.18 mean that a pooler
+// lost a statement, or that a login is refused.
+func TestLostAndRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		code, message string
+		lost, refused bool
+	}{
+		{"26000", "prepared statement does not exist", true, false},
+		{"42P05", "prepared statement already exists", true, false},
+		{"08P01", `bind message supplies 1 parameters, but prepared statement "" requires 2`, true, false},
+		{"08P01", "password authentication failed", false, true},
+		{"08P01", "no such database: shop", false, true},
+		{"08P01", `database "shop" does not exist`, false, true},
+		{"08P01", "unsupported startup parameter: search_path", false, true},
+		{"08P01", "query_wait_timeout", false, false},
+		{"08P01", "server conn crashed?", false, false},
+		{"3D000", `database "shop" does not exist`, false, false}, // the server's own answer
+		{"57P03", "the database system is starting up", false, false},
+	} {
+		err := fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: c.code, Message: c.message})
+		if Lost(err) != c.lost || Refused(err) != c.refused {
+			t.Errorf("%v: lost %v, refused %v", err, Lost(err), Refused(err))
+		}
+	}
+}

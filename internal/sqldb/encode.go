@@ -3,10 +3,19 @@ package sqldb
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // encode converts parameters to types that every driver accepts and the statements cast.
+// A pgx.QueryExecMode before them stays there, for pgx's driver.
 func encode(args []any) ([]any, error) {
+	if len(args) > 0 {
+		if mode, ok := args[0].(pgx.QueryExecMode); ok {
+			out, err := encode(args[1:])
+			return append([]any{mode}, out...), err
+		}
+	}
 	out := make([]any, len(args))
 	for i, a := range args {
 		v, err := encodeOne(a)

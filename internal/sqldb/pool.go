@@ -25,6 +25,8 @@ type Pool struct {
 
 	start time.Time
 	used  atomic.Int64 // time of a connection's last answer, since start; 0: it failed
+
+	renewals renewals
 }
 
 // NewPool returns a Pool over db. The caller closes db.
@@ -38,9 +40,13 @@ func NewPool(db *sql.DB) *Pool {
 // back if not.
 func (p *Pool) InTx(ctx context.Context, f func(db.DBTX) error) error {
 	start := time.Since(p.start)
-	tx, err := apart(ctx, func() (*sql.Tx, error) {
-		// If ctx ends before it returns, database/sql rolls it back.
-		return p.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	var c *sql.Conn
+	var waited func() bool
+	tx, err := apart(ctx, func() (tx *sql.Tx, err error) {
+		if c, tx, err = p.begin(ctx); err == nil {
+			waited = context.AfterFunc(ctx, func() { _ = c.Close() }) // if InTx does not wait for it
+		}
+		return tx, err
 	})
 	if err != nil {
 		return p.busy(ctx, err, start)
@@ -49,11 +55,35 @@ func (p *Pool) InTx(ctx context.Context, f func(db.DBTX) error) error {
 	if err = f(adapter{ownTx{inTx{tx}}}); err != nil {
 		end = tx.Rollback
 	}
-	_, endErr := apart(ctx, func() (struct{}, error) { return struct{}{}, end() })
+	_, endErr := apart(ctx, func() (struct{}, error) {
+		endErr := end()
+		waited()
+		p.done(c, err)
+		return struct{}{}, endErr
+	})
 	if err != nil {
 		return err // the cause
 	}
 	return endErr
+}
+
+// begin begins a transaction on a connection, and passes over connections that are bad. If
+// ctx ends, database/sql rolls the transaction back.
+func (p *Pool) begin(ctx context.Context) (*sql.Conn, *sql.Tx, error) {
+	for idle := p.db.Stats().Idle; ; idle-- { // after the idle ones there are only new ones
+		c, err := p.db.Conn(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		tx, err := c.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err == nil {
+			return c, tx, nil
+		}
+		_ = c.Close()
+		if !errors.Is(err, driver.ErrBadConn) || idle < 0 {
+			return nil, nil, err
+		}
+	}
 }
 
 func (p *Pool) exec(ctx context.Context, sql string, args []any) (int64, error) {
@@ -87,7 +117,7 @@ func on[T any](ctx context.Context, p *Pool, f func(inTx) (T, error)) (T, error)
 			return v, err
 		}
 		lent.Store(true)
-		defer c.Close() // to the pool
+		defer func() { p.done(c, err) }()
 		v, err = f(inTx{c})
 		var answer interface{ SQLState() string }
 		if err == nil || errors.As(err, &answer) {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pglimit/pglimit/db"
 )
 
@@ -80,6 +82,12 @@ func TestEncode(t *testing.T) {
 		if got, err := encodeOne(c.in); got != c.want || err != nil {
 			t.Errorf("%#v: %#v, %v, want %#v", c.in, got, err, c.want)
 		}
+	}
+	if got, err := encode([]any{pgx.QueryExecModeExec, []bool{true}}); err != nil || len(got) != 2 || got[0] != pgx.QueryExecModeExec || got[1] != "{true}" {
+		t.Errorf("after a mode: %v, %v", got, err)
+	}
+	if _, err := encode([]any{pgx.QueryExecModeExec, "a", 7}); err == nil || !strings.Contains(err.Error(), "parameter $2: a int") {
+		t.Errorf("an int after a mode: %v", err)
 	}
 	if _, err := encode([]any{"a", 7}); err == nil || !strings.Contains(err.Error(), "parameter $2: a int") {
 		t.Errorf("an int: %v", err)

@@ -15,9 +15,20 @@ var (
 	ErrNoReservation    = errors.New("pglimit: no such reservation")
 	ErrReservationEnded = errors.New("pglimit: the reservation has ended")
 	ErrClosed           = errors.New("pglimit: limiter is closed")
-	ErrNotMigrated      = errors.New("pglimit: the database has no pglimit tables of this version in its search_path: run `pglimit migrate up` or call migrations.Up")
+	ErrMisconfigured    = errors.New("pglimit: misconfigured")
 	ErrRetryTx          = errors.New("pglimit: transaction conflict: roll back and run the transaction again")
 )
+
+// ErrNotMigrated is an ErrMisconfigured.
+var ErrNotMigrated error = misconfigured("pglimit: the database has no pglimit tables of this version in its search_path: run `pglimit migrate up` or call migrations.Up")
+
+// misconfigured is an ErrMisconfigured with its own text.
+type misconfigured string
+
+func (m misconfigured) Error() string { return string(m) }
+
+// Is reports whether target is ErrMisconfigured.
+func (misconfigured) Is(target error) bool { return target == ErrMisconfigured }
 
 // ErrLocked: another transaction has locked a row for longer than Query.LockWait. A
 // caller gets it only if its time ends at that moment.

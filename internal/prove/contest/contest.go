@@ -314,5 +314,5 @@ func (c *Contest) report(took, elapsed time.Duration) Algorithm {
 
 // Hopeless reports whether no retry can succeed after err.
 func Hopeless(err error) bool {
-	return errors.Is(err, limiter.ErrNotMigrated) || errors.Is(err, limiter.ErrInvalid) || errors.Is(err, limiter.ErrUnsupported) || pooler.Lost(err)
+	return errors.Is(err, limiter.ErrMisconfigured) || errors.Is(err, limiter.ErrInvalid) || errors.Is(err, limiter.ErrUnsupported) || pooler.Lost(err)
 }

@@ -21,6 +21,7 @@ import (
 type Store struct {
 	runner  exec.Runner
 	breaker *exec.Breaker // nil in a transaction
+	txCache *exec.Cache   // of the caller's transactions
 	tx      bool          // in the caller's transaction
 	// ahead is how far the database's clock was ahead of this machine's at the last
 	// compare, in microseconds.
@@ -28,15 +29,17 @@ type Store struct {
 }
 
 // New returns a Store on connections. After breakAfter failures in a row its circuit
-// breaker opens for breakFor, by clock, which returns microseconds.
-func New(c exec.Connections, breakAfter int64, breakFor time.Duration, clock func() int64) Store {
-	b := exec.NewBreaker(exec.NewPool(c), breakAfter, breakFor, clock)
-	return Store{runner: b, breaker: b, ahead: new(atomic.Int64)}
+// breaker opens for breakFor, by clock, which returns microseconds. warn is called when
+// prepared statements are given up, because a pooler loses them.
+func New(c exec.Connections, breakAfter int64, breakFor time.Duration, clock func() int64, warn func(error)) Store {
+	cache := exec.NewCache(warn)
+	b := exec.NewBreaker(exec.NewFallback(exec.NewPool(c), c, cache), breakAfter, breakFor, clock)
+	return Store{runner: b, breaker: b, txCache: cache, ahead: new(atomic.Int64)}
 }
 
 // InTx returns the Store of a caller's transaction.
 func (p Store) InTx(tx db.DBTX) Store {
-	return Store{runner: exec.InTx(tx), tx: true, ahead: p.ahead}
+	return Store{runner: p.txCache.InTx(tx), tx: true, ahead: p.ahead}
 }
 
 // Refuses returns an error while the circuit breaker is open.

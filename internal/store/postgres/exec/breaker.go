@@ -103,11 +103,13 @@ func (b *Breaker) refusal(wait int64) error {
 }
 
 // answered reports whether the server answered: with a result, an SQLSTATE that does not
-// mean it is shutting down or full, or an error of this package or ErrLocked.
+// mean it is shutting down or full or refuses the login, or an error of this package or
+// ErrLocked. A refused login is no outage, and its error says so while the breaker is open
+// too. The breaker only spares the server a connection for each request.
 func answered(err error) bool {
 	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod || err == ErrRolledBack {
 		return true
 	}
 	code := sqlState(err)
-	return code != "" && code != tooManyConnections && !strings.HasPrefix(code, serverGoes)
+	return code != "" && code != tooManyConnections && !strings.HasPrefix(code, serverGoes) && !refusedLogin(err)
 }

@@ -6,15 +6,20 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/store"
 )
 
 // TestAnswered: which errors count as an answer of the server.
 func TestAnswered(t *testing.T) {
 	for code, want := range map[string]bool{
 		"57P01": false, "57P02": false, "57P03": false, "57P05": false, "53300": false,
-		"57014": true, "42P01": true, "40001": true, "53200": true, "28P01": true, "3D000": true,
+		"57014": true, "42P01": true, "40001": true, "53200": true, "42501": true, "25006": true, "26000": true,
+		"28P01": false, "28000": false, "3D000": false, // no connection: see TestBreakerRefusedLogin
 	} {
 		if err := fmt.Errorf("request: %w", &pgconn.PgError{Code: code}); answered(err) != want {
 			t.Errorf("SQLSTATE %s: got %v", code, !want)
@@ -29,3 +34,30 @@ func TestAnswered(t *testing.T) {
 		t.Error("a nil error did not count as an answer")
 	}
 }
+
+// TestBreakerRefusedLogin: a refused login opens the breaker, which then spares the server
+// connections. The error stays the login's, not that of an outage.
+func TestBreakerRefusedLogin(t *testing.T) {
+	now := int64(0)
+	sent := 0
+	inner := runnerFunc(func(context.Context, func(db.DBTX) error) error {
+		sent++
+		return fmt.Errorf("connect: %w", &pgconn.PgError{Code: "28P01"})
+	})
+	b := NewBreaker(inner, 3, time.Second, func() int64 { return now })
+	for range 10 {
+		err := Translate(b.Do(t.Context(), nil), false)
+		if !errors.Is(err, store.ErrMisconfigured) || errors.Is(err, store.ErrUnavailable) {
+			t.Error(err)
+		}
+	}
+	if err := Translate(b.Refuses(), false); sent != 3 || !errors.Is(err, store.ErrMisconfigured) {
+		t.Errorf("%d connections; refuses with %v", sent, err)
+	}
+}
+
+// runnerFunc is a Runner that only calls itself.
+type runnerFunc func(context.Context, func(db.DBTX) error) error
+
+func (r runnerFunc) Do(ctx context.Context, f func(db.DBTX) error) error     { return r(ctx, f) }
+func (r runnerFunc) Within(ctx context.Context, f func(db.DBTX) error) error { return r(ctx, f) }

@@ -79,12 +79,15 @@ func Translate(err error, inTx bool) error {
 	}
 	code := sqlState(err)
 	switch {
-	case inTx && conflict(err):
+	case inTx && (conflict(err) || stale(err)):
 		return fmt.Errorf("%w: %w", store.ErrRetryTx, err)
 	case code == undefinedTable, code == undefinedColumn, code == undefinedFunction:
 		return fmt.Errorf("%w: %w", store.ErrNotMigrated, err)
 	case len(code) == 5 && code[:2] == dataException:
 		return fmt.Errorf("%w: %w", store.ErrInvalid, err)
+	}
+	if refused := misconfigured(err, inTx); refused != nil {
+		return refused
 	}
 	return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 }

@@ -3,7 +3,9 @@ package exec
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -18,6 +20,9 @@ func PGX(pool *pgxpool.Pool) Connections { return &pgxConnections{Pool: pool} }
 type pgxConnections struct {
 	*pgxpool.Pool
 	acquired atomic.Int64 // AcquireCount when a wait for a connection ended last
+
+	renewing sync.Mutex
+	renewed  time.Time // the last time that Renew reset the pool
 }
 
 // acquire returns a connection. If ctx ends while all are in use, the error is a

@@ -34,6 +34,13 @@ type Connections interface {
 	Each(ctx context.Context, f func(db.DBTX) error) error
 	// Once runs f in a transaction at read committed.
 	Once(ctx context.Context, f func(db.DBTX) error) error
+	// Uncacheable reports whether the driver that returned err can send statements
+	// without preparing them, if pgx.QueryExecModeExec precedes their parameters.
+	Uncacheable(err error) bool
+	// Renew gives up the connections after one was found to be read-only. It reports
+	// whether another try may get another connection. If the server stays read-only, that
+	// is only now and then, to spare the application's pool.
+	Renew() bool
 }
 
 // NewPool returns a Runner that runs each statement on a connection of the pool.

@@ -1,0 +1,12 @@
+// Package misconfigured tests servers that answer but refuse every decision: missing
+// rights, a wrong password, a read-only server, a pooler that separates prepared
+// statements from their connections.
+package misconfigured
+
+import (
+	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+func TestMain(m *testing.M) { bed.Main(m, 3) }

@@ -1,0 +1,208 @@
+package misconfigured
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// limit is what a key may use in these tests. Its period is longer than a test.
+const limit = 500
+
+var failsOpen = limiter.Policy{Name: "open", Algorithm: limiter.TokenBucket, Limit: limit, Period: 100_000 * time.Hour, OnError: limiter.FailOpen}
+
+// crowd sends requests of several clients for one key until n have an answer, with
+// several verbs. It returns the units allowed, those allowed without a decision, and the
+// requests that failed with ErrMisconfigured.
+func crowd(t *testing.T, p limiter.Policy, n int, clients ...*limiter.Limiter) (allowed, degraded, refused int64) {
+	t.Helper()
+	var passed, open, failed, sent atomic.Int64
+	var all sync.WaitGroup
+	for i := range 4 * len(clients) {
+		l := clients[i%len(clients)]
+		all.Go(func() {
+			for sent.Add(1) <= int64(n) {
+				var r limiter.Result
+				var err error
+				switch sent.Load() % 3 {
+				case 0:
+					var both limiter.Results
+					both, err = l.AllowAll(t.Context(), p.Request("k", 1), p.Request("other", 1e-3))
+					if err == nil {
+						r = both.PerRequest[0]
+						r.Allowed = both.Allowed
+					}
+				default:
+					r, err = l.AllowN(t.Context(), p, "k", 1)
+				}
+				switch {
+				case errors.Is(err, limiter.ErrMisconfigured), errors.Is(err, limiter.ErrInvalid) && p.Name == "pq":
+					failed.Add(1)
+				case err != nil:
+					t.Error(err)
+				case r.Allowed:
+					passed.Add(1)
+					if r.Source == limiter.SourceDegraded {
+						open.Add(1)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	return passed.Load(), open.Load(), failed.Load()
+}
+
+// TestPoolerPgxDefaults: over pgx with its default settings, a limit behind PgBouncer in
+// transaction mode is exact, with FailOpen too. The logger gets the advice once for each
+// limiter.
+func TestPoolerPgxDefaults(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pooled := startPgBouncer(t, address, 3)
+	var logged syncBuffer
+	var clients []*limiter.Limiter
+	for range 4 {
+		clients = append(clients, bed.NewLimiter(t, bed.Connect(t, pooled), &limiter.Config{
+			DisableDenyCache: true, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+		}))
+	}
+	allowed, degraded, refused := crowd(t, failsOpen, 6*limit, clients...)
+	t.Logf("allowed %d, degraded %d, refused %d of a limit of %d", allowed, degraded, refused, limit)
+	if allowed != limit || degraded != 0 || refused != 0 {
+		t.Errorf("allowed %d of %d, %d without a decision, %d refused", allowed, limit, degraded, refused)
+	}
+	if n := logged.count("default_query_exec_mode=exec"); n < 1 || n > len(clients) {
+		t.Errorf("%d warnings of %d limiters: %s", n, len(clients), logged.String())
+	}
+	used := bed.Value[float64](t, bed.Connect(t, address), `SELECT level FROM pglimit_token_bucket WHERE key = 'k'`)
+	if !bed.Near(used, limit) {
+		t.Errorf("the database has %v units", used)
+	}
+}
+
+// TestPoolerSQL: over database/sql with pgx the same holds, and with lib/pq if it sends
+// parameters with their statement.
+func TestPoolerSQL(t *testing.T) {
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		pooled := startPgBouncer(t, bed.NewDatabase(t), 3)
+		if driver == "postgres" {
+			pooled += "&binary_parameters=yes"
+		}
+		allowed, degraded, refused := crowd(t, failsOpen, 3*limit, overSQL(t, driver, pooled, 4)...)
+		if allowed != limit || degraded != 0 || refused != 0 {
+			t.Errorf("allowed %d of %d, %d without a decision, %d refused", allowed, limit, degraded, refused)
+		}
+	})
+}
+
+// TestPoolerPQ: by default lib/pq sends the parameters of an unnamed statement in a second
+// transaction, where they can meet another client's statement. Then nothing passes
+// without a decision.
+func TestPoolerPQ(t *testing.T) {
+	t.Parallel()
+	pooled := startPgBouncer(t, bed.NewDatabase(t), 3)
+	p := failsOpen
+	p.Name = "pq"
+	_, degraded, refused := crowd(t, p, limit, overSQL(t, "postgres", pooled, 4)...)
+	if degraded != 0 || refused == 0 {
+		t.Errorf("%d without a decision, %d refused", degraded, refused)
+	}
+}
+
+// overSQL returns n limiters over database/sql, each with its own connections.
+func overSQL(t *testing.T, driver, address string, n int) (all []*limiter.Limiter) {
+	t.Helper()
+	for range n {
+		db := bed.ConnectSQL(t, driver, address)
+		db.SetMaxOpenConns(4)
+		all = append(all, bed.NewSQL(t, db, &limiter.Config{DisableDenyCache: true, Logger: slog.New(slog.DiscardHandler)}))
+	}
+	return all
+}
+
+// TestPoolerInTx: in the caller's transaction a lost statement has failed the
+// transaction, and the error says so. Over a pgx pool the next transaction works.
+func TestPoolerInTx(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pooled := startPgBouncer(t, bed.NewDatabase(t), 1)
+	// Both prepare the statement under the same name, on the same connection.
+	bed.Must(t)(bed.NewLimiter(t, bed.Connect(t, pooled), nil).Allow(ctx, failsOpen, "k"))
+	pool := bed.Connect(t, pooled)
+	l := bed.NewLimiter(t, pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
+	allow := func() (limiter.Result, error) {
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback(ctx)
+		r, err := l.InTx(tx).Allow(ctx, failsOpen, "k")
+		if err == nil {
+			err = tx.Commit(ctx)
+		}
+		return r, err
+	}
+	r, err := allow()
+	if !errors.Is(err, limiter.ErrMisconfigured) || r.Allowed || !strings.Contains(err.Error(), "the transaction has failed") || !strings.Contains(err.Error(), "default_query_exec_mode=exec") {
+		t.Errorf("first: %+v, %v", r, err)
+	}
+	if r, err := allow(); err != nil || !r.Allowed || !bed.Near(r.Level, 2) {
+		t.Errorf("again: %+v, %v", r, err)
+	}
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	all, err := l.InTx(tx).AllowAll(ctx, failsOpen.Request("a", 1), failsOpen.Request("b", 1))
+	if err != nil || !all.Allowed {
+		t.Errorf("AllowAll: %+v, %v", all, err)
+	}
+}
+
+// TestPoolerRefuses: what PgBouncer itself refuses is no outage either.
+func TestPoolerRefuses(t *testing.T) {
+	t.Parallel()
+	pooled := startPgBouncer(t, bed.NewDatabase(t), 1)
+	for name, change := range map[string]func(string) string{
+		"wrong password":        func(u string) string { return strings.Replace(u, bouncerPassword, "wrong", 1) },
+		"unknown user":          func(u string) string { return strings.Replace(u, bouncerUser, "nobody", 1) },
+		"unknown database":      func(u string) string { return strings.Replace(u, "?", "_none?", 1) },
+		"no such database":      func(u string) string { return u[:strings.LastIndex(u, "/")] + "/nowhere?sslmode=disable" },
+		"unsupported parameter": func(u string) string { return u + "&search_path=limits" },
+	} {
+		l := bed.NewLimiter(t, bed.Connect(t, change(pooled)), &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
+		for range 5 {
+			if r, err := l.Allow(t.Context(), failsOpen, "k"); !errors.Is(err, limiter.ErrMisconfigured) || r.Allowed {
+				t.Errorf("%s: %+v, %v", name, r, err)
+			}
+		}
+	}
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func (s *syncBuffer) count(text string) int { return strings.Count(s.String(), text) }

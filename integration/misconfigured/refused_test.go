@@ -1,0 +1,139 @@
+package misconfigured
+
+import (
+	"errors"
+	"log/slog"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// overEach runs a test with a limiter over pgx, over database/sql with pgx and with lib/pq.
+func overEach(t *testing.T, address string, config limiter.Config, f func(t *testing.T, l *limiter.Limiter)) {
+	t.Helper()
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	t.Run("pool", func(t *testing.T) { f(t, bed.NewLimiter(t, bed.Connect(t, address), &config)) })
+	for _, driver := range bed.SQLDrivers {
+		t.Run(driver, func(t *testing.T) { f(t, bed.NewSQL(t, bed.ConnectSQL(t, driver, address), &config)) })
+	}
+}
+
+// changed returns address with its URL changed.
+func changed(t *testing.T, address string, change func(*url.URL)) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(u)
+	return u.String()
+}
+
+// TestRefusedByServer: what the server refuses because of rights, a password, a database,
+// a role or missing tables is an ErrMisconfigured with the next step. FailOpen does not
+// apply to it, unless the limiter is configured so.
+func TestRefusedByServer(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	withoutGrants := bed.RuntimeRole(t, address)
+	for _, c := range []struct {
+		name, address string
+		says          []string
+	}{
+		{"no grant", withoutGrants, []string{"42501", "SELECT, INSERT, UPDATE and DELETE on pglimit_token_bucket", "pglimit migrate grants"}},
+		{"wrong password", changed(t, withoutGrants, func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), "wrong") }), []string{"28P01", "password"}},
+		{"no such role", changed(t, withoutGrants, func(u *url.URL) { u.User = url.UserPassword("pglimit_nobody", "wrong") }), []string{"user"}},
+		{"no such database", changed(t, address, func(u *url.URL) { u.Path += "_none" }), []string{"3D000", "database"}},
+		{"read-only", changed(t, address, func(u *url.URL) {
+			q := u.Query()
+			q.Set("default_transaction_read_only", "on")
+			u.RawQuery = q.Encode()
+		}), []string{"25006", "target_session_attrs=read-write"}},
+		{"not migrated", bed.EmptyDatabase(t), []string{"42P01", "pglimit migrate up"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			for _, opens := range []bool{false, true} {
+				overEach(t, c.address, limiter.Config{MisconfiguredFailsOpen: opens}, func(t *testing.T, l *limiter.Limiter) {
+					for range 15 { // more than open the circuit breaker
+						r, err := l.Allow(t.Context(), failsOpen, "k")
+						if opens {
+							if err != nil || r.Source != limiter.SourceDegraded {
+								t.Fatalf("%+v, %v", r, err)
+							}
+							continue
+						}
+						if !errors.Is(err, limiter.ErrMisconfigured) || errors.Is(err, limiter.ErrUnavailable) || r.Allowed {
+							t.Fatalf("%+v, %v", r, err)
+						}
+						for _, word := range c.says {
+							if !strings.Contains(err.Error(), word) {
+								t.Fatalf("without %q: %v", word, err)
+							}
+						}
+						if errors.Is(err, limiter.ErrNotMigrated) != (c.name == "not migrated") {
+							t.Fatal(err)
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// TestRefusedAllVerbs: no verb of any algorithm passes FailOpen without rights.
+func TestRefusedAllVerbs(t *testing.T) {
+	t.Parallel()
+	l := bed.NewLimiter(t, bed.Connect(t, bed.RuntimeRole(t, bed.NewDatabase(t))), &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
+	ctx := t.Context()
+	for _, p := range bed.Variants(10, time.Hour) {
+		p.OnError = limiter.FailOpen
+		for name, call := range map[string]func() error{
+			"Allow":     func() error { _, err := l.Allow(ctx, p, "k"); return err },
+			"AllowUpTo": func() error { _, err := l.AllowUpTo(ctx, p, "k", 2); return err },
+			"AllowAll":  func() error { _, err := l.AllowAll(ctx, p.Request("k", 1), p.Request("l", 1)); return err },
+			"Check":     func() error { _, err := l.Check(ctx, p, "k", 1); return err },
+			"Charge":    func() error { _, err := l.Charge(ctx, p, "k", 1); return err },
+			"Usage":     func() error { _, err := l.Usage(ctx, p, "k"); return err },
+			"Block":     func() error { return l.Block(ctx, p, "k", time.Minute) },
+		} {
+			if err := call(); !errors.Is(err, limiter.ErrMisconfigured) {
+				t.Errorf("%s, %s: %v", bed.Variant(p), name, err)
+			}
+		}
+	}
+}
+
+// TestRefusedIsLogged: the limiter logs the next step once, however many requests fail.
+func TestRefusedIsLogged(t *testing.T) {
+	t.Parallel()
+	var logged syncBuffer
+	l := bed.NewLimiter(t, bed.Connect(t, bed.EmptyDatabase(t)), &limiter.Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	for range 20 {
+		if _, err := l.Allow(t.Context(), failsOpen, "k"); !errors.Is(err, limiter.ErrNotMigrated) {
+			t.Fatal(err)
+		}
+	}
+	if logged.count("pglimit migrate up") != 1 || logged.count("level=ERROR") != 1 {
+		t.Errorf("logged %s", logged.String())
+	}
+}
+
+// TestRefusedInTx: in a read-only transaction of the caller the error says how to begin it.
+func TestRefusedInTx(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, &limiter.Config{MisconfiguredFailsOpen: true, Logger: slog.New(slog.DiscardHandler)})
+	tx := bed.Begin(t, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	if r, err := l.InTx(tx).Allow(t.Context(), failsOpen, "k"); !errors.Is(err, limiter.ErrMisconfigured) || r.Allowed || !strings.Contains(err.Error(), "read-only") {
+		t.Errorf("%+v, %v", r, err)
+	}
+}

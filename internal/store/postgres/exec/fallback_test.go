@@ -1,0 +1,151 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/pooler"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// scripted are Connections that answer each statement with the next error. They record
+// the statements: "cached" or "exec", with "begin " in a transaction, and "renew".
+type scripted struct {
+	answers []error
+	sent    []string
+	within  string
+	other   bool // it is a driver without modes
+	renews  int  // how often Renew returns true
+}
+
+func (s *scripted) Exec(_ context.Context, _ string, args ...any) (pgconn.CommandTag, error) {
+	how := "cached"
+	if len(args) > 0 && args[0] == pgx.QueryExecModeExec {
+		how = "exec"
+	}
+	s.sent = append(s.sent, s.within+how)
+	err := s.answers[0]
+	s.answers = s.answers[1:]
+	return pgconn.CommandTag{}, err
+}
+
+func (s *scripted) Query(context.Context, string, ...any) (pgx.Rows, error) { panic("not used") }
+func (s *scripted) QueryRow(context.Context, string, ...any) pgx.Row        { panic("not used") }
+
+func (s *scripted) Each(_ context.Context, f func(db.DBTX) error) error { return f(s) }
+
+func (s *scripted) Once(_ context.Context, f func(db.DBTX) error) error {
+	s.within = "begin "
+	defer func() { s.within = "" }()
+	return f(s)
+}
+
+func (s *scripted) Uncacheable(error) bool { return !s.other }
+
+func (s *scripted) Renew() bool {
+	s.sent = append(s.sent, "renew")
+	s.renews--
+	return s.renews >= 0
+}
+
+func answer(code string) error { return &pgconn.PgError{Code: code} }
+
+// TestFallback: what is sent after each answer, and what the caller gets.
+func TestFallback(t *testing.T) {
+	lost, duplicate, readOnly := answer("26000"), answer("42P05"), answer("25006")
+	stalePlan := &pgconn.PgError{Code: "0A000", Message: "cached plan must not change result type"}
+	for name, c := range map[string]struct {
+		answers []error
+		other   bool
+		renews  int
+		sent    []string
+		is      error // nil: no error
+		off     bool  // the cache is not used again
+	}{
+		"fine":                       {answers: []error{nil}, sent: []string{"cached"}},
+		"lost":                       {answers: []error{lost, nil}, sent: []string{"cached", "exec"}, off: true},
+		"duplicate":                  {answers: []error{duplicate, nil}, sent: []string{"cached", "exec"}, off: true},
+		"stale":                      {answers: []error{stalePlan, nil}, sent: []string{"cached", "exec"}},
+		"lost twice":                 {answers: []error{lost, lost}, sent: []string{"cached", "exec"}, is: store.ErrMisconfigured},
+		"lost, then the server":      {answers: []error{lost, io.ErrUnexpectedEOF}, sent: []string{"cached", "exec"}, is: store.ErrMisconfigured},
+		"lost, then an invalid key":  {answers: []error{lost, answer("22021")}, sent: []string{"cached", "exec"}, is: store.ErrInvalid, off: true},
+		"lost, then missing tables":  {answers: []error{lost, answer("42P01")}, sent: []string{"cached", "exec"}, is: store.ErrNotMigrated, off: true},
+		"lost by a driver like pq":   {answers: []error{lost}, other: true, sent: []string{"cached"}, is: store.ErrMisconfigured},
+		"read-only, then not":        {answers: []error{readOnly, nil}, sent: []string{"cached", "renew", "cached"}},
+		"read-only":                  {answers: []error{readOnly, readOnly}, sent: []string{"cached", "renew", "cached"}, is: store.ErrMisconfigured},
+		"read-only connections":      {answers: []error{readOnly, readOnly, readOnly, nil}, renews: 2, sent: []string{"cached", "renew", "cached", "renew", "cached", "renew", "cached"}},
+		"read-only, then the server": {answers: []error{readOnly, io.ErrUnexpectedEOF}, sent: []string{"cached", "renew", "cached"}, is: store.ErrUnavailable},
+		"conflict, then lost":        {answers: []error{answer("40P01"), lost, nil}, sent: []string{"cached", "cached", "exec"}, off: true},
+		"no right":                   {answers: []error{answer("42501")}, sent: []string{"cached"}, is: store.ErrMisconfigured},
+	} {
+		for _, within := range []bool{false, true} {
+			s := &scripted{answers: slices.Clone(c.answers), other: c.other, renews: c.renews}
+			warned := 0
+			cache := NewCache(func(err error) {
+				warned++
+				if !errors.Is(err, pooler.ErrStatements) {
+					t.Errorf("%s: warned of %v", name, err)
+				}
+			})
+			r := NewFallback(NewPool(s), s, cache)
+			run, prefix := r.Do, ""
+			if within {
+				run, prefix = r.Within, "begin "
+			}
+			statement := func(tx db.DBTX) error { _, err := tx.Exec(t.Context(), "statement", 7); return err }
+			err := Translate(run(t.Context(), statement), false)
+			if (err == nil) != (c.is == nil) || c.is != nil && !errors.Is(err, c.is) {
+				t.Errorf("%s: got %v", name, err)
+			}
+			want := slices.Clone(c.sent)
+			for i, w := range want {
+				if w != "renew" {
+					want[i] = prefix + w
+				}
+			}
+			if !slices.Equal(s.sent, want) || len(s.answers) != 0 {
+				t.Errorf("%s: sent %q, want %q", name, s.sent, want)
+			}
+			s.sent, s.answers = nil, []error{nil}
+			if err := run(t.Context(), statement); err != nil || (s.sent[0] == prefix+"exec") != c.off || (warned == 1) != c.off {
+				t.Errorf("%s: afterwards sent %q, %v; %d warnings", name, s.sent, err, warned)
+			}
+		}
+	}
+}
+
+// TestFallbackEnded: a caller whose context has ended sends nothing again.
+func TestFallbackEnded(t *testing.T) {
+	for _, code := range []string{"26000", "25006"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &scripted{answers: []error{answer(code)}}
+		r := NewFallback(NewPool(s), s, NewCache(func(error) { t.Error("warned") }))
+		err := r.Do(ctx, func(tx db.DBTX) error {
+			cancel()
+			_, err := tx.Exec(ctx, "statement")
+			return err
+		})
+		if err == nil || len(s.sent) != 1 {
+			t.Errorf("%s: %v, sent %q", code, err, s.sent)
+		}
+	}
+}
+
+// TestUncachedHasNoPipeline: statements without the cache are sent one at a time, and a
+// transaction cannot unwind in one round trip.
+func TestUncachedHasNoPipeline(t *testing.T) {
+	var tx db.DBTX = uncached{poolTx{}}
+	if _, ok := tx.(batcher); ok {
+		t.Error("it pipelines")
+	}
+	if _, ok := tx.(Unwinder); ok {
+		t.Error("it unwinds")
+	}
+}
