@@ -53,6 +53,9 @@ func (h *hostile) serve(conn net.Conn) {
 	h.asked++
 	h.mu.Unlock()
 	client.Send(h.ask)
+	if _, ok := h.ask.(*pgproto3.AuthenticationOk); ok {
+		client.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'}) // the client would send statements
+	}
 	if err := client.Flush(); err != nil {
 		return
 	}

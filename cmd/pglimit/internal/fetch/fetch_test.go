@@ -61,8 +61,8 @@ func TestGivenHash(t *testing.T) {
 // archive is what the repositories of these tests serve. It is no server.
 const archive = "an archive"
 
-// ask downloads from a repository and returns the error, and what is in the cache then.
-func ask(t *testing.T, o Options, repository, hash string) (error, []string) {
+// ask downloads from a repository and returns what is in the cache then, and the error.
+func ask(t *testing.T, o Options, repository, hash string) (left []string, _ error) {
 	t.Helper()
 	t.Setenv(repositoryEnv, repository)
 	t.Setenv(hashEnv, hash)
@@ -72,11 +72,11 @@ func ask(t *testing.T, o Options, repository, hash string) (error, []string) {
 	if err == nil {
 		t.Fatalf("got a server in %s", bindir)
 	}
-	left, _ := filepath.Glob(filepath.Join(o.Cache, "*"))
+	left, _ = filepath.Glob(filepath.Join(o.Cache, "*"))
 	if info, statErr := os.Stat(o.Cache); statErr == nil && info.Mode().Perm() != dirMode() {
 		t.Errorf("the cache has mode %v, want %v", info.Mode(), dirMode())
 	}
-	return err, left
+	return left, err
 }
 
 // TestServerRefuses: whatever goes wrong, nothing is left in the cache.
@@ -86,7 +86,6 @@ func TestServerRefuses(t *testing.T) {
 	t.Cleanup(plain.Close)
 	asked := ""
 	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked = r.URL.Path
 		switch {
 		case strings.HasPrefix(r.URL.Path, "/plain/"):
 			http.Redirect(w, r, plain.URL, http.StatusFound)
@@ -95,6 +94,7 @@ func TestServerRefuses(t *testing.T) {
 		case strings.HasPrefix(r.URL.Path, "/gone/"):
 			http.NotFound(w, r)
 		default:
+			asked = r.URL.Path
 			_, _ = io.WriteString(w, archive)
 		}
 	}))
@@ -126,7 +126,7 @@ func TestServerRefuses(t *testing.T) {
 				c.want = hashEnv
 			}
 		}
-		err, left := ask(t, c.o, c.repository, c.hash)
+		left, err := ask(t, c.o, c.repository, c.hash)
 		if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
