@@ -115,8 +115,8 @@ func TestClockSet(t *testing.T) {
 
 // proxy forwards to a database, and can be cut.
 type proxy struct {
-	listener net.Listener
-	to       string
+	listener    net.Listener
+	network, to string
 
 	mu    sync.Mutex
 	cut   bool
@@ -134,7 +134,14 @@ func behind(t *testing.T, database string) (*proxy, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, to: u.Host}
+	p := &proxy{listener: l, network: "tcp", to: u.Host}
+	query := u.Query()
+	if u.Host == "" { // a socket
+		p.network, p.to = "unix", query.Get("host")+"/.s.PGSQL."+query.Get("port")
+		query.Del("host")
+		query.Del("port")
+		u.RawQuery = query.Encode()
+	}
 	t.Cleanup(func() { l.Close(); p.set(true) })
 	go func() {
 		for {
@@ -151,7 +158,7 @@ func behind(t *testing.T, database string) (*proxy, string) {
 
 func (p *proxy) serve(c net.Conn) {
 	defer c.Close()
-	database, err := net.Dial("tcp", p.to)
+	database, err := net.Dial(p.network, p.to)
 	if err != nil {
 		return
 	}

@@ -35,7 +35,7 @@ type server struct {
 }
 
 func startServer(ctx context.Context) (*server, error) {
-	s, err := localpg.Start(ctx, localpg.Options{Settings: settings})
+	s, err := localpg.Start(ctx, localpg.Options{Settings: settings, TCP: true})
 	if err != nil {
 		return nil, err
 	}

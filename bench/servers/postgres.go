@@ -34,10 +34,10 @@ type Postgres struct {
 	server *localpg.Server
 }
 
-// StartPostgres starts a new, empty server and opens the pool. Close ends
-// both.
+// StartPostgres starts a new, empty server and opens the pool. Close ends both. Like Redis,
+// the server listens on TCP, so that both pay for the same way.
 func StartPostgres(ctx context.Context) (_ *Postgres, err error) {
-	server, err := localpg.Start(ctx, localpg.Options{Settings: postgresSettings})
+	server, err := localpg.Start(ctx, localpg.Options{Settings: postgresSettings, TCP: true})
 	if err != nil {
 		return nil, err
 	}

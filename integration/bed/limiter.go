@@ -3,6 +3,7 @@ package bed
 import (
 	"database/sql"
 	"fmt"
+	"net"
 	"net/url"
 	"strings"
 	"testing"
@@ -172,6 +173,22 @@ func WithoutTLS(t testing.TB, address string) string {
 		q.Set("sslmode", "disable")
 		u.RawQuery = q.Encode()
 	}
+	return u.String()
+}
+
+// Through returns the database's URL with the address of a listener in place of the
+// server's, which may be a socket.
+func Through(t testing.TB, address string, l net.Listener) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = l.Addr().String()
+	query := u.Query()
+	query.Del("host")
+	query.Del("port")
+	u.RawQuery = query.Encode()
 	return u.String()
 }
 

@@ -51,7 +51,11 @@ func TestCommandMigrates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("database: %s at %s:%d as %s\n", cfg.Database, cfg.Host, cfg.Port, cfg.User)
+	at := fmt.Sprintf("%s:%d", cfg.Host, cfg.Port)
+	if strings.HasPrefix(cfg.Host, "/") { // a socket's directory
+		at = fmt.Sprintf("%s port %d", cfg.Host, cfg.Port)
+	}
+	want := fmt.Sprintf("database: %s at %s as %s\n", cfg.Database, at, cfg.User)
 	if stderr != want || cfg.Password != "" && strings.Contains(stdout+stderr, cfg.Password) {
 		t.Errorf("up: stderr %q, want %q", stderr, want)
 	}

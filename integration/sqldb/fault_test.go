@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,8 +16,6 @@ import (
 	"github.com/pglimit/pglimit/internal/sqldb"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-func portOf(c *pgxpool.Config) string { return strconv.Itoa(int(c.ConnConfig.Port)) }
 
 // TestSQLSendsOnce: if only the answer is lost, the error says that the outcome is
 // unknown, and the statement is not sent again: units would be given back twice.

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
@@ -41,12 +41,8 @@ func newWire(t *testing.T, address string) *wire {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u, err := url.Parse(bed.WithoutTLS(t, address))
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.Host = listener.Addr().String()
-	w := &wire{url: u.String(), ended: make(chan struct{})}
+	network, socket := pgconn.NetworkAddress(to.ConnConfig.Host, to.ConnConfig.Port)
+	w := &wire{url: bed.Through(t, bed.WithoutTLS(t, address), listener), ended: make(chan struct{})}
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -54,7 +50,7 @@ func newWire(t *testing.T, address string) *wire {
 			if err != nil {
 				return
 			}
-			server, err := net.Dial("tcp", net.JoinHostPort(to.ConnConfig.Host, portOf(to)))
+			server, err := net.Dial(network, socket)
 			if err != nil {
 				t.Error(err)
 				_ = client.Close()

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/pglimit/pglimit/internal/localpg/process"
@@ -18,6 +19,7 @@ import (
 const (
 	superuser    = "postgres"
 	passwordFile = "pglimit.password" // in the data directory
+	givenFile    = "password"         // in the run directory, for initdb
 )
 
 // findPrograms sets bindir and version.
@@ -39,48 +41,63 @@ func (s *Server) findPrograms(o Options) (err error) {
 	return err
 }
 
+var majorPattern = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
+
 // DataMajor returns the major version of the data in dir, or "" if there are none.
 func DataMajor(dir string) (string, error) {
-	version, err := os.ReadFile(filepath.Join(dir, "PG_VERSION"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	version, err := readIn(dir, "PG_VERSION", nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
 		return "", err
 	}
-	return strings.TrimSpace(string(version)), nil
+	if !majorPattern.MatchString(version) {
+		return "", fmt.Errorf("%s holds no version: restore it, or name another directory", filepath.Join(dir, "PG_VERSION"))
+	}
+	return version, nil
 }
 
 // prepare creates the run directory and, if needed, the data directory. It starts the
 // reaper that removes the run directory.
 func (s *Server) prepare(ctx context.Context, dataDir string) (err error) {
+	if dataDir != "" {
+		parent, err := process.Trusted(filepath.Dir(dataDir))
+		if err != nil {
+			return fmt.Errorf("data directory: %w", err)
+		}
+		dataDir = filepath.Join(parent, filepath.Base(dataDir))
+	}
 	isNew, err := missingOrEmpty(dataDir)
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	if !isNew {
-		password, err := os.ReadFile(filepath.Join(dataDir, passwordFile))
-		if err != nil {
-			return fmt.Errorf("data directory %s was not made by pglimit: name an empty one: %w", dataDir, err)
+		if _, err := os.Lstat(filepath.Join(dataDir, passwordFile)); err != nil {
+			return notOurs(dataDir, err)
 		}
-		s.password = strings.TrimSpace(string(password))
 	}
 	if s.account, err = process.RunAs(dataDir, isNew); err != nil {
 		return err
 	}
-	if s.runDir, err = os.MkdirTemp(s.account.TempDir(), "pglimit-pg-"); err != nil {
+	if isNew {
+		secret := make([]byte, 16)
+		rand.Read(secret) // never fails
+		s.password = hex.EncodeToString(secret)
+	} else if s.password, err = readIn(dataDir, passwordFile, s.account); err != nil {
+		return notOurs(dataDir, err)
+	}
+	if err := s.createRunDir(isNew); err != nil {
 		return err
 	}
-	if s.reaper, err = process.StartReaper(s.runDir); err != nil {
+	if s.reaper, err = process.StartReaper(s.runDir, s.account); err != nil {
 		return fmt.Errorf("start the reaper: %w", err)
-	}
-	if err := s.account.Own(s.runDir); err != nil {
-		return err
 	}
 	if dataDir == "" {
 		s.dataDir = filepath.Join(s.runDir, "data")
 		return s.initdb(ctx, "--no-sync")
 	}
-	if s.dataDir, err = filepath.Abs(dataDir); err != nil {
-		return err
-	}
+	s.dataDir = dataDir
 	if err := s.account.Reach(s.dataDir); err != nil {
 		return err
 	}
@@ -90,32 +107,47 @@ func (s *Server) prepare(ctx context.Context, dataDir string) (err error) {
 	return s.create(ctx)
 }
 
+func notOurs(dataDir string, err error) error {
+	return fmt.Errorf("data directory %s was not made by pglimit: name an empty one: %w", dataDir, err)
+}
+
 // create creates the data directory. It gets its name only when it is complete, so that
 // the remains of a killed process or a full disk are never used as data.
 func (s *Server) create(ctx context.Context) (err error) {
 	final := s.dataDir
-	s.dataDir = final + ".new"
-	if err := os.RemoveAll(s.dataDir); err != nil {
+	parent, err := s.openParent(filepath.Dir(final))
+	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(s.dataDir, 0o700); err != nil {
+	defer parent.Close()
+	name := filepath.Base(final)
+	s.dataDir = final + ".new"
+	if err := parent.RemoveAll(name + ".new"); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			_ = os.RemoveAll(s.dataDir) // the first error is the one to report
+			_ = parent.RemoveAll(name + ".new") // the first error is the one to report
 		}
 	}()
-	if err := s.account.Own(s.dataDir); err != nil {
+	if err := parent.Mkdir(name+".new", 0o700); err != nil {
+		return err
+	}
+	dir, err := parent.Open(name + ".new")
+	if err != nil {
+		return err
+	}
+	err = s.account.Own(dir)
+	if err = errors.Join(err, dir.Close()); err != nil {
 		return err
 	}
 	if err := s.initdb(ctx); err != nil {
 		return err
 	}
-	if err := os.Remove(final); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := parent.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.Rename(s.dataDir, final); err != nil {
+	if err := parent.Rename(name+".new", name); err != nil {
 		return err
 	}
 	s.dataDir = final
@@ -137,15 +169,8 @@ func missingOrEmpty(dir string) (bool, error) {
 // initdb initializes the data directory and sets the superuser's password. The socket,
 // which only the server's user can reach, needs no password.
 func (s *Server) initdb(ctx context.Context, extra ...string) error {
-	secret := make([]byte, 16)
-	rand.Read(secret) // never fails
-	s.password = hex.EncodeToString(secret)
-	given := filepath.Join(s.runDir, "password")
-	if err := s.writeSecret(given); err != nil {
-		return err
-	}
 	args := append([]string{
-		"-D", s.dataDir, "-U", superuser, "--pwfile", given,
+		"-D", s.dataDir, "-U", superuser, "--pwfile", filepath.Join(s.runDir, givenFile),
 		"--auth-local=trust", "--auth-host=scram-sha-256",
 		"--encoding=UTF8", "--no-locale",
 	}, extra...)
@@ -158,10 +183,10 @@ func (s *Server) initdb(ctx context.Context, extra ...string) error {
 		}
 		return fmt.Errorf("initdb of PostgreSQL %s: %w:\n%s", s.version, err, complaints(out))
 	}
-	if err := os.Remove(given); err != nil {
+	if err := s.run.Remove(givenFile); err != nil {
 		return err
 	}
-	return s.writeSecret(filepath.Join(s.dataDir, passwordFile))
+	return s.keepPassword(ctx)
 }
 
 // complaints returns the error messages of a program's output, or all of it if there
@@ -180,13 +205,6 @@ func complaints(out []byte) string {
 		return string(out)
 	}
 	return b.String()
-}
-
-func (s *Server) writeSecret(path string) error {
-	if err := os.WriteFile(path, []byte(s.password+"\n"), 0o600); err != nil {
-		return err
-	}
-	return s.account.Own(path)
 }
 
 // inherit sets the working directory and environment of a PostgreSQL program: ours, with

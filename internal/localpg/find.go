@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+
+	"github.com/pglimit/pglimit/internal/localpg/process"
 )
 
 // ErrNotFound is in the error of Find and Start if this machine has no PostgreSQL
@@ -92,7 +94,16 @@ func serverVersion(dir string) (string, error) {
 			return "", fmt.Errorf("no %s there: %w", program, err)
 		}
 	}
-	out, err := exec.Command(executable(dir, "postgres"), "--version").Output()
+	// The server does not run as root, and neither does its question for the version: the
+	// program may have been downloaded.
+	account, err := process.RunAs("", true)
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command(executable(dir, "postgres"), "--version")
+	cmd.Dir = filepath.Dir(dir)
+	account.Apply(cmd)
+	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("read the version: %w", err)
 	}

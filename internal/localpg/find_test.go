@@ -11,7 +11,7 @@ import (
 // fakeServer creates a directory with programs that print a version.
 func fakeServer(t *testing.T, version string) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir := reachable(t) // root lets the server's user ask for the version
 	script := "#!/bin/sh\necho 'postgres (PostgreSQL) " + version + "'\n"
 	for _, program := range []string{"initdb", "postgres"} {
 		if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755); err != nil {

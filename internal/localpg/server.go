@@ -1,6 +1,11 @@
 // Package localpg starts a private PostgreSQL server from the programs installed on this
-// machine, for tests and demonstrations. The server listens only on 127.0.0.1 with a
-// random password. It ends when the process that started it ends, even by a crash.
+// machine, for tests and demonstrations. It ends when the process that started it ends,
+// even by a crash.
+//
+// On Unix the server listens only on a socket in a directory that other users cannot enter.
+// On Windows, and with Options.TCP, it listens on 127.0.0.1 with a random password.
+// Another program could take the port before the server does. So both sides prove by
+// SCRAM that they know the password, and neither sends it.
 package localpg
 
 import (
@@ -10,10 +15,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
+	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,6 +54,10 @@ type Options struct {
 	// empty, and uses data from an earlier Start. Close keeps it. Default: a new
 	// temporary directory, which Close removes.
 	DataDir string
+	// TCP makes the server listen on 127.0.0.1 instead of a Unix socket. The URL then has a
+	// password and require_auth=scram-sha-256, which libpq before 16 and lib/pq refuse.
+	// Default: false on Unix. Elsewhere it is always true.
+	TCP bool
 	// Settings are server settings by name, such as "fsync": "off". They override
 	// postgresql.conf and ALTER SYSTEM. Default: the server's defaults.
 	Settings map[string]string
@@ -59,14 +68,18 @@ type Options struct {
 type Server struct {
 	bindir, version string
 	settings        []string
+	tcp             bool
 	runDir          string // socket, log and, without Options.DataDir, data
+	run             *os.Root
+	log             *os.File
 	dataDir         string
 	account         *process.Account // the server's user; nil: this process's user
 	password        string
 	reaper          *process.Reaper
 
 	mu     sync.Mutex
-	port   int
+	port   int // of 127.0.0.1, or in the socket's name
+	pid    int
 	proc   *process.Process // nil when stopped
 	closed bool
 }
@@ -78,7 +91,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 
-	s := &Server{}
+	s := &Server{tcp: o.TCP || runtime.GOOS == "windows"}
 	for _, name := range slices.Sorted(maps.Keys(o.Settings)) {
 		s.settings = append(s.settings, "-c", name+"="+o.Settings[name])
 	}
@@ -96,7 +109,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	const tries = 5 // between finding a free port and listening, another program may take it
 	released := time.Now().Add(stopTimeout)
 	for i := 1; ; i++ {
-		if s.port, err = freePort(); err != nil {
+		if s.port, err = s.choosePort(); err != nil {
 			return nil, fmt.Errorf("find a free port: %w", err)
 		}
 		if err = s.launch(ctx); err == nil {
@@ -127,7 +140,11 @@ func (s *Server) URL() string {
 }
 
 func (s *Server) url() string {
-	return fmt.Sprintf("postgres://%s:%s@127.0.0.1:%d/postgres?sslmode=disable", superuser, s.password, s.port)
+	if !s.tcp {
+		query := url.Values{"host": {s.runDir}, "port": {strconv.Itoa(s.port)}, "sslmode": {"disable"}}
+		return fmt.Sprintf("postgres://%s@/postgres?%s", superuser, query.Encode())
+	}
+	return fmt.Sprintf("postgres://%s:%s@127.0.0.1:%d/postgres?sslmode=disable&require_auth=scram-sha-256", superuser, s.password, s.port)
 }
 
 // Version returns the server's version, such as "17.5".
@@ -236,9 +253,7 @@ func (s *Server) Close() error {
 	if err != nil {
 		err = errors.Join(err, s.kill())
 	}
-	if s.runDir != "" {
-		err = errors.Join(err, os.RemoveAll(s.runDir))
-	}
+	err = errors.Join(err, s.removeRunDir())
 	s.reaper.Close()
 	return err
 }
@@ -249,30 +264,23 @@ func (s *Server) launch(ctx context.Context) error {
 	if s.proc != nil {
 		return errors.New("it is running already")
 	}
-	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close() // the server has its own copy
-	begin, err := log.Seek(0, io.SeekEnd)
+	begin, err := s.log.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
 	}
 
-	args := append([]string{
-		"-D", s.dataDir, "-p", strconv.Itoa(s.port),
-		"-c", "listen_addresses=127.0.0.1",
-		"-c", "unix_socket_directories=" + socketSetting(s.runDir),
-	}, s.settings...)
+	args := append([]string{"-D", s.dataDir, "-p", strconv.Itoa(s.port)}, s.listen()...)
+	args = append(args, s.settings...)
 	cmd := exec.Command(executable(s.bindir, "postgres"), args...)
 	s.inherit(cmd)
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Stdout, cmd.Stderr = s.log, s.log
 	s.account.Apply(cmd)
 	if s.proc, err = process.Start(cmd); err != nil {
 		s.proc = nil
 		return err
 	}
-	s.reaper.Watch(cmd.Process.Pid)
+	s.pid = cmd.Process.Pid
+	s.reaper.Watch(s.pid)
 
 	if err := s.awaitReady(ctx); err != nil {
 		err = s.explain(err, begin)
@@ -281,13 +289,18 @@ func (s *Server) launch(ctx context.Context) error {
 	return nil
 }
 
-// awaitReady polls until the server accepts a connection or has ended, or ctx ends.
+// awaitReady polls until the server accepts a connection or has ended, or ctx ends. It
+// connects only after the server has reported that it listens: before that, another program
+// may answer on the port.
 func (s *Server) awaitReady(ctx context.Context) error {
 	delay := 5 * time.Millisecond
 	for {
-		conn, err := pgx.Connect(ctx, s.url())
+		err := s.listening()
 		if err == nil {
-			return conn.Close(ctx)
+			var conn *pgx.Conn
+			if conn, err = pgx.Connect(ctx, s.url()); err == nil {
+				return conn.Close(ctx)
+			}
 		}
 		select {
 		case <-s.proc.Done():
@@ -302,11 +315,10 @@ func (s *Server) awaitReady(ctx context.Context) error {
 
 // explain adds the end of the server's log, from offset begin on.
 func (s *Server) explain(err error, begin int64) error {
-	log, readErr := os.ReadFile(s.logFile())
-	if readErr != nil || int64(len(log)) <= begin {
+	log, readErr := io.ReadAll(io.NewSectionReader(s.log, begin, 1<<20))
+	if readErr != nil || len(log) == 0 {
 		return err
 	}
-	log = log[begin:]
 	if s.proc.Ended() && bytes.Contains(log, []byte("could not bind IPv4")) {
 		return fmt.Errorf("%w: 127.0.0.1:%d is in use by another program", errPortTaken, s.port)
 	}
@@ -317,26 +329,4 @@ func (s *Server) explain(err error, begin int64) error {
 	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
 	lines = lines[max(0, len(lines)-10):]
 	return fmt.Errorf("%w; its log ends:\n\t%s", err, strings.Join(lines, "\n\t"))
-}
-
-func (s *Server) logFile() string { return filepath.Join(s.runDir, "postgres.log") }
-
-// freePort returns a port of 127.0.0.1 that is free now.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
-// socketSetting returns the unix_socket_directories value for dir. It is empty if the
-// socket's path would be too long for the system.
-func socketSetting(dir string) string {
-	const longest = 85 // of 103 bytes, less "/.s.PGSQL.65535"
-	if len(dir) > longest || strings.ContainsAny(dir, `",\`) {
-		return ""
-	}
-	return `"` + dir + `"`
 }

@@ -34,6 +34,21 @@ func start(t *testing.T, o Options) *Server {
 	return s
 }
 
+// reachable creates a directory for a test. For root, the server's user can enter it, unlike
+// t.TempDir.
+func reachable(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pglimit-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // query runs statements and returns the last one's single value as text.
 func query(t *testing.T, url string, statements ...string) (value string) {
 	t.Helper()
@@ -122,16 +137,7 @@ func TestCloseRemovesTheDirectory(t *testing.T) {
 
 func TestDataDirIsKeptAndUsedAgain(t *testing.T) {
 	t.Parallel()
-	// For root, the server's user must reach the directory; t.TempDir belongs to us.
-	parent, err := os.MkdirTemp("", "pglimit-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(parent) })
-	if err := os.Chmod(parent, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(parent, "data")
+	dir := filepath.Join(reachable(t), "data")
 
 	s := start(t, Options{DataDir: dir})
 	query(t, s.URL(), "create table t as select 7 as n", "select 'done'")
@@ -148,15 +154,7 @@ func TestDataDirIsKeptAndUsedAgain(t *testing.T) {
 // end, and gives up when its context ends.
 func TestDataDirInUse(t *testing.T) {
 	t.Parallel()
-	parent, err := os.MkdirTemp("", "pglimit-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(parent) })
-	if err := os.Chmod(parent, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(parent, "data")
+	dir := filepath.Join(reachable(t), "data")
 	first := start(t, Options{DataDir: dir})
 
 	// second starts another server, and returns when it was refused once.
@@ -216,7 +214,7 @@ func TestForeignDataDirIsRefused(t *testing.T) {
 
 func TestTakenPortIsRecognized(t *testing.T) {
 	t.Parallel()
-	one, two := start(t, Options{}), start(t, Options{})
+	one, two := start(t, Options{TCP: true}), start(t, Options{TCP: true})
 	if err := two.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -62,12 +62,25 @@ func (a *Account) Apply(cmd *exec.Cmd) {
 	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
 }
 
-// Own makes the account the owner of path.
-func (a *Account) Own(path string) error {
+// Own makes the account the owner of an open file or directory. It takes no path, because
+// another account could put a link there.
+func (a *Account) Own(f *os.File) error {
 	if a == nil {
 		return nil
 	}
-	return os.Chown(path, a.uid, a.gid)
+	return f.Chown(a.uid, a.gid)
+}
+
+// Owns reports whether a file belongs to the account.
+func (a *Account) Owns(info os.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return false
+	}
+	if a == nil {
+		return int(stat.Uid) == os.Geteuid()
+	}
+	return int(stat.Uid) == a.uid
 }
 
 // Reach returns an error if the account cannot reach path. It names the parent directory
@@ -86,23 +99,6 @@ func (a *Account) Reach(path string) error {
 		}
 		if dir == filepath.Dir(dir) {
 			return nil
-		}
-	}
-}
-
-// TempDir returns the system's directory for temporary files, or /tmp if the account
-// cannot reach that.
-func (a *Account) TempDir() string {
-	dir := os.TempDir()
-	if a == nil {
-		return dir
-	}
-	for d := filepath.Clean(dir); ; d = filepath.Dir(d) {
-		if info, err := os.Stat(d); err != nil || info.Mode().Perm()&0o001 == 0 {
-			return "/tmp"
-		}
-		if d == filepath.Dir(d) {
-			return dir
 		}
 	}
 }

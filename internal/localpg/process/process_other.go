@@ -21,13 +21,19 @@ func RunAs(string, bool) (*Account, error) { return nil, nil }
 func (*Account) Apply(*exec.Cmd) {}
 
 // Own does nothing.
-func (*Account) Own(string) error { return nil }
+func (*Account) Own(*os.File) error { return nil }
+
+// Owns returns true.
+func (*Account) Owns(os.FileInfo) bool { return true }
 
 // Reach does nothing.
 func (*Account) Reach(string) error { return nil }
 
 // TempDir returns the system's directory for temporary files.
-func (*Account) TempDir() string { return os.TempDir() }
+func (*Account) TempDir(func(dir string) bool) (string, error) { return os.TempDir(), nil }
+
+// Trusted returns path.
+func Trusted(path string) (string, error) { return path, nil }
 
 func detach(*exec.Cmd) {}
 
@@ -35,7 +41,7 @@ func detach(*exec.Cmd) {}
 type Reaper struct{}
 
 // StartReaper starts nothing.
-func StartReaper(string) (*Reaper, error) { return nil, nil }
+func StartReaper(string, *Account) (*Reaper, error) { return nil, nil }
 
 // Watch does nothing.
 func (*Reaper) Watch(int) {}

@@ -28,11 +28,13 @@ fi
 rm -rf -- "$1"
 `
 
-// StartReaper starts a reaper that will remove dir.
-func StartReaper(dir string) (*Reaper, error) {
+// StartReaper starts a reaper that will remove dir. It runs as the account, which owns dir
+// and could plant links in it.
+func StartReaper(dir string, account *Account) (*Reaper, error) {
 	cmd := exec.Command("/bin/sh", "-c", reaperScript, "pglimit-reaper", dir)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	account.Apply(cmd)
 	input, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err

@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/gofrs/flock"
+
+	"github.com/pglimit/pglimit/internal/localpg/process"
 )
 
 // ErrUnusable is in Prepare's error if the path is not a directory, or the
@@ -44,14 +46,15 @@ func Home() (string, error) {
 // Prepare creates dir, or checks that it is one of ours. It returns dir as an
 // absolute path.
 func Prepare(dir string) (Dir, error) {
-	dir, err := filepath.Abs(dir)
+	path, err := process.Trusted(filepath.Dir(filepath.Clean(dir)))
 	if err != nil {
-		return "", err
+		return "", unusable(dir, err.Error())
 	}
-	// If root runs this, the server runs as another user, who must be able to enter.
+	dir = filepath.Join(path, filepath.Base(filepath.Clean(dir)))
+	// If root runs this, the server runs as another user, who must pass through.
 	mode := fs.FileMode(0o700)
 	if os.Geteuid() == 0 {
-		mode = 0o755
+		mode = 0o711
 	}
 	if err := os.MkdirAll(dir, mode); errors.Is(err, syscall.ENOSPC) {
 		return "", err
@@ -62,6 +65,9 @@ func Prepare(dir string) (Dir, error) {
 		return "", err
 	} else if owner != "" {
 		return "", unusable(dir, fmt.Sprintf("it belongs to user %s: run as that user, or name another directory", owner))
+	}
+	if _, err := process.Trusted(dir); err != nil { // it may have been there before
+		return "", unusable(dir, err.Error())
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {

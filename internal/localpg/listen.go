@@ -1,0 +1,69 @@
+package localpg
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+const (
+	// runPrefix begins the names of run directories. os.MkdirTemp adds up to ten digits.
+	runPrefix  = "pglimit-pg-"
+	runNameLen = len(runPrefix) + 10
+	// socketPort is the port in the socket's name. Each server has its own directory.
+	socketPort = 5432
+)
+
+// socketFits reports whether a server can have its socket in a run directory below dir.
+// macOS has the shortest limit for the path of a socket, 103 bytes. The server's setting
+// and the client's URL are lists with commas.
+func (s *Server) socketFits(dir string) bool {
+	const longest = 103 - len("/") - runNameLen - len("/.s.PGSQL.5432")
+	return s.tcp || len(dir) <= longest && !strings.ContainsAny(dir, `",\`)
+}
+
+// choosePort returns the port to listen on. A port of 127.0.0.1 is free now, but another
+// program may take it before the server does.
+func (s *Server) choosePort() (int, error) {
+	if !s.tcp {
+		return socketPort, nil
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// listen returns the server's arguments for where it listens.
+func (s *Server) listen() []string {
+	if s.tcp {
+		return []string{"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="}
+	}
+	return []string{
+		"-c", "listen_addresses=",
+		"-c", `unix_socket_directories="` + s.runDir + `"`,
+		"-c", "unix_socket_permissions=0700", // the directory is closed to others already
+	}
+}
+
+// listening returns nil once the server has written into its data directory that it listens
+// on our port and accepts connections.
+func (s *Server) listening() error {
+	text, err := readIn(s.dataDir, "postmaster.pid", s.account)
+	if err != nil {
+		return err
+	}
+	const pid, port, status, length = 0, 3, 7, 8 // the lines of postmaster.pid
+	lines := strings.Split(text, "\n")
+	if len(lines) < length || strings.TrimSpace(lines[status]) != "ready" {
+		return errors.New("the server does not report that it is ready")
+	}
+	if lines[pid] != strconv.Itoa(s.pid) || lines[port] != strconv.Itoa(s.port) {
+		return fmt.Errorf("postmaster.pid is of process %s with port %s, not of ours, %d with port %d", lines[pid], lines[port], s.pid, s.port)
+	}
+	return nil
+}

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package localpg
+
+const nonBlocking = 0

@@ -1,0 +1,82 @@
+//go:build unix
+
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestTrusted: root writes below no directory that another account may change. Other users
+// write where they want.
+func TestTrusted(t *testing.T) {
+	t.Parallel()
+	root := os.Geteuid() == 0
+	for name, c := range map[string]struct {
+		mode fs.FileMode
+		uid  int
+		want string // of root's error
+	}{
+		"ours":         {0o755, -1, ""},
+		"sticky":       {0o777 | fs.ModeSticky, -1, ""},
+		"open":         {0o777, -1, "mode 0777"},
+		"of our group": {0o775, -1, "mode 0775"},
+		"theirs":       {0o755, 12345, "belongs to user 12345"},
+	} {
+		parent := t.TempDir()
+		dir, link := filepath.Join(parent, "dir"), filepath.Join(parent, "link")
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, c.mode), os.Symlink(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+		if root && c.uid > 0 {
+			if err := os.Chown(dir, c.uid, c.uid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, path := range []string{dir, filepath.Join(dir, "a", "b"), filepath.Join(link, "a")} {
+			got, err := Trusted(path)
+			if !root || c.want == "" {
+				if err != nil || root && !strings.HasPrefix(got, dir) {
+					t.Errorf("%s: %s: %s, %v", name, path, got, err)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), dir) {
+				t.Errorf("%s: %s: %v, want %q and the directory", name, path, err, c.want)
+			}
+		}
+		if err := os.Symlink(filepath.Join(parent, "nowhere"), filepath.Join(parent, "broken")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Trusted(filepath.Join(parent, "broken", "a")); root && err == nil {
+			t.Errorf("%s: a link to nothing was followed", name)
+		}
+	}
+}
+
+// TestReaperIsTheAccounts: the reaper removes files of the account with its rights.
+func TestReaperIsTheAccounts(t *testing.T) {
+	t.Parallel()
+	account, err := RunAs("", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := os.Geteuid()
+	if account != nil {
+		want = account.uid
+	}
+	r, err := StartReaper(t.TempDir(), account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	out, err := exec.Command("ps", "-o", "uid=", "-p", fmt.Sprint(r.cmd.Process.Pid)).Output()
+	if err != nil || string(bytes.TrimSpace(out)) != fmt.Sprint(want) {
+		t.Errorf("the reaper runs as user %s, %v; want %d", out, err, want)
+	}
+}
