@@ -62,7 +62,7 @@ var (
 	note        = regexp.MustCompile(`(?m)^\s*--.*$| -- .*$`)
 	declaration = regexp.MustCompile(`(?s)^(\w+) ([\w.\[\]]+)(?: := (.*))?;$`)
 	option      = regexp.MustCompile(`\b(MESSAGE|HINT) = `)
-	field       = regexp.MustCompile(`\b(ask|due|answer)\.(\w+)`)
+	field       = regexp.MustCompile(`\b(request|due|answer)\.(\w+)`)
 )
 
 // parts are the words that begin a line of PL/pgSQL, and where its expressions are.

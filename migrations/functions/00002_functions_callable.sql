@@ -38,7 +38,7 @@ BEGIN
             EXECUTE 'DROP FUNCTION ' || f::text;
         END LOOP;
         IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
-            DROP TYPE pglimit.result, pglimit.reservation, pglimit.settlement, pglimit._ask;
+            DROP TYPE pglimit.result, pglimit.reservation, pglimit.settlement, pglimit._request;
         END IF;
         RAISE SQLSTATE 'PGLIM' USING MESSAGE = 'pglimit: all can be dropped';
     EXCEPTION WHEN SQLSTATE 'PGLIM' THEN

@@ -9,8 +9,8 @@
 //	answer.tmpl      works out the result
 //	public.tmpl      puts the parts together: the functions that programs call
 //
-// What is known of a call goes from part to part as a value of the type _ask, whose
-// fields are in ask.go.
+// What is known of a call goes from part to part as a value of the type _request, whose
+// fields are in request.go.
 //
 // Run it from the module's root after queries/template, as make generate does.
 package main
@@ -79,28 +79,28 @@ type function struct {
 }
 
 var (
-	asker = []parameter{{"name", "text", ""}, {"key", "text", ""}}
-	limit = []parameter{{"cost", "float8", "1"}, {"limit_units", "float8", "NULL"}, {"period_s", "float8", "NULL"}}
-	burst = []parameter{{"burst", "float8", "NULL"}}
-	tick  = []parameter{{"tick_s", "float8", "0"}}
-	fixed = []parameter{{"aligned", "bool", "false"}, {"ends_at", "timestamptz", "NULL"}}
-	ends  = []parameter{{"block_for_s", "float8", "0"}, {"now", "timestamptz", "NULL"}}
-	which = []parameter{{"algorithm", "text", ""}}
+	target = []parameter{{"name", "text", ""}, {"key", "text", ""}}
+	limit  = []parameter{{"cost", "float8", "1"}, {"limit_units", "float8", "NULL"}, {"period_s", "float8", "NULL"}}
+	burst  = []parameter{{"burst", "float8", "NULL"}}
+	tick   = []parameter{{"tick_s", "float8", "0"}}
+	fixed  = []parameter{{"aligned", "bool", "false"}, {"ends_at", "timestamptz", "NULL"}}
+	ends   = []parameter{{"block_for_s", "float8", "0"}, {"now", "timestamptz", "NULL"}}
+	which  = []parameter{{"algorithm", "text", ""}}
 )
 
 // functions are all there are, in the order of the file.
 func functions(read *statements) (all []function) {
 	abouts := map[string]string{
-		"leaky_bucket":           "Asks a leaky bucket for cost units, all or nothing; with tick_s it leaks in whole steps.",
-		"leaky_bucket_queue":     "Asks for a place in a queue; delay_s is how long until its turn.",
-		"token_bucket":           "Asks a token bucket for cost tokens, all or nothing.",
-		"gcra":                   "Asks the generic cell rate algorithm for cost units, all or nothing.",
-		"fixed_window":           "Asks for cost units of the running window, all or nothing: of period_s from the first hit, aligned to the clock, or until ends_at.",
-		"sliding_window_counter": "Asks for cost units of the last period_s, which two counters approximate, all or nothing.",
-		"sliding_window_log":     "Asks for cost units of the last period_s, exactly, all or nothing.",
+		"leaky_bucket":           "Requests cost units of a leaky bucket, all or nothing; with tick_s it leaks in whole steps.",
+		"leaky_bucket_queue":     "Requests a place in a queue; delay_s is how long until its turn.",
+		"token_bucket":           "Requests cost tokens of a token bucket, all or nothing.",
+		"gcra":                   "Requests cost units of the generic cell rate algorithm, all or nothing.",
+		"fixed_window":           "Requests cost units of the running window, all or nothing: of period_s from the first hit, aligned to the clock, or until ends_at.",
+		"sliding_window_counter": "Requests cost units of the last period_s, which two counters approximate, all or nothing.",
+		"sliding_window_log":     "Requests cost units of the last period_s, exactly, all or nothing.",
 	}
 	for _, a := range algorithms {
-		parameters := slices.Concat(asker, limit)
+		parameters := slices.Concat(target, limit)
 		switch {
 		case a.Ticks:
 			parameters = slices.Concat(parameters, burst, tick)
@@ -114,10 +114,10 @@ func functions(read *statements) (all []function) {
 	}
 	verb := func(name, template, returns, about string, more ...[]parameter) {
 		all = append(all, function{Name: name, Template: template, Algorithm: "algorithm", Returns: returns, About: about,
-			Parameters: slices.Concat(which, asker, slices.Concat(more...))})
+			Parameters: slices.Concat(which, target, slices.Concat(more...))})
 	}
-	verb("allow_up_to", "decision", "pglimit.result", "Asks for up to cost units and is granted what fits.", limit, burst, tick, fixed, ends)
-	verb("check", "dispatch", "pglimit.result", "Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", limit, burst, tick, fixed, ends)
+	verb("allow_up_to", "decision", "pglimit.result", "Requests up to cost units and is granted what fits.", limit, burst, tick, fixed, ends)
+	verb("check", "dispatch", "pglimit.result", "Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", limit, burst, tick, fixed, ends)
 	verb("charge", "dispatch", "pglimit.result", "Records cost units that were spent whatever the limit says.", limit, burst, tick, fixed, ends)
 	verb("refund", "dispatch", "pglimit.result", "Gives cost units back, at most what is there.", limit, burst, tick, fixed, ends)
 	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.", limit, burst, tick, fixed,
@@ -164,7 +164,7 @@ func (f function) Arguments() string {
 	}
 	all := []string{quote(verb), f.Algorithm}
 	gap := false // from the first that is left out on
-	for _, p := range slices.Concat(asker, limit, burst, tick, fixed, ends, []parameter{{Name: "ttl_s"}}) {
+	for _, p := range slices.Concat(target, limit, burst, tick, fixed, ends, []parameter{{Name: "ttl_s"}}) {
 		switch {
 		case !f.Has(p.Name):
 			gap = true
