@@ -5,6 +5,10 @@
 -- caller's search_path. They are not SECURITY DEFINER: a caller needs USAGE on schema
 -- pglimit and the rights to read and write the tables.
 --
+-- The functions of schema pglimit_ask are SECURITY DEFINER. They are for roles that may
+-- request, and not refund, reset or read: they take no numbers and no clock from the
+-- caller. The numbers are those of a policy in the table pglimit_ask.policy.
+--
 -- A call has four parts, each a function: _arguments checks and compiles what was
 -- passed, one function per algorithm runs a statement of queries/, _retry gives
 -- expired reservations back, and _answer works out the result. What is known of a call goes
@@ -23,7 +27,8 @@ DECLARE
     called name;
 BEGIN
     FOR f, called IN SELECT p.oid, pg_catalog.substr(p.proname, 9) FROM pg_proc AS p
-                     WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.substr(p.proname, 1, 8) = '_undone_' LOOP
+                     WHERE p.pronamespace IN (to_regnamespace('pglimit'::text)::oid, to_regnamespace('pglimit_ask'::text)::oid)
+                       AND pg_catalog.substr(p.proname, 1, 8) = '_undone_' LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s RENAME TO %I', f, called);
     END LOOP;
     bound := (SELECT p.proconfig FROM pg_proc AS p WHERE p.oid = to_regproc('pglimit.token_bucket'::text)::oid);
@@ -37,6 +42,9 @@ BEGIN
     END IF;
     IF to_regnamespace('pglimit'::text) IS NULL THEN
         CREATE SCHEMA pglimit;
+    END IF;
+    IF to_regnamespace('pglimit_ask'::text) IS NULL THEN
+        CREATE SCHEMA pglimit_ask;
     END IF;
     IF to_regtype('pglimit.result'::text) IS NULL THEN
         CREATE TYPE pglimit.result AS (
@@ -2373,6 +2381,206 @@ END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.reset IS 'Forgets the key: what it has used and its block.';
 
+-- The policies under which askers may request. The constraints are those of _arguments.
+CREATE TABLE IF NOT EXISTS pglimit_ask.policy (
+    limit_units float8 NOT NULL,  -- units per period
+    period_s    float8 NOT NULL,
+    burst       float8,           -- NULL: limit_units
+    tick_s      float8 NOT NULL DEFAULT 0,
+    block_for_s float8 NOT NULL DEFAULT 0,
+    max_ttl_s   float8 NOT NULL DEFAULT 86400,  -- the longest reservation
+    aligned     bool NOT NULL DEFAULT false,
+    name        text COLLATE "C" NOT NULL,
+    algorithm   text COLLATE "C" NOT NULL,
+    CONSTRAINT policy_pkey PRIMARY KEY (name),
+    CONSTRAINT "name must match ^[a-z0-9][a-z0-9_.-]{0,63}$" CHECK (name ~ '^[a-z0-9][a-z0-9_.-]{0,63}$'),
+    CONSTRAINT "algorithm must be one that docs/sql.md lists" CHECK (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')),
+    CONSTRAINT "limit_units must be from 1e-9 to 2^53" CHECK (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8),
+    CONSTRAINT "period_s must be whole microseconds up to a hundred years" CHECK (period_s BETWEEN 1e-6::float8 AND 3155760000::float8 AND abs(period_s * 1e6::float8 - round(period_s * 1e6::float8)) <= period_s * 1e-9::float8),
+    CONSTRAINT "burst must be from 1e-9 to 2^53, and is for buckets" CHECK (burst IS NULL
+        OR burst BETWEEN 1e-9::float8 AND 9007199254740992::float8 AND (burst = limit_units OR algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra'))),
+    CONSTRAINT "tick_s must be whole microseconds or 0, and is for leaky_bucket" CHECK (tick_s = 0::float8
+        OR algorithm = 'leaky_bucket' AND tick_s BETWEEN 1e-6::float8 AND 3155760000::float8 AND abs(tick_s * 1e6::float8 - round(tick_s * 1e6::float8)) <= tick_s * 1e-9::float8),
+    CONSTRAINT "block_for_s must be whole microseconds or 0" CHECK (block_for_s = 0::float8
+        OR block_for_s BETWEEN 1e-6::float8 AND 3155760000::float8 AND abs(block_for_s * 1e6::float8 - round(block_for_s * 1e6::float8)) <= block_for_s * 1e-9::float8),
+    CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
+    CONSTRAINT "aligned is for fixed_window" CHECK (NOT aligned OR algorithm = 'fixed_window')
+);
+
+-- The declared policy of that name; a reservation under it may last for ttl_s.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask._policy(called text, ttl_s float8 DEFAULT NULL) RETURNS pglimit_ask.policy
+LANGUAGE plpgsql STABLE AS $pglimit$
+DECLARE
+    policy pglimit_ask.policy := (SELECT p FROM pglimit_ask.policy AS p WHERE p.name = called);
+BEGIN
+    IF policy.name IS NULL THEN
+        RAISE insufficient_privilege USING MESSAGE = 'pglimit: name is ' || quote_nullable(left(called, 80)) || ': no policy of that name is declared for askers',
+            HINT = 'An operator declares it: INSERT INTO pglimit_ask.policy (name, algorithm, limit_units, period_s) VALUES (...).';
+    ELSIF ttl_s > policy.max_ttl_s THEN
+        PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'is more than the policy''s max_ttl_s, ' || policy.max_ttl_s::text, 'Reserve for less time, or let an operator raise max_ttl_s.');
+    END IF;
+    RETURN policy;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- Refuses to end a reservation of a policy that is not declared. It also refuses what
+-- would count units above the burst without a bound: more than were reserved, and any
+-- after the reservation has expired and its units were given back. The row stays locked,
+-- so that it does not expire in between.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask._declared(reservation text, spent float8) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    held pglimit_reservation := (SELECT h FROM pglimit_reservation AS h WHERE h.id = reservation FOR UPDATE);
+BEGIN
+    IF held.id IS NOT NULL THEN
+        IF NOT EXISTS (SELECT 1 FROM pglimit_ask.policy AS p WHERE p.name = held.policy AND p.algorithm = held.algorithm) THEN
+            RAISE insufficient_privilege USING MESSAGE = 'pglimit: reservation is ' || quote_literal(left(reservation, 80)) || ': its policy is not declared for askers',
+                HINT = 'End it with a role that may use pglimit.settle and pglimit.cancel.';
+        ELSIF spent > held.reserved THEN
+            PERFORM pglimit._refuse('units', spent::text, 'is more than the ' || held.reserved::text || ' units reserved', 'Settle with what was reserved, and record the rest with pglimit_ask.charge.');
+        ELSIF spent > 0::float8 AND held.state = 'expired' THEN
+            RAISE object_not_in_prerequisite_state USING MESSAGE = 'pglimit: the reservation has expired, and its units were given back',
+                HINT = 'Record what was spent with pglimit_ask.charge, and reserve for a longer time.';
+        END IF;
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.allow(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit_ask.policy := pglimit_ask._policy(name);
+BEGIN
+    RETURN pglimit._answer(pglimit._run(
+        pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.allow IS 'Requests cost units under a declared policy, all or nothing.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.allow_up_to(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit_ask.policy := pglimit_ask._policy(name);
+BEGIN
+    RETURN pglimit._answer(pglimit._run(
+        pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.allow_up_to IS 'Requests up to cost units under a declared policy and is granted what fits.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.check(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit_ask.policy := pglimit_ask._policy(name);
+BEGIN
+    RETURN pglimit._answer(pglimit._run(
+        pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.check IS 'Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.charge(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit_ask.policy := pglimit_ask._policy(name);
+BEGIN
+    RETURN pglimit._answer(pglimit._run(
+        pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.charge IS 'Records cost units that were spent whatever the limit says, up to the burst.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.reserve(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL) RETURNS pglimit.reservation
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit_ask.policy := pglimit_ask._policy(name, ttl_s);
+    request pglimit._request := pglimit._run(
+        pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s, ttl_s => ttl_s));
+    answer pglimit.result := pglimit._answer(request);
+    ttl_us bigint := round(ttl_s * 1e6::float8);
+    reservation text;
+BEGIN
+    IF answer.allowed THEN
+        reservation := request.algorithm || ':' || replace(gen_random_uuid()::text, '-'::text, ''::text);
+        INSERT INTO pglimit_reservation
+               (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+        VALUES (reservation, 'open', request.algorithm, request.policy, request.key, request.cost, request.cost, request.limit_units, request.burst, request.capacity,
+                request.updated_at_us, request.updated_at_us + ttl_us, request.updated_at_us + ttl_us + 86400000000, request.level,
+                coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL THEN request.period_us ELSE 0 END,
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
+    END IF;
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, reservation,
+            CASE WHEN answer.allowed THEN to_timestamp(((request.updated_at_us + ttl_us) / 1000000)::float8)
+                + ((request.updated_at_us + ttl_us) % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.reservation;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.reserve IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.settle(reservation text, units float8) RETURNS pglimit.settlement
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    request pglimit._request;
+    answer pglimit.result;
+    replayed bool;
+BEGIN
+    IF (units >= 0::float8 AND units <= 9007199254740992::float8) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('units', units::text, 'must be from 0 to 2^53', 'It is what was really spent; 0 gives all back.');
+    END IF;
+    IF (split_part(reservation, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
+        AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
+    END IF;
+    PERFORM pglimit_ask._declared(reservation, units);
+    request := pglimit._settle(reservation, 'settled', units, NULL);
+    IF request.changes IS NULL THEN
+        RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
+            HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
+    END IF;
+    replayed := request.state = 'settled' AND request.units_before = units;
+    IF NOT (request.changes OR replayed) THEN
+        RAISE object_not_in_prerequisite_state USING HINT = 'A reservation ends once. Settling it again with the same units is no error.',
+            MESSAGE = 'pglimit: the reservation was ' || request.state || ', with ' || request.units_before::text || ' of its ' || request.reserved::text || ' units';
+    END IF;
+    answer := pglimit._answer(request);
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason,
+            replayed, request.state = 'expired' OR request.state = 'open' AND request.now_us >= request.expires_at_us)::pglimit.settlement;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.settle IS 'Ends a reservation with what was really spent, at most what was reserved; the rest comes back.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.cancel(reservation text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    request pglimit._request;
+BEGIN
+    IF (split_part(reservation, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
+        AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
+    END IF;
+    PERFORM pglimit_ask._declared(reservation, 0);
+    request := pglimit._settle(reservation, 'cancelled', 0, NULL);
+    IF request.changes IS NULL THEN
+        RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
+            HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
+    END IF;
+    IF request.state = 'settled' THEN
+        RAISE object_not_in_prerequisite_state USING HINT = 'An operator can give back what was spent, with pglimit.refund.',
+            MESSAGE = 'pglimit: the reservation was settled, with ' || request.units_before::text || ' of its ' || request.reserved::text || ' units';
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.cancel IS 'Ends a reservation of which nothing was spent.';
+
 -- The functions see the schema of the tables, whatever the caller's search_path,
 -- and no temporary table before it.
 -- +goose StatementBegin
@@ -2380,12 +2588,25 @@ DO $pglimit$
 DECLARE
     home name := (SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('pglimit_token_bucket'::text)::oid);
     f regprocedure;
+    called name;
 BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
-             WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
-                 'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                 'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset') LOOP
+             WHERE (p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
+                     'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
+                     'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset')
+                 OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
+                     'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel')) LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s SET search_path TO %I, pg_temp', f, home);
+    END LOOP;
+    -- The functions for askers run with their owner's rights, but never without that
+    -- search_path, and PUBLIC may not execute them. CREATE OR REPLACE took both away, and
+    -- kept granted rights.
+    FOR f, called IN SELECT p.oid, p.proname FROM pg_proc AS p
+             WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN ('allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel', '_policy', '_declared') LOOP
+        EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
+        IF pg_catalog.substr(called, 1, 1) <> '_' THEN
+            EXECUTE pg_catalog.format('ALTER FUNCTION %s SECURITY DEFINER', f);
+        END IF;
     END LOOP;
 END $pglimit$;
 -- +goose StatementEnd
@@ -2419,6 +2640,12 @@ BEGIN
         PERFORM pg_sleep(0.01::float8);
     END LOOP;
     FOR f IN SELECT p.oid FROM pg_proc AS p
+             WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
+                 'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel',
+                 '_policy', '_declared') LOOP
+        EXECUTE 'DROP FUNCTION ' || f::text;
+    END LOOP;
+    FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
                  'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset',
@@ -2429,6 +2656,13 @@ BEGIN
     IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
         DROP TYPE pglimit.result, pglimit.reservation, pglimit.settlement, pglimit._request;
     END IF;
+    PERFORM set_config('lock_timeout'::text, '10s'::text, true);
+    DROP TABLE IF EXISTS pglimit_ask.policy;
+    BEGIN
+        DROP SCHEMA IF EXISTS pglimit_ask;
+    EXCEPTION WHEN dependent_objects_still_exist OR insufficient_privilege THEN
+        NULL; -- as below
+    END;
     BEGIN
         DROP SCHEMA IF EXISTS pglimit;
     EXCEPTION WHEN dependent_objects_still_exist OR insufficient_privilege THEN

@@ -14,7 +14,8 @@ DECLARE
     called name;
 BEGIN
     FOR f, called IN SELECT p.oid, pg_catalog.substr(p.proname, 9) FROM pg_proc AS p
-                     WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.substr(p.proname, 1, 8) = '_undone_' LOOP
+                     WHERE p.pronamespace IN (to_regnamespace('pglimit'::text)::oid, to_regnamespace('pglimit_ask'::text)::oid)
+                       AND pg_catalog.substr(p.proname, 1, 8) = '_undone_' LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s RENAME TO %I', f, called);
     END LOOP;
 END $pglimit$;
@@ -27,8 +28,21 @@ DECLARE
     f regprocedure;
     called name;
 BEGIN
-    -- What depends on a function or a type shows now, while all can stay as it is.
+    -- What depends on a function or a type shows now, while all can stay as it is. The
+    -- policies are looked up: dropping them would wait for callers, and they for this.
+    IF EXISTS (SELECT 1 FROM pg_catalog.pg_depend AS d
+               WHERE d.refclassid = 'pg_catalog.pg_class'::regclass::oid AND d.refobjid = to_regclass('pglimit_ask.policy'::text)::oid
+                 AND (d.classid = 'pg_catalog.pg_rewrite'::regclass::oid
+                      OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint AS o WHERE o.oid = d.objid AND o.confrelid = d.refobjid))) THEN
+        RAISE dependent_objects_still_exist USING MESSAGE = 'pglimit: a view or a foreign key depends on the table pglimit_ask.policy';
+    END IF;
     BEGIN
+        FOR f IN SELECT p.oid FROM pg_proc AS p
+                 WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
+                     'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel',
+                     '_policy', '_declared') LOOP
+            EXECUTE 'DROP FUNCTION ' || f::text;
+        END LOOP;
         FOR f IN SELECT p.oid FROM pg_proc AS p
                  WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                      'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
@@ -46,9 +60,11 @@ BEGIN
     END;
     -- A call that has begun knows its function by number, not by name.
     FOR f, called IN SELECT p.oid, p.proname FROM pg_proc AS p
-             WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
-                 'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                 'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset') LOOP
+             WHERE (p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
+                     'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
+                     'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset')
+                 OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
+                     'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel')) LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s RENAME TO %I', f, '_undone_'::text || called::text);
     END LOOP;
 END $pglimit$;

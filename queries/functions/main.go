@@ -8,6 +8,7 @@
 //	decide.tmpl      runs one of them, and gives expired reservations back
 //	answer.tmpl      works out the result
 //	public.tmpl      puts the parts together: the functions that programs call
+//	asking.tmpl      has what schema pglimit_ask adds: declared policies
 //
 // What is known of a call goes from part to part as a value of the type _request, whose
 // fields are in request.go.
@@ -71,9 +72,11 @@ type function struct {
 	Name       string
 	Template   string // which one writes its body
 	Algorithm  string // the one it is for, as a literal; or its parameter of that name
+	Asks       bool   // it is of schema pglimit_ask
 	Returns    string
 	About      string // one sentence, the function's comment in the database
 	Parameters []parameter
+	Body       string // what Template wrote
 
 	read *statements
 }
@@ -86,6 +89,9 @@ var (
 	fixed  = []parameter{{"aligned", "bool", "false"}, {"ends_at", "timestamptz", "NULL"}}
 	ends   = []parameter{{"block_for_s", "float8", "0"}, {"now", "timestamptz", "NULL"}}
 	which  = []parameter{{"algorithm", "text", ""}}
+
+	// declared are those that a policy of schema pglimit_ask has.
+	declared = slices.Concat(limit[1:], burst, tick, fixed[:1], ends[:1])
 )
 
 // functions are all there are, in the order of the file.
@@ -139,10 +145,31 @@ func functions(read *statements) (all []function) {
 	return all
 }
 
+// asking are the functions of schema pglimit_ask, for roles that may do nothing else.
+// They have the verbs of functions; the numbers are those of a declared policy, and the
+// clock is the database's.
+func asking(read *statements) (all []function) {
+	verb := func(name, template, returns, about string, parameters ...parameter) {
+		all = append(all, function{Name: name, Template: template, Algorithm: "policy.algorithm", Asks: true, Returns: returns, About: about,
+			Parameters: parameters, read: read})
+	}
+	one := slices.Concat(target, limit[:1])
+	verb("allow", "decision", "pglimit.result", "Requests cost units under a declared policy, all or nothing.", one...)
+	verb("allow_up_to", "decision", "pglimit.result", "Requests up to cost units under a declared policy and is granted what fits.", one...)
+	verb("check", "decision", "pglimit.result", "Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", one...)
+	verb("charge", "decision", "pglimit.result", "Records cost units that were spent whatever the limit says, up to the burst.", one...)
+	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.",
+		slices.Concat(one, []parameter{{"ttl_s", "float8", "NULL"}})...)
+	verb("settle", "settle", "pglimit.settlement", "Ends a reservation with what was really spent, at most what was reserved; the rest comes back.",
+		parameter{"reservation", "text", ""}, parameter{"units", "float8", ""})
+	verb("cancel", "cancel", "void", "Ends a reservation of which nothing was spent.", parameter{"reservation", "text", ""})
+	return all
+}
+
 // Run is which function runs its statement: that of its algorithm, or the one that looks
 // for it.
 func (f function) Run() string {
-	if f.Algorithm == "algorithm" {
+	if f.Algorithm == "algorithm" || f.Asks {
 		return "run"
 	}
 	return strings.Trim(f.Algorithm, "'")
@@ -159,13 +186,16 @@ func named(name string) func(parameter) bool { return func(p parameter) bool { r
 // the parameters there those that it has itself.
 func (f function) Arguments() string {
 	verb := f.Name
-	if f.Algorithm != "algorithm" {
+	if f.Algorithm != "algorithm" && !f.Asks || verb == "allow" {
 		verb = "take"
 	}
 	all := []string{quote(verb), f.Algorithm}
 	gap := false // from the first that is left out on
 	for _, p := range slices.Concat(target, limit, burst, tick, fixed, ends, []parameter{{Name: "ttl_s"}}) {
 		switch {
+		case f.Asks && slices.ContainsFunc(declared, named(p.Name)):
+			all = append(all, p.Name+" => policy."+p.Name)
+			gap = true
 		case !f.Has(p.Name):
 			gap = true
 		case gap:
@@ -212,6 +242,15 @@ func tables(of []algorithm) string {
 	return strings.Join(all, ", ")
 }
 
+// Asking are the names of the functions of schema pglimit_ask.
+func (f file) Asking() string {
+	var all []string
+	for _, f := range f.Asks {
+		all = append(all, quote(f.Name))
+	}
+	return strings.Join(all, ", ")
+}
+
 // Verbs are the names of the functions that are not named after an algorithm.
 func (f file) Verbs() string {
 	var all []string
@@ -242,7 +281,7 @@ func main() {
 type file struct {
 	Algorithms []algorithm
 	Functions  []function
-	Bodies     []string // of Functions
+	Asks       []function // of schema pglimit_ask
 	Fields     []group
 
 	read *statements
@@ -277,13 +316,15 @@ func run(from, to string) error {
 	if err != nil {
 		return err
 	}
-	all := file{Algorithms: algorithms, Functions: functions(read), Fields: fields, read: read}
-	for _, f := range all.Functions {
-		var body bytes.Buffer
-		if err := templates.ExecuteTemplate(&body, f.Template, f); err != nil {
-			return fmt.Errorf("%s: %w", f.Name, err)
+	all := file{Algorithms: algorithms, Functions: functions(read), Asks: asking(read), Fields: fields, read: read}
+	for _, some := range [][]function{all.Functions, all.Asks} {
+		for i, f := range some {
+			var body bytes.Buffer
+			if err := templates.ExecuteTemplate(&body, f.Template, f); err != nil {
+				return fmt.Errorf("%s: %w", f.Name, err)
+			}
+			some[i].Body = body.String()
 		}
-		all.Bodies = append(all.Bodies, body.String())
 	}
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
