@@ -185,11 +185,7 @@ func (s *Set) refuse(ctx context.Context, db *sql.DB, to int64) error {
 	}
 	for _, f := range s.list() {
 		if _, ok := applied[f.version]; !ok && f.version <= to {
-			var each []string
-			for _, e := range all {
-				each = append(each, e.String())
-			}
-			return fmt.Errorf("%w: %s", ErrExposed, strings.Join(each, "; "))
+			return fmt.Errorf("%w: %s", ErrExposed, exposureList(all))
 		}
 	}
 	return nil

@@ -2394,22 +2394,26 @@ CREATE TABLE IF NOT EXISTS pglimit_ask.policy (
     algorithm   text COLLATE "C" NOT NULL,
     CONSTRAINT policy_pkey PRIMARY KEY (name),
     CONSTRAINT "name must match ^[a-z0-9][a-z0-9_.-]{0,63}$" CHECK (name ~ '^[a-z0-9][a-z0-9_.-]{0,63}$'),
-    CONSTRAINT "algorithm must be one that docs/sql.md lists" CHECK (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')),
+    CONSTRAINT "algorithm must be one that docs/sql.md lists" CHECK (
+        algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')),
     CONSTRAINT "limit_units must be from 1e-9 to 2^53" CHECK (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8),
-    CONSTRAINT "period_s must be whole microseconds up to a hundred years" CHECK (period_s BETWEEN 1e-6::float8 AND 3155760000::float8 AND abs(period_s * 1e6::float8 - round(period_s * 1e6::float8)) <= period_s * 1e-9::float8),
+    CONSTRAINT "period_s must be whole microseconds up to a hundred years" CHECK (period_s BETWEEN 1e-6::float8 AND 3155760000::float8
+        AND abs(period_s * 1e6::float8 - round(period_s * 1e6::float8)) <= period_s * 1e-9::float8),
     CONSTRAINT "burst must be from 1e-9 to 2^53, and is for buckets" CHECK (burst IS NULL
         OR burst BETWEEN 1e-9::float8 AND 9007199254740992::float8 AND (burst = limit_units OR algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra'))),
     CONSTRAINT "tick_s must be whole microseconds or 0, and is for leaky_bucket" CHECK (tick_s = 0::float8
-        OR algorithm = 'leaky_bucket' AND tick_s BETWEEN 1e-6::float8 AND 3155760000::float8 AND abs(tick_s * 1e6::float8 - round(tick_s * 1e6::float8)) <= tick_s * 1e-9::float8),
+        OR algorithm = 'leaky_bucket' AND tick_s BETWEEN 1e-6::float8 AND 3155760000::float8
+        AND abs(tick_s * 1e6::float8 - round(tick_s * 1e6::float8)) <= tick_s * 1e-9::float8),
     CONSTRAINT "block_for_s must be whole microseconds or 0" CHECK (block_for_s = 0::float8
-        OR block_for_s BETWEEN 1e-6::float8 AND 3155760000::float8 AND abs(block_for_s * 1e6::float8 - round(block_for_s * 1e6::float8)) <= block_for_s * 1e-9::float8),
+        OR block_for_s BETWEEN 1e-6::float8 AND 3155760000::float8
+        AND abs(block_for_s * 1e6::float8 - round(block_for_s * 1e6::float8)) <= block_for_s * 1e-9::float8),
     CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
     CONSTRAINT "aligned is for fixed_window" CHECK (NOT aligned OR algorithm = 'fixed_window')
 );
 
 -- The declared policy of that name; a reservation under it may last for ttl_s.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit_ask._policy(called text, ttl_s float8 DEFAULT NULL) RETURNS pglimit_ask.policy
+CREATE OR REPLACE FUNCTION pglimit_ask._find(called text, ttl_s float8 DEFAULT NULL) RETURNS pglimit_ask.policy
 LANGUAGE plpgsql STABLE AS $pglimit$
 DECLARE
     policy pglimit_ask.policy := (SELECT p FROM pglimit_ask.policy AS p WHERE p.name = called);
@@ -2418,7 +2422,8 @@ BEGIN
         RAISE insufficient_privilege USING MESSAGE = 'pglimit: name is ' || quote_nullable(left(called, 80)) || ': no policy of that name is declared for askers',
             HINT = 'An operator declares it: INSERT INTO pglimit_ask.policy (name, algorithm, limit_units, period_s) VALUES (...).';
     ELSIF ttl_s > policy.max_ttl_s THEN
-        PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'is more than the policy''s max_ttl_s, ' || policy.max_ttl_s::text, 'Reserve for less time, or let an operator raise max_ttl_s.');
+        PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'is more than the policy''s max_ttl_s, ' || policy.max_ttl_s::text,
+            'Reserve for less time, or let an operator raise max_ttl_s.');
     END IF;
     RETURN policy;
 END $pglimit$;
@@ -2439,7 +2444,8 @@ BEGIN
             RAISE insufficient_privilege USING MESSAGE = 'pglimit: reservation is ' || quote_literal(left(reservation, 80)) || ': its policy is not declared for askers',
                 HINT = 'End it with a role that may use pglimit.settle and pglimit.cancel.';
         ELSIF spent > held.reserved THEN
-            PERFORM pglimit._refuse('units', spent::text, 'is more than the ' || held.reserved::text || ' units reserved', 'Settle with what was reserved, and record the rest with pglimit_ask.charge.');
+            PERFORM pglimit._refuse('units', spent::text, 'is more than the ' || held.reserved::text || ' units reserved',
+                'Settle with what was reserved, and record the rest with pglimit_ask.charge.');
         ELSIF spent > 0::float8 AND held.state = 'expired' THEN
             RAISE object_not_in_prerequisite_state USING MESSAGE = 'pglimit: the reservation has expired, and its units were given back',
                 HINT = 'Record what was spent with pglimit_ask.charge, and reserve for a longer time.';
@@ -2452,10 +2458,11 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit_ask.allow(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    policy pglimit_ask.policy := pglimit_ask._policy(name);
+    policy pglimit_ask.policy := pglimit_ask._find(name);
 BEGIN
     RETURN pglimit._answer(pglimit._run(
-        pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+        pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.allow IS 'Requests cost units under a declared policy, all or nothing.';
@@ -2464,10 +2471,12 @@ COMMENT ON FUNCTION pglimit_ask.allow IS 'Requests cost units under a declared p
 CREATE OR REPLACE FUNCTION pglimit_ask.allow_up_to(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    policy pglimit_ask.policy := pglimit_ask._policy(name);
+    policy pglimit_ask.policy := pglimit_ask._find(name);
 BEGIN
     RETURN pglimit._answer(pglimit._run(
-        pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+        pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
+            period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
+            block_for_s => policy.block_for_s)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.allow_up_to IS 'Requests up to cost units under a declared policy and is granted what fits.';
@@ -2476,10 +2485,11 @@ COMMENT ON FUNCTION pglimit_ask.allow_up_to IS 'Requests up to cost units under 
 CREATE OR REPLACE FUNCTION pglimit_ask.check(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    policy pglimit_ask.policy := pglimit_ask._policy(name);
+    policy pglimit_ask.policy := pglimit_ask._find(name);
 BEGIN
     RETURN pglimit._answer(pglimit._run(
-        pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+        pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.check IS 'Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
@@ -2488,10 +2498,11 @@ COMMENT ON FUNCTION pglimit_ask.check IS 'Reports what a request for cost units 
 CREATE OR REPLACE FUNCTION pglimit_ask.charge(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    policy pglimit_ask.policy := pglimit_ask._policy(name);
+    policy pglimit_ask.policy := pglimit_ask._find(name);
 BEGIN
     RETURN pglimit._answer(pglimit._run(
-        pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+        pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.charge IS 'Records cost units that were spent whatever the limit says, up to the burst.';
@@ -2500,9 +2511,11 @@ COMMENT ON FUNCTION pglimit_ask.charge IS 'Records cost units that were spent wh
 CREATE OR REPLACE FUNCTION pglimit_ask.reserve(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    policy pglimit_ask.policy := pglimit_ask._policy(name, ttl_s);
+    policy pglimit_ask.policy := pglimit_ask._find(name, ttl_s);
     request pglimit._request := pglimit._run(
-        pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s, ttl_s => ttl_s));
+        pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            ttl_s => ttl_s));
     answer pglimit.result := pglimit._answer(request);
     ttl_us bigint := round(ttl_s * 1e6::float8);
     reservation text;
@@ -2602,7 +2615,7 @@ BEGIN
     -- search_path, and PUBLIC may not execute them. CREATE OR REPLACE took both away, and
     -- kept granted rights.
     FOR f, called IN SELECT p.oid, p.proname FROM pg_proc AS p
-             WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN ('allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel', '_policy', '_declared') LOOP
+             WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN ('allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel', '_find', '_declared') LOOP
         EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
         IF pg_catalog.substr(called, 1, 1) <> '_' THEN
             EXECUTE pg_catalog.format('ALTER FUNCTION %s SECURITY DEFINER', f);
@@ -2642,7 +2655,7 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                  'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel',
-                 '_policy', '_declared') LOOP
+                 '_find', '_declared') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;
     FOR f IN SELECT p.oid FROM pg_proc AS p

@@ -30,17 +30,19 @@ DECLARE
 BEGIN
     -- What depends on a function or a type shows now, while all can stay as it is. The
     -- policies are looked up: dropping them would wait for callers, and they for this.
-    IF EXISTS (SELECT 1 FROM pg_catalog.pg_depend AS d
-               WHERE d.refclassid = 'pg_catalog.pg_class'::regclass::oid AND d.refobjid = to_regclass('pglimit_ask.policy'::text)::oid
-                 AND (d.classid = 'pg_catalog.pg_rewrite'::regclass::oid
-                      OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint AS o WHERE o.oid = d.objid AND o.confrelid = d.refobjid))) THEN
-        RAISE dependent_objects_still_exist USING MESSAGE = 'pglimit: a view or a foreign key depends on the table pglimit_ask.policy';
+    IF EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c, pg_catalog.pg_depend AS d
+               WHERE c.oid = to_regclass('pglimit_ask.policy'::text)::oid
+                 AND (d.refclassid = 'pg_catalog.pg_class'::regclass::oid AND d.refobjid = c.oid
+                          AND (d.classid = 'pg_catalog.pg_rewrite'::regclass::oid
+                               OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint AS o WHERE o.oid = d.objid AND o.confrelid = c.oid))
+                      OR d.refclassid = 'pg_catalog.pg_type'::regclass::oid AND d.refobjid = c.reltype AND d.classid = 'pg_catalog.pg_class'::regclass::oid)) THEN
+        RAISE dependent_objects_still_exist USING MESSAGE = 'pglimit: a view, a foreign key or a column depends on the table pglimit_ask.policy';
     END IF;
     BEGIN
         FOR f IN SELECT p.oid FROM pg_proc AS p
                  WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                      'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel',
-                     '_policy', '_declared') LOOP
+                     '_find', '_declared') LOOP
             EXECUTE 'DROP FUNCTION ' || f::text;
         END LOOP;
         FOR f IN SELECT p.oid FROM pg_proc AS p

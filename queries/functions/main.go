@@ -204,6 +204,9 @@ func (f function) Arguments() string {
 			all = append(all, p.Name)
 		}
 	}
+	if f.Asks {
+		return broken(strings.Join(all, ", "), 110, "            ")
+	}
 	return strings.Join(all, ", ")
 }
 
