@@ -95,7 +95,8 @@ func newDown(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long: `Undo the last migration or, with --to, all migrations after a version.
 
 --to 0 undoes all: it drops the tables with everything that is counted. With
---functions, it drops the SQL functions and keeps everything that is counted.
+--functions, it drops the SQL functions and the policies declared for askers, and
+keeps everything that is counted.
 
 It may run while applications use the tables. If other transactions lock the
 tables for ten seconds, it gives up and can be run again. With --functions, it
