@@ -47,19 +47,22 @@ FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) *
 ON CONFLICT (name) DO UPDATE SET
     holder = EXCLUDED.holder, expires_at_us = EXCLUDED.expires_at_us
 WHERE t.holder = EXCLUDED.holder OR t.expires_at_us <= EXCLUDED.expires_at_us - $3::bigint
+    OR t.expires_at_us > EXCLUDED.expires_at_us - $3::bigint + $5::bigint
 RETURNING t.expires_at_us
 `
 
 type LeaseTakeParams struct {
-	Name   string
-	Holder string
-	TtlUs  int64
-	NowUs  *int64
+	Name      string
+	Holder    string
+	TtlUs     int64
+	NowUs     *int64
+	LongestUs int64
 }
 
 // LeaseTake takes the lease of that name, or renews it for the same holder, until
 // the clock plus ttl_us. It returns the new end, or no row while another holder has
-// the lease.
+// the lease. A lease that ends more than longest_us after the clock was taken by no
+// janitor, or by one whose clock was far ahead: it is free.
 //
 // Index: the primary key. Locks the lease's row for the statement.
 func (q *Queries) LeaseTake(ctx context.Context, db DBTX, arg LeaseTakeParams) (int64, error) {
@@ -68,6 +71,7 @@ func (q *Queries) LeaseTake(ctx context.Context, db DBTX, arg LeaseTakeParams) (
 		arg.Holder,
 		arg.TtlUs,
 		arg.NowUs,
+		arg.LongestUs,
 	)
 	var expires_at_us int64
 	err := row.Scan(&expires_at_us)

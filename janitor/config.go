@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/pglimit/pglimit/janitor/internal/lease"
 )
 
 // The bounds and defaults of [Config].
@@ -16,7 +18,7 @@ const (
 	leaseIntervals   = 3 // default lease, in intervals
 	leastLease       = 30 * time.Second
 	minLease         = time.Second
-	maxLease         = leaseIntervals * maxInterval
+	maxLease         = lease.Longest
 )
 
 // Config configures a [Janitor]. The zero value of each field selects its
@@ -36,7 +38,8 @@ type Config struct {
 
 	// Lease is the time after which other processes may sweep if this one
 	// crashed. It also limits each statement. It may be shorter than Interval:
-	// then the first process to take the lease sweeps. Range: 1 second to 72
+	// then the first process to take the lease sweeps. A lease in the database
+	// that ends more than 72 hours from now is ignored. Range: 1 second to 72
 	// hours. Default: three intervals, at least 30 seconds.
 	Lease time.Duration
 

@@ -20,7 +20,8 @@
 // limiter as SQL functions, for programs in other languages: see [UpFunctions].
 //
 // Migrating needs the right to create tables. Deciding needs only SELECT, INSERT,
-// UPDATE and DELETE on them. No other role should be able to create objects in the
+// UPDATE and DELETE on them, and less through the SQL functions: [PlanGrants] returns the
+// statements that give each role its rights. No other role should be able to create objects in the
 // schemas of the search_path: [Strangers] lists roles that can.
 package migrations
 

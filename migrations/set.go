@@ -51,8 +51,8 @@ var Tables = &Set{
 	},
 }
 
-// Functions are the SQL functions of schema pglimit, for programs in other languages:
-// docs/sql.md. They are optional. They need the tables and find them with any
+// Functions are the SQL functions of schemas pglimit and pglimit_ask, for programs in
+// other languages: docs/sql.md. They are optional. They need the tables and find them with any
 // search_path of the caller. A database has one set of functions.
 //
 // Create the tables first, and undo the functions before the tables. A release that
@@ -75,8 +75,8 @@ var Functions = &Set{
 // because the functions could run such a role's objects. See [Strangers].
 func UpFunctions(ctx context.Context, pool *pgxpool.Pool) error { return Functions.Up(ctx, pool) }
 
-// DownFunctions removes the SQL functions, and schema pglimit if nothing else is
-// in it. No limit's data is touched.
+// DownFunctions removes the SQL functions, the policies declared for askers, and schemas
+// pglimit and pglimit_ask if nothing else is in them. No limit's data is touched.
 //
 // It may run under traffic. New calls fail at once, with SQLSTATE 42883 or 3F000: the
 // function or its schema does not exist. The functions are dropped when the transactions
@@ -185,11 +185,7 @@ func (s *Set) refuse(ctx context.Context, db *sql.DB, to int64) error {
 	}
 	for _, f := range s.list() {
 		if _, ok := applied[f.version]; !ok && f.version <= to {
-			var each []string
-			for _, e := range all {
-				each = append(each, e.String())
-			}
-			return fmt.Errorf("%w: %s", ErrExposed, strings.Join(each, "; "))
+			return fmt.Errorf("%w: %s", ErrExposed, exposureList(all))
 		}
 	}
 	return nil

@@ -32,8 +32,8 @@ type Exposure struct {
 // String returns a line that describes the exposure and the next step.
 func (e Exposure) String() string {
 	own := "or use a separate schema: run CREATE SCHEMA limits and end the connection string in ?search_path=limits"
-	if e.Schema == "pglimit" { // the functions' schema, with any search_path
-		own = "or run ALTER SCHEMA pglimit OWNER TO CURRENT_USER and check its objects"
+	if e.Schema == "pglimit" || e.Schema == "pglimit_ask" { // the functions' schemas, with any search_path
+		own = "or run ALTER SCHEMA " + e.Schema + " OWNER TO CURRENT_USER and check its objects"
 	}
 	if e.Owner != "" {
 		return fmt.Sprintf("schema %[1]s belongs to role %[2]s: migrate as %[2]s, %[3]s", e.Schema, e.Owner, own)
@@ -42,9 +42,9 @@ func (e Exposure) String() string {
 	return fmt.Sprintf("%[1]s may create objects in schema %[2]s: run REVOKE CREATE ON SCHEMA %[2]s FROM %[1]s, %[3]s", roles, e.Schema, own)
 }
 
-// Strangers returns the schemas of the search_path, and schema pglimit, in which other
-// roles may create objects, in the search_path's order: none if there is no such schema.
-// It only reads.
+// Strangers returns the schemas of the search_path, and schemas pglimit and pglimit_ask,
+// in which other roles may create objects, in the search_path's order: none if there is
+// no such schema. It only reads.
 //
 // Superusers, the connection's role, its members and the groups that it is a member of
 // do not count as other roles. In databases created by PostgreSQL 14 or earlier, PUBLIC
@@ -76,8 +76,9 @@ WITH RECURSIVE groups (role) AS (
     WHERE r.rolname = 'pg_database_owner'
 ), used (place, name) AS (
     SELECT s.place, s.name FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) WITH ORDINALITY AS s (name, place)
-    UNION ALL SELECT 9223372036854775807, 'pglimit'::name
-    WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) AS s (name) WHERE s.name = 'pglimit')
+    UNION ALL SELECT o.place, o.name
+    FROM (VALUES (9223372036854775806, 'pglimit'::name), (9223372036854775807, 'pglimit_ask'::name)) AS o (place, name)
+    WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) AS s (name) WHERE s.name = o.name)
 )
 SELECT pg_catalog.quote_ident(n.nspname::text),
        CASE WHEN n.nspowner IN (SELECT o.role FROM ours AS o) THEN '' ELSE pg_catalog.quote_ident(owner.rolname::text) END,

@@ -1,7 +1,8 @@
 -- name: LeaseTake :one
 -- LeaseTake takes the lease of that name, or renews it for the same holder, until
 -- the clock plus ttl_us. It returns the new end, or no row while another holder has
--- the lease.
+-- the lease. A lease that ends more than longest_us after the clock was taken by no
+-- janitor, or by one whose clock was far ahead: it is free.
 --
 -- Index: the primary key. Locks the lease's row for the statement.
 INSERT INTO pglimit_lease AS t (name, holder, expires_at_us)
@@ -10,6 +11,7 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock
 ON CONFLICT (name) DO UPDATE SET
     holder = EXCLUDED.holder, expires_at_us = EXCLUDED.expires_at_us
 WHERE t.holder = EXCLUDED.holder OR t.expires_at_us <= EXCLUDED.expires_at_us - sqlc.arg(ttl_us)::bigint
+    OR t.expires_at_us > EXCLUDED.expires_at_us - sqlc.arg(ttl_us)::bigint + sqlc.arg(longest_us)::bigint
 RETURNING t.expires_at_us;
 
 -- name: LeaseRelease :exec

@@ -15,14 +15,16 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// OwnSchema describes the contents of schema pglimit; empty if it does not exist.
+// OwnSchema describes the contents of schemas pglimit and pglimit_ask; empty if they do
+// not exist.
 func OwnSchema(t testing.TB, pool *pgxpool.Pool) string {
 	t.Helper()
 	return Value[string](t, pool, `
+		WITH own AS (SELECT oid, nspname FROM pg_namespace WHERE nspname IN ('pglimit', 'pglimit_ask'))
 		SELECT coalesce(string_agg(line, E'\n' ORDER BY line), '') FROM (
-			SELECT format('schema %s', nspname) AS line FROM pg_namespace WHERE nspname = 'pglimit'
-			UNION ALL SELECT format('function %s %s', oid::regprocedure, pg_get_functiondef(oid)) FROM pg_proc WHERE pronamespace = to_regnamespace('pglimit')
-			UNION ALL SELECT format('relation %s', relname) FROM pg_class WHERE relnamespace = to_regnamespace('pglimit')
+			SELECT format('schema %s', nspname) AS line FROM own
+			UNION ALL SELECT format('function %s %s', p.oid::regprocedure, pg_get_functiondef(p.oid)) FROM pg_proc AS p JOIN own ON own.oid = p.pronamespace
+			UNION ALL SELECT format('relation %s.%s', nspname, relname) FROM pg_class AS c JOIN own ON own.oid = c.relnamespace
 		) AS all_of_it`)
 }
 

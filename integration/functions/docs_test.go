@@ -38,8 +38,8 @@ func TestFunctionsDocs(t *testing.T) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
-	if ran != 8 {
-		t.Errorf("ran %d blocks, want 8", ran)
+	if ran != 10 {
+		t.Errorf("ran %d blocks, want 10", ran)
 	}
 	if n := bed.Value[int](t, pool, `SELECT count(*) FROM orders`); n != 2 {
 		t.Errorf("%d orders, want 2", n)

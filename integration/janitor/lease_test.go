@@ -3,6 +3,7 @@ package janitor
 import (
 	"context"
 	"log/slog"
+	"math"
 	"testing"
 	"time"
 
@@ -74,6 +75,36 @@ func TestJanitorAloneSweepsUntilItsLeaseRunsOut(t *testing.T) {
 	}
 }
 
+// TestJanitorTakesALeaseThatNoJanitorCanHave: a row that ends later than the longest lease
+// belongs to no janitor and does not stop sweeps.
+func TestJanitorTakesALeaseThatNoJanitorCanHave(t *testing.T) {
+	t.Parallel()
+	const longest = 72 * time.Hour // of Config.Lease
+	for name, c := range map[string]struct {
+		ends func(*handClock) int64
+		held bool
+	}{
+		"the longest":    {func(c *handClock) int64 { return c.in(longest) }, true},
+		"longer":         {func(c *handClock) int64 { return c.in(longest + time.Microsecond) }, false},
+		"the year 9999":  {func(*handClock) int64 { return time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC).UnixMicro() }, false},
+		"the last value": {func(*handClock) int64 { return math.MaxInt64 }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := bed.NewPool(t)
+			clock := newHandClock()
+			bed.InsertRows(t, pool, "pglimit_gcra", "p", 1, 0)
+			bed.Exec(t, pool, `INSERT INTO pglimit_lease (name, holder, expires_at_us) VALUES ('janitor', 'another', $1)`, c.ends(clock))
+			j := bed.NewJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.now})
+			if c.held {
+				heldElsewhere(t, j)
+				return
+			}
+			sweep(t, j, map[string]int64{"pglimit_gcra": 1})
+		})
+	}
+}
+
 // TestJanitorTakesOver: when the leader ends, another running janitor takes over.
 func TestJanitorTakesOver(t *testing.T) {
 	t.Parallel()
@@ -141,7 +172,7 @@ func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 		if count(t, pool, table) == 7 {
 			clock.add(lease) // this one was away for longer than its lease
 			_, err := db.New().LeaseTake(t.Context(), pool, db.LeaseTakeParams{
-				Name: "janitor", Holder: "another", TtlUs: lease.Microseconds(), NowUs: new(clock.us.Load()),
+				Name: "janitor", Holder: "another", TtlUs: lease.Microseconds(), LongestUs: lease.Microseconds(), NowUs: new(clock.us.Load()),
 			})
 			if err != nil {
 				t.Error(err)

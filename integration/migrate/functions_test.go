@@ -226,7 +226,7 @@ func TestMigrateFunctionsAreGenerated(t *testing.T) {
 			continue
 		}
 		found++
-		text = argument.ReplaceAllString(settings.ReplaceAllString(text, ""), "ask.$1")
+		text = argument.ReplaceAllString(settings.ReplaceAllString(text, ""), "request.$1")
 		if !strings.Contains(all, strings.TrimSuffix(words(text), ";")) {
 			t.Errorf("%s is not in the migration as it is in queries/: run make generate", name)
 		}

@@ -224,6 +224,13 @@ func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
 					}
 					return err
 				})
+				_ = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { // as askers do
+					_, err := tx.Exec(ctx, `SELECT * FROM pglimit_ask.allow('asked', $1)`, fmt.Sprint(i))
+					if err == nil {
+						_, err = tx.Exec(ctx, `SELECT s.* FROM pglimit_ask.reserve('asked', $1, 1, 60) AS r, pglimit_ask.settle(r.reservation, 1) AS s`, fmt.Sprint(i))
+					}
+					return err
+				})
 			}
 		})
 	}
@@ -233,19 +240,23 @@ func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
 		if err := migrations.UpFunctions(t.Context(), other); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		before := bed.Value[int](t, other, `SELECT count(*) FROM pglimit_reservation`)
-		bed.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
-			var n int
-			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_reservation`).Scan(&n)
-			return n > before+20, err
-		})
+		bed.Exec(t, other, `INSERT INTO pglimit_ask.policy (name, algorithm, limit_units, period_s) VALUES ('asked', 'gcra', 1e9, 60)`)
+		for _, policy := range []string{"p", "asked"} {
+			const made = `SELECT count(*) FROM pglimit_reservation WHERE policy = $1`
+			before := bed.Value[int](t, other, made, policy)
+			bed.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
+				var n int
+				err := other.QueryRow(ctx, made, policy).Scan(&n)
+				return n > before+20, err
+			})
+		}
 		if err := migrations.DownFunctions(t.Context(), other); err != nil {
 			t.Errorf("round %d: %v", round, err)
 		}
 	}
 	stop()
 	callers.Wait()
-	seen.allows(t, "42883", "3F000", "57014")
+	seen.allows(t, "42883", "3F000", "57014", "42501") // 42501: the policy is not declared yet
 }
 
 // TestMigrateFunctionsDownAwaitsCalls: a call that began before Down goes on to its end,
@@ -355,6 +366,10 @@ func TestMigrateFunctionsDownRefuses(t *testing.T) {
 	for _, c := range []struct{ make, drop string }{
 		{`CREATE VIEW theirs AS SELECT allowed FROM pglimit.check('gcra', 'p', 'k', 0, 5, 60)`, `DROP VIEW theirs`},
 		{`CREATE TABLE theirs (answer pglimit.result)`, `DROP TABLE theirs`},
+		{`CREATE VIEW theirs AS SELECT allowed FROM pglimit_ask.check('p', 'k', 0)`, `DROP VIEW theirs`},
+		{`CREATE VIEW theirs AS SELECT * FROM pglimit_ask.policy`, `DROP VIEW theirs`},
+		{`CREATE TABLE theirs (policy text REFERENCES pglimit_ask.policy)`, `DROP TABLE theirs`},
+		{`CREATE TABLE theirs (policy pglimit_ask.policy)`, `DROP TABLE theirs`},
 	} {
 		bed.Exec(t, pool, c.make)
 		if err := migrations.DownFunctions(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "another object depends on it: drop that first") {

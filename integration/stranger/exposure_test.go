@@ -63,6 +63,8 @@ func TestStrangers(t *testing.T) {
 		{"limits", `CREATE SCHEMA pglimit AUTHORIZATION ` + other + `; GRANT USAGE ON SCHEMA pglimit TO PUBLIC`, `pglimit of ` + other},
 		{"pglimit,limits", `GRANT CREATE ON SCHEMA limits TO ` + other, `pglimit of ` + other + `; limits: ` + other},
 		{"pglimit", `ALTER SCHEMA pglimit OWNER TO ` + me, ``},
+		{"pglimit", `CREATE SCHEMA pglimit_ask AUTHORIZATION ` + me + `; GRANT CREATE ON SCHEMA pglimit_ask TO ` + other, `pglimit_ask: ` + other},
+		{"pglimit", `DROP SCHEMA pglimit_ask`, ``},
 	} {
 		if c.change != "" {
 			bed.Exec(t, owner, c.change)

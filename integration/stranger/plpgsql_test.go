@@ -20,7 +20,7 @@ func TestStrangersInPLpgSQL(t *testing.T) {
 	rows, err := p.owner.Query(t.Context(), `
 		SELECT p.proname, p.prosrc, p.proargnames, ARRAY(SELECT format_type(a, NULL) FROM unnest(p.proargtypes) AS a)
 		FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
-		WHERE l.lanname = 'plpgsql' AND p.pronamespace = 'pglimit'::regnamespace ORDER BY 1`)
+		WHERE l.lanname = 'plpgsql' AND p.pronamespace IN ('pglimit'::regnamespace, 'pglimit_ask'::regnamespace) ORDER BY 1`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestStrangersInPLpgSQL(t *testing.T) {
 	}
 }
 
-// plpgsql is a function of schema pglimit.
+// plpgsql is a function of schema pglimit or pglimit_ask.
 type plpgsql struct {
 	name, source     string
 	arguments, types []string
@@ -62,7 +62,7 @@ var (
 	note        = regexp.MustCompile(`(?m)^\s*--.*$| -- .*$`)
 	declaration = regexp.MustCompile(`(?s)^(\w+) ([\w.\[\]]+)(?: := (.*))?;$`)
 	option      = regexp.MustCompile(`\b(MESSAGE|HINT) = `)
-	field       = regexp.MustCompile(`\b(ask|due|answer)\.(\w+)`)
+	field       = regexp.MustCompile(`\b(request|due|answer|policy|held)\.(\w+)`)
 )
 
 // parts are the words that begin a line of PL/pgSQL, and where its expressions are.

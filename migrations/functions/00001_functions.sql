@@ -5,10 +5,14 @@
 -- caller's search_path. They are not SECURITY DEFINER: a caller needs USAGE on schema
 -- pglimit and the rights to read and write the tables.
 --
+-- The functions of schema pglimit_ask are SECURITY DEFINER. They are for roles that may
+-- request, and not refund, reset or read: they take no numbers and no clock from the
+-- caller. The numbers are those of a policy in the table pglimit_ask.policy.
+--
 -- A call has four parts, each a function: _arguments checks and compiles what was
 -- passed, one function per algorithm runs a statement of queries/, _retry gives
 -- expired reservations back, and _answer works out the result. What is known of a call goes
--- from part to part as a value of type _ask.
+-- from part to part as a value of type _request.
 --
 -- Names that begin with _ are for the functions of this file only. They set no
 -- search_path, so they run in that of the function that calls them.
@@ -23,7 +27,8 @@ DECLARE
     called name;
 BEGIN
     FOR f, called IN SELECT p.oid, pg_catalog.substr(p.proname, 9) FROM pg_proc AS p
-                     WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.substr(p.proname, 1, 8) = '_undone_' LOOP
+                     WHERE p.pronamespace IN (to_regnamespace('pglimit'::text)::oid, to_regnamespace('pglimit_ask'::text)::oid)
+                       AND pg_catalog.substr(p.proname, 1, 8) = '_undone_' LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s RENAME TO %I', f, called);
     END LOOP;
     bound := (SELECT p.proconfig FROM pg_proc AS p WHERE p.oid = to_regproc('pglimit.token_bucket'::text)::oid);
@@ -38,6 +43,9 @@ BEGIN
     IF to_regnamespace('pglimit'::text) IS NULL THEN
         CREATE SCHEMA pglimit;
     END IF;
+    IF to_regnamespace('pglimit_ask'::text) IS NULL THEN
+        CREATE SCHEMA pglimit_ask;
+    END IF;
     IF to_regtype('pglimit.result'::text) IS NULL THEN
         CREATE TYPE pglimit.result AS (
             allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text
@@ -50,10 +58,10 @@ BEGIN
             allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text,
             replayed bool, expired bool
         );
-        CREATE TYPE pglimit._ask AS (
-            -- the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, and whether it is asked again
+        CREATE TYPE pglimit._request AS (
+            -- the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, and whether it is tried again
             verb text, algorithm text, statement text, clocked bool, again bool,
-            -- what is asked: units in all, count times cost; unit more have to fit for a next one
+            -- what is requested: units in all, count times cost; unit more have to fit for a next one
             policy text, key text, units float8, cost float8, count float8, unit float8, now_us bigint,
             -- the policy, compiled; the capacity is the burst with a slack for rounding
             limit_units float8, burst float8, capacity float8, room float8, leak float8, tick_us bigint,
@@ -236,10 +244,10 @@ END $pglimit$;
 
 -- Checks which key of which limit is meant.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._target(algorithm text, name text, key text, now timestamptz) RETURNS pglimit._ask
+CREATE OR REPLACE FUNCTION pglimit._target(algorithm text, name text, key text, now timestamptz) RETURNS pglimit._request
 LANGUAGE plpgsql STABLE AS $pglimit$
 DECLARE
-    ask pglimit._ask;
+    request pglimit._request;
     now_us bigint;
 BEGIN
     IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
@@ -259,23 +267,23 @@ BEGIN
     IF now IS NOT NULL THEN
         now_us := pglimit._clock(now);
     END IF;
-    ask.algorithm := algorithm;
-    ask.policy := name;
-    ask.key := key;
-    ask.now_us := now_us;
-    RETURN ask;
+    request.algorithm := algorithm;
+    request.policy := name;
+    request.key := key;
+    request.now_us := now_us;
+    RETURN request;
 END $pglimit$;
 -- +goose StatementEnd
 
 -- The first part of a call: checks its arguments and compiles them into what the other
 -- parts go by. PostgreSQL prepares each operator of an expression that is reached once
 -- per transaction, which costs more than computing it: what only some calls need is
--- therefore in a branch of its own, and the ask is set by one expression.
+-- therefore in a branch of its own, and the request is set by one expression.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._arguments(verb text, algorithm text, name text, key text,
     cost float8 DEFAULT NULL, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT NULL,
     aligned bool DEFAULT NULL, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT NULL, now timestamptz DEFAULT NULL,
-    ttl_s float8 DEFAULT NULL) RETURNS pglimit._ask
+    ttl_s float8 DEFAULT NULL) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     capacity float8;
@@ -404,11 +412,11 @@ BEGIN
         lifetime_us := period_us;
     END IF;
 
-    -- What is asked for, and the statement that does it.
+    -- What is requested, and the statement that does it.
     units := cost;
     unit := cost;
     IF verb = 'allow_up_to' THEN
-        -- Whole units of a whole ask; a fractional one is granted whole or in steps
+        -- Whole units of a whole request; a fractional one is granted whole or in steps
         -- of a millionth of the burst. A unit more may be less than a step, which is
         -- then what has to fit.
         cost := CASE WHEN units = trunc(units) THEN 1 ELSE LEAST(1e-6::float8 * burst, units) END;
@@ -429,28 +437,28 @@ BEGIN
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reserved, units_before, expires_at_us, changes, freed, at_us
         0, NULL, NULL, NULL, -- granted, level, updated_at_us, blocked_until_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL -- leaked_at_us, ticket, ends_at_us, window_us, current, previous, newest_at_us, frees_at_us
-    )::pglimit._ask;
+    )::pglimit._request;
 END $pglimit$;
 -- +goose StatementEnd
 
--- The statements of leaky_bucket: runs the one that ask.statement names, and returns the
--- ask with the key's state as of that moment.
+-- The statements of leaky_bucket: runs the one that request.statement names, and returns the
+-- request with the key's state as of that moment.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._leaky_bucket(ask pglimit._ask) RETURNS pglimit._ask
+CREATE OR REPLACE FUNCTION pglimit._leaky_bucket(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
-    IF ask.statement = 'take' THEN
+    IF request.statement = 'take' THEN
         INSERT INTO pglimit_leaky_bucket AS t
                (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
         SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.policy::text AS policy, ask.key::text AS key,
-                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                     ask.leak::float8 AS leak,
-                     ask.tick_us::bigint AS tick_us,
-                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
-                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.policy::text AS policy, request.key::text AS key,
+                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
+                     request.leak::float8 AS leak,
+                     request.tick_us::bigint AS tick_us,
+                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
+                     LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -470,18 +478,18 @@ BEGIN
                     AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
                     < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'charge' THEN
-        ask.capacity := ask.burst; -- without the slack
+        INTO request.granted, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
+    ELSIF request.statement = 'charge' THEN
+        request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_leaky_bucket AS t
                (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.capacity::float8 AS capacity,
-                     ask.leak::float8 AS leak,
-                     ask.tick_us::bigint AS tick_us,
-                     ask.lifetime_us::bigint AS lifetime_us,
-                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        SELECT request.policy::text, request.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.capacity::float8 AS capacity,
+                     request.leak::float8 AS leak,
+                     request.tick_us::bigint AS tick_us,
+                     request.lifetime_us::bigint AS lifetime_us,
+                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -494,44 +502,44 @@ BEGIN
                     + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
-        ask.capacity := ask.burst + LEAST(1e-6::float8, 1e-9::float8 * ask.burst);
-    ELSIF ask.statement = 'refund' THEN
+        INTO request.granted, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
+        request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
+    ELSIF request.statement = 'refund' THEN
         WITH c AS MATERIALIZED (
-            SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
+            SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
         ), back AS (
         UPDATE pglimit_leaky_bucket AS t SET
             cost = 1,
-            granted = LEAST(ask.units::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak)),
-            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) - ask.units::float8),
+            granted = LEAST(request.units::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak)),
+            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) - request.units::float8),
             leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) = 0::float8
                     THEN GREATEST(t.updated_at_us, c.us) ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
         updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text
+        WHERE t.policy = request.policy::text AND t.key = request.key::text
         RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
         )
         SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM c LEFT JOIN back AS t ON true
-        INTO ask.granted, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+        INTO request.granted, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
     ELSE
-        IF ask.statement = 'check' THEN
+        IF request.statement = 'check' THEN
             SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-            FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-            LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.leaked_at_us, ask.updated_at_us, ask.blocked_until_us;
+            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = request.policy::text AND t.key = request.key::text
+            INTO request.now_us, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
         ELSE
             WITH c AS MATERIALIZED (
-                SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
+                SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
             ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
-                       (h.state = 'open' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
-                        OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_reservation AS h ON h.id = ask.id::text AND h.state <> 'spent'
-                            AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
+                       (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                        OR h.state = 'expired' AND request.state::text = 'settled') AS changes
+                FROM c JOIN pglimit_reservation AS h ON h.id = request.id::text AND h.state <> 'spent'
+                            AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_leaky_bucket AS t
@@ -567,9 +575,9 @@ BEGIN
             RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
             ), ended AS (
             UPDATE pglimit_reservation AS h SET
-                state = ask.state::text,
-                idempotency_key = CASE WHEN ask.state::text = 'settled' THEN h.idempotency_key END,
-                units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+                state = request.state::text,
+                idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
+                units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.id = b.id AND b.changes
             )
@@ -579,73 +587,74 @@ BEGIN
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.leaked_at_us, r.leaked_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
             FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_bucket AS r ON r.policy = h.policy AND r.key = h.key
-            INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us,
-                 ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
-            ask.leaked_at_us := ask.at_us;
+            INTO request.state, request.reserved, request.units_before, request.changes, request.policy, request.key, request.limit_units, request.burst,
+                 request.capacity, request.leak, request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us,
+                 request.blocked_until_us, request.level, request.previous, request.at_us, request.window_us;
+            request.leaked_at_us := request.at_us;
         END IF;
         -- The row as it stands, brought to the moment.
-        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
-        ask.level := GREATEST(0, ask.level - ((ask.updated_at_us - ask.leaked_at_us) / ask.tick_us)::float8 * ask.leak);
-        ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
-                                 ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
+        request.updated_at_us := GREATEST(request.now_us, request.updated_at_us);
+        request.level := GREATEST(0, request.level - ((request.updated_at_us - request.leaked_at_us) / request.tick_us)::float8 * request.leak);
+        request.leaked_at_us := CASE WHEN request.level = 0::float8 THEN request.updated_at_us
+                                 ELSE request.leaked_at_us + (request.updated_at_us - request.leaked_at_us) / request.tick_us * request.tick_us END;
     END IF;
-    IF ask.granted <> 0::float8 OR ask.again THEN
-        RETURN ask;
-    ELSIF ask.verb = 'check' THEN
-        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
-            RETURN ask;
+    IF request.granted <> 0::float8 OR request.again THEN
+        RETURN request;
+    ELSIF request.verb = 'check' THEN
+        IF request.units = 0::float8 OR floor((request.capacity - request.level) / NULLIF(request.units, 0::float8)) >= 1::float8 THEN
+            RETURN request;
         END IF;
     END IF;
-    RETURN pglimit._retry(ask);
+    RETURN pglimit._retry(request);
 END $pglimit$;
 -- +goose StatementEnd
 
--- The statements of leaky_bucket_queue: runs the one that ask.statement names, and returns the
--- ask with the key's state as of that moment.
+-- The statements of leaky_bucket_queue: runs the one that request.statement names, and returns the
+-- request with the key's state as of that moment.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._leaky_bucket_queue(ask pglimit._ask) RETURNS pglimit._ask
+CREATE OR REPLACE FUNCTION pglimit._leaky_bucket_queue(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
-    IF ask.statement = 'take' THEN
+    IF request.statement = 'take' THEN
         INSERT INTO pglimit_leaky_bucket_queue AS t
                (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
         SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.policy::text AS policy, ask.key::text AS key,
-                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                     ask.leak::float8 AS leak,
-                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
-                     LEAST(ask.count::float8, floor(ask.room::float8 / ask.cost::float8)) AS granted) AS a
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.policy::text AS policy, request.key::text AS key,
+                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
+                     request.leak::float8 AS leak,
+                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
+                     LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((request.room::float8
                                     - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
             level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
                     + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((ask.room::float8
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((request.room::float8
                                             - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
                                         / EXCLUDED.cost))) END,
             ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    AND ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+                    AND request.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
                           THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND ask.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                    AND request.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.ticket, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'charge' THEN
-        ask.capacity := ask.burst; -- without the slack
+        INTO request.granted, request.level, request.ticket, request.updated_at_us, request.blocked_until_us;
+    ELSIF request.statement = 'charge' THEN
+        request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_leaky_bucket_queue AS t
                (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.capacity::float8 AS capacity,
-                     ask.leak::float8 AS leak,
-                     ask.lifetime_us::bigint AS lifetime_us,
-                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        SELECT request.policy::text, request.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.capacity::float8 AS capacity,
+                     request.leak::float8 AS leak,
+                     request.lifetime_us::bigint AS lifetime_us,
+                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -655,49 +664,49 @@ BEGIN
             ticket = GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.ticket, ask.updated_at_us, ask.blocked_until_us;
-        ask.capacity := ask.burst + LEAST(1e-6::float8, 1e-9::float8 * ask.burst);
+        INTO request.granted, request.level, request.ticket, request.updated_at_us, request.blocked_until_us;
+        request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSE
         SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-        LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-        INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+        LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = request.policy::text AND t.key = request.key::text
+        INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
         -- The row as it stands, brought to the moment.
-        ask.leaked_at_us := ask.updated_at_us;
-        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
-        ask.level := GREATEST(0, ask.level - ((ask.updated_at_us - ask.leaked_at_us) / ask.tick_us)::float8 * ask.leak);
-        ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
-                                 ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
+        request.leaked_at_us := request.updated_at_us;
+        request.updated_at_us := GREATEST(request.now_us, request.updated_at_us);
+        request.level := GREATEST(0, request.level - ((request.updated_at_us - request.leaked_at_us) / request.tick_us)::float8 * request.leak);
+        request.leaked_at_us := CASE WHEN request.level = 0::float8 THEN request.updated_at_us
+                                 ELSE request.leaked_at_us + (request.updated_at_us - request.leaked_at_us) / request.tick_us * request.tick_us END;
     END IF;
-    IF ask.granted <> 0::float8 OR ask.again THEN
-        RETURN ask;
-    ELSIF ask.verb = 'check' THEN
-        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
-            RETURN ask;
+    IF request.granted <> 0::float8 OR request.again THEN
+        RETURN request;
+    ELSIF request.verb = 'check' THEN
+        IF request.units = 0::float8 OR floor((request.capacity - request.level) / NULLIF(request.units, 0::float8)) >= 1::float8 THEN
+            RETURN request;
         END IF;
     END IF;
-    RETURN pglimit._retry(ask);
+    RETURN pglimit._retry(request);
 END $pglimit$;
 -- +goose StatementEnd
 
--- The statements of token_bucket: runs the one that ask.statement names, and returns the
--- ask with the key's state as of that moment.
+-- The statements of token_bucket: runs the one that request.statement names, and returns the
+-- request with the key's state as of that moment.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._token_bucket(ask pglimit._ask) RETURNS pglimit._ask
+CREATE OR REPLACE FUNCTION pglimit._token_bucket(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
-    IF ask.statement = 'take' THEN
+    IF request.statement = 'take' THEN
         INSERT INTO pglimit_token_bucket AS t
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
         SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.policy::text AS policy, ask.key::text AS key,
-                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                     ask.leak::float8 AS leak,
-                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
-                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.policy::text AS policy, request.key::text AS key,
+                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
+                     request.leak::float8 AS leak,
+                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
+                     LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -713,17 +722,17 @@ BEGIN
                     AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'charge' THEN
-        ask.capacity := ask.burst; -- without the slack
+        INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
+    ELSIF request.statement = 'charge' THEN
+        request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_token_bucket AS t
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.capacity::float8 AS capacity,
-                     ask.leak::float8 AS leak,
-                     ask.lifetime_us::bigint AS lifetime_us,
-                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        SELECT request.policy::text, request.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.lifetime_us
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.capacity::float8 AS capacity,
+                     request.leak::float8 AS leak,
+                     request.lifetime_us::bigint AS lifetime_us,
+                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -732,42 +741,42 @@ BEGIN
                     LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
-        ask.capacity := ask.burst + LEAST(1e-6::float8, 1e-9::float8 * ask.burst);
-    ELSIF ask.statement = 'refund' THEN
+        INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
+        request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
+    ELSIF request.statement = 'refund' THEN
         WITH c AS MATERIALIZED (
-            SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
+            SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
         ), back AS (
         UPDATE pglimit_token_bucket AS t SET
             cost = 1,
-            granted = LEAST(ask.units::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak)),
-            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - ask.units::float8),
+            granted = LEAST(request.units::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak)),
+            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - request.units::float8),
         updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text
+        WHERE t.policy = request.policy::text AND t.key = request.key::text
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         )
         SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM c LEFT JOIN back AS t ON true
-        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
     ELSE
-        IF ask.statement = 'check' THEN
+        IF request.statement = 'check' THEN
             SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-            FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-            LEFT JOIN pglimit_token_bucket AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_token_bucket AS t ON t.policy = request.policy::text AND t.key = request.key::text
+            INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
         ELSE
             WITH c AS MATERIALIZED (
-                SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
+                SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
             ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
-                       (h.state = 'open' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
-                        OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_reservation AS h ON h.id = ask.id::text AND h.state <> 'spent'
-                            AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
+                       (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                        OR h.state = 'expired' AND request.state::text = 'settled') AS changes
+                FROM c JOIN pglimit_reservation AS h ON h.id = request.id::text AND h.state <> 'spent'
+                            AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_token_bucket AS t
@@ -795,9 +804,9 @@ BEGIN
             RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
             ), ended AS (
             UPDATE pglimit_reservation AS h SET
-                state = ask.state::text,
-                idempotency_key = CASE WHEN ask.state::text = 'settled' THEN h.idempotency_key END,
-                units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+                state = request.state::text,
+                idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
+                units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.id = b.id AND b.changes
             )
@@ -807,44 +816,45 @@ BEGIN
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
             FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_token_bucket AS r ON r.policy = h.policy AND r.key = h.key
-            INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us,
-                 ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
+            INTO request.state, request.reserved, request.units_before, request.changes, request.policy, request.key, request.limit_units, request.burst,
+                 request.capacity, request.leak, request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us,
+                 request.blocked_until_us, request.level, request.previous, request.at_us, request.window_us;
         END IF;
         -- The row as it stands, brought to the moment.
-        ask.leaked_at_us := ask.updated_at_us;
-        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
-        ask.level := GREATEST(0, ask.level - ((ask.updated_at_us - ask.leaked_at_us) / ask.tick_us)::float8 * ask.leak);
-        ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
-                                 ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
+        request.leaked_at_us := request.updated_at_us;
+        request.updated_at_us := GREATEST(request.now_us, request.updated_at_us);
+        request.level := GREATEST(0, request.level - ((request.updated_at_us - request.leaked_at_us) / request.tick_us)::float8 * request.leak);
+        request.leaked_at_us := CASE WHEN request.level = 0::float8 THEN request.updated_at_us
+                                 ELSE request.leaked_at_us + (request.updated_at_us - request.leaked_at_us) / request.tick_us * request.tick_us END;
     END IF;
-    IF ask.granted <> 0::float8 OR ask.again THEN
-        RETURN ask;
-    ELSIF ask.verb = 'check' THEN
-        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
-            RETURN ask;
+    IF request.granted <> 0::float8 OR request.again THEN
+        RETURN request;
+    ELSIF request.verb = 'check' THEN
+        IF request.units = 0::float8 OR floor((request.capacity - request.level) / NULLIF(request.units, 0::float8)) >= 1::float8 THEN
+            RETURN request;
         END IF;
     END IF;
-    RETURN pglimit._retry(ask);
+    RETURN pglimit._retry(request);
 END $pglimit$;
 -- +goose StatementEnd
 
--- The statements of gcra: runs the one that ask.statement names, and returns the
--- ask with the key's state as of that moment.
+-- The statements of gcra: runs the one that request.statement names, and returns the
+-- request with the key's state as of that moment.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._gcra(ask pglimit._ask) RETURNS pglimit._ask
+CREATE OR REPLACE FUNCTION pglimit._gcra(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
-    IF ask.statement = 'take' THEN
+    IF request.statement = 'take' THEN
         INSERT INTO pglimit_gcra AS t
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
         SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.policy::text AS policy, ask.key::text AS key,
-                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                     ask.leak::float8 AS leak,
-                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
-                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.policy::text AS policy, request.key::text AS key,
+                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
+                     request.leak::float8 AS leak,
+                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
+                     LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -860,17 +870,17 @@ BEGIN
                     AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'charge' THEN
-        ask.capacity := ask.burst; -- without the slack
+        INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
+    ELSIF request.statement = 'charge' THEN
+        request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_gcra AS t
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.capacity::float8 AS capacity,
-                     ask.leak::float8 AS leak,
-                     ask.lifetime_us::bigint AS lifetime_us,
-                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        SELECT request.policy::text, request.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.lifetime_us
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.capacity::float8 AS capacity,
+                     request.leak::float8 AS leak,
+                     request.lifetime_us::bigint AS lifetime_us,
+                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -879,42 +889,42 @@ BEGIN
                     LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
-        ask.capacity := ask.burst + LEAST(1e-6::float8, 1e-9::float8 * ask.burst);
-    ELSIF ask.statement = 'refund' THEN
+        INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
+        request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
+    ELSIF request.statement = 'refund' THEN
         WITH c AS MATERIALIZED (
-            SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
+            SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
         ), back AS (
         UPDATE pglimit_gcra AS t SET
             cost = 1,
-            granted = LEAST(ask.units::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak)),
-            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - ask.units::float8),
+            granted = LEAST(request.units::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak)),
+            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - request.units::float8),
         updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text
+        WHERE t.policy = request.policy::text AND t.key = request.key::text
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         )
         SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM c LEFT JOIN back AS t ON true
-        INTO ask.granted, ask.level, ask.updated_at_us, ask.blocked_until_us;
+        INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
     ELSE
-        IF ask.statement = 'check' THEN
+        IF request.statement = 'check' THEN
             SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-            FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-            LEFT JOIN pglimit_gcra AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.updated_at_us, ask.blocked_until_us;
+            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_gcra AS t ON t.policy = request.policy::text AND t.key = request.key::text
+            INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
         ELSE
             WITH c AS MATERIALIZED (
-                SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
+                SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
             ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
-                       (h.state = 'open' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
-                        OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_reservation AS h ON h.id = ask.id::text AND h.state <> 'spent'
-                            AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
+                       (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                        OR h.state = 'expired' AND request.state::text = 'settled') AS changes
+                FROM c JOIN pglimit_reservation AS h ON h.id = request.id::text AND h.state <> 'spent'
+                            AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_gcra AS t
@@ -942,9 +952,9 @@ BEGIN
             RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
             ), ended AS (
             UPDATE pglimit_reservation AS h SET
-                state = ask.state::text,
-                idempotency_key = CASE WHEN ask.state::text = 'settled' THEN h.idempotency_key END,
-                units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+                state = request.state::text,
+                idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
+                units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.id = b.id AND b.changes
             )
@@ -954,35 +964,36 @@ BEGIN
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
             FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_gcra AS r ON r.policy = h.policy AND r.key = h.key
-            INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us,
-                 ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
+            INTO request.state, request.reserved, request.units_before, request.changes, request.policy, request.key, request.limit_units, request.burst,
+                 request.capacity, request.leak, request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us,
+                 request.blocked_until_us, request.level, request.previous, request.at_us, request.window_us;
         END IF;
         -- The row as it stands, brought to the moment.
-        ask.leaked_at_us := ask.updated_at_us;
-        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
-        ask.level := GREATEST(0, ask.level - ((ask.updated_at_us - ask.leaked_at_us) / ask.tick_us)::float8 * ask.leak);
-        ask.leaked_at_us := CASE WHEN ask.level = 0::float8 THEN ask.updated_at_us
-                                 ELSE ask.leaked_at_us + (ask.updated_at_us - ask.leaked_at_us) / ask.tick_us * ask.tick_us END;
+        request.leaked_at_us := request.updated_at_us;
+        request.updated_at_us := GREATEST(request.now_us, request.updated_at_us);
+        request.level := GREATEST(0, request.level - ((request.updated_at_us - request.leaked_at_us) / request.tick_us)::float8 * request.leak);
+        request.leaked_at_us := CASE WHEN request.level = 0::float8 THEN request.updated_at_us
+                                 ELSE request.leaked_at_us + (request.updated_at_us - request.leaked_at_us) / request.tick_us * request.tick_us END;
     END IF;
-    IF ask.granted <> 0::float8 OR ask.again THEN
-        RETURN ask;
-    ELSIF ask.verb = 'check' THEN
-        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
-            RETURN ask;
+    IF request.granted <> 0::float8 OR request.again THEN
+        RETURN request;
+    ELSIF request.verb = 'check' THEN
+        IF request.units = 0::float8 OR floor((request.capacity - request.level) / NULLIF(request.units, 0::float8)) >= 1::float8 THEN
+            RETURN request;
         END IF;
     END IF;
-    RETURN pglimit._retry(ask);
+    RETURN pglimit._retry(request);
 END $pglimit$;
 -- +goose StatementEnd
 
--- The statements of fixed_window: runs the one that ask.statement names, and returns the
--- ask with the key's state as of that moment.
+-- The statements of fixed_window: runs the one that request.statement names, and returns the
+-- request with the key's state as of that moment.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._fixed_window(ask pglimit._ask) RETURNS pglimit._ask
+CREATE OR REPLACE FUNCTION pglimit._fixed_window(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
-    IF ask.statement = 'take' THEN
+    IF request.statement = 'take' THEN
         INSERT INTO pglimit_fixed_window AS t
                (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
         SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
@@ -991,16 +1002,16 @@ BEGIN
                     WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
                     ELSE a.now_us + a.period_us END,
                a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.policy::text AS policy, ask.key::text AS key,
-                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                     ask.period_us::bigint AS period_us,
-                     ask.aligned::bool AS aligned,
-                     ask.from_us::bigint AS from_us,
-                     ask.turn_us::bigint AS turn_us,
-                     ask.until_us::bigint AS until_us,
-                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
-                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.policy::text AS policy, request.key::text AS key,
+                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
+                     request.period_us::bigint AS period_us,
+                     request.aligned::bool AS aligned,
+                     request.from_us::bigint AS from_us,
+                     request.turn_us::bigint AS turn_us,
+                     request.until_us::bigint AS until_us,
+                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
+                     LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) AS granted) AS a
         WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -1017,26 +1028,26 @@ BEGIN
                     AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'charge' THEN
-        ask.capacity := ask.burst; -- without the slack
+        INTO request.granted, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
+    ELSIF request.statement = 'charge' THEN
+        request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_fixed_window AS t
                (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, a.capacity,
+        SELECT request.policy::text, request.key::text, 1, a.granted, a.granted, a.capacity,
                CASE WHEN a.granted = 0::float8 THEN 0
                     WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
                     WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
                     ELSE a.now_us + a.period_us END,
                a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.capacity::float8 AS capacity,
-                     ask.period_us::bigint AS period_us,
-                     ask.aligned::bool AS aligned,
-                     ask.from_us::bigint AS from_us,
-                     ask.turn_us::bigint AS turn_us,
-                     ask.until_us::bigint AS until_us,
-                     ask.lifetime_us::bigint AS lifetime_us,
-                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.capacity::float8 AS capacity,
+                     request.period_us::bigint AS period_us,
+                     request.aligned::bool AS aligned,
+                     request.from_us::bigint AS from_us,
+                     request.turn_us::bigint AS turn_us,
+                     request.until_us::bigint AS until_us,
+                     request.lifetime_us::bigint AS lifetime_us,
+                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
         WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -1046,42 +1057,42 @@ BEGIN
             ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-        ask.capacity := ask.burst + LEAST(1e-6::float8, 1e-9::float8 * ask.burst);
-    ELSIF ask.statement = 'refund' THEN
+        INTO request.granted, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
+        request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
+    ELSIF request.statement = 'refund' THEN
         WITH c AS MATERIALIZED (
-            SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
+            SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
         ), back AS (
         UPDATE pglimit_fixed_window AS t SET
             cost = 1,
-            granted = LEAST(ask.units::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
-            level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - ask.units::float8),
+            granted = LEAST(request.units::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+            level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - request.units::float8),
         updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text
+        WHERE t.policy = request.policy::text AND t.key = request.key::text
         RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
         )
         SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM c LEFT JOIN back AS t ON true
-        INTO ask.granted, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        INTO request.granted, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
     ELSE
-        IF ask.statement = 'check' THEN
+        IF request.statement = 'check' THEN
             SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-            FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-            LEFT JOIN pglimit_fixed_window AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_fixed_window AS t ON t.policy = request.policy::text AND t.key = request.key::text
+            INTO request.now_us, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
         ELSE
             WITH c AS MATERIALIZED (
-                SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
+                SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
             ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
-                       (h.state = 'open' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
-                        OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_reservation AS h ON h.id = ask.id::text AND h.state <> 'spent'
-                            AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
+                       (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                        OR h.state = 'expired' AND request.state::text = 'settled') AS changes
+                FROM c JOIN pglimit_reservation AS h ON h.id = request.id::text AND h.state <> 'spent'
+                            AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_fixed_window AS t
@@ -1101,9 +1112,9 @@ BEGIN
             RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
             ), ended AS (
             UPDATE pglimit_reservation AS h SET
-                state = ask.state::text,
-                idempotency_key = CASE WHEN ask.state::text = 'settled' THEN h.idempotency_key END,
-                units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+                state = request.state::text,
+                idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
+                units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.id = b.id AND b.changes
             )
@@ -1113,43 +1124,44 @@ BEGIN
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us, 0::bigint AS window_us
             FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_fixed_window AS r ON r.policy = h.policy AND r.key = h.key
-            INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us,
-                 ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
-            ask.ends_at_us := ask.at_us;
+            INTO request.state, request.reserved, request.units_before, request.changes, request.policy, request.key, request.limit_units, request.burst,
+                 request.capacity, request.leak, request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us,
+                 request.blocked_until_us, request.level, request.previous, request.at_us, request.window_us;
+            request.ends_at_us := request.at_us;
         END IF;
         -- The row as it stands, brought to the moment.
-        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
-        ask.level := CASE WHEN ask.now_us >= ask.ends_at_us THEN 0 ELSE ask.level END;
+        request.updated_at_us := GREATEST(request.now_us, request.updated_at_us);
+        request.level := CASE WHEN request.now_us >= request.ends_at_us THEN 0 ELSE request.level END;
     END IF;
-    IF ask.granted <> 0::float8 OR ask.again THEN
-        RETURN ask;
-    ELSIF ask.verb = 'check' THEN
-        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
-            RETURN ask;
+    IF request.granted <> 0::float8 OR request.again THEN
+        RETURN request;
+    ELSIF request.verb = 'check' THEN
+        IF request.units = 0::float8 OR floor((request.capacity - request.level) / NULLIF(request.units, 0::float8)) >= 1::float8 THEN
+            RETURN request;
         END IF;
     END IF;
-    RETURN pglimit._retry(ask);
+    RETURN pglimit._retry(request);
 END $pglimit$;
 -- +goose StatementEnd
 
--- The statements of sliding_window_counter: runs the one that ask.statement names, and returns the
--- ask with the key's state as of that moment.
+-- The statements of sliding_window_counter: runs the one that request.statement names, and returns the
+-- request with the key's state as of that moment.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._sliding_window_counter(ask pglimit._ask) RETURNS pglimit._ask
+CREATE OR REPLACE FUNCTION pglimit._sliding_window_counter(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
-    IF ask.statement = 'take' THEN
+    IF request.statement = 'take' THEN
         INSERT INTO pglimit_sliding_window_counter AS t
                (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
         SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
                (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.policy::text AS policy, ask.key::text AS key,
-                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                     ask.period_us::bigint AS period_us,
-                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
-                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.policy::text AS policy, request.key::text AS key,
+                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
+                     request.period_us::bigint AS period_us,
+                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
+                     LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -1192,18 +1204,18 @@ BEGIN
                         ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.current, ask.previous, ask.window_us, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'charge' THEN
-        ask.capacity := ask.burst; -- without the slack
+        INTO request.granted, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
+    ELSIF request.statement = 'charge' THEN
+        request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_sliding_window_counter AS t
                (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 1, a.granted, a.granted, 0, a.capacity, a.period_us,
+        SELECT request.policy::text, request.key::text, 1, a.granted, a.granted, 0, a.capacity, a.period_us,
                (a.now_us / a.period_us + 1) * a.period_us, a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.capacity::float8 AS capacity,
-                     ask.period_us::bigint AS period_us,
-                     ask.lifetime_us::bigint AS lifetime_us,
-                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.capacity::float8 AS capacity,
+                     request.period_us::bigint AS period_us,
+                     request.lifetime_us::bigint AS lifetime_us,
+                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -1237,48 +1249,48 @@ BEGIN
                     THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.current, ask.previous, ask.window_us, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
-        ask.capacity := ask.burst + LEAST(1e-6::float8, 1e-9::float8 * ask.burst);
-    ELSIF ask.statement = 'refund' THEN
+        INTO request.granted, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
+        request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
+    ELSIF request.statement = 'refund' THEN
         WITH c AS MATERIALIZED (
-            SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
+            SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
         ), back AS (
         UPDATE pglimit_sliding_window_counter AS t SET
             cost = 1,
-            granted = LEAST(ask.units::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END
+            granted = LEAST(request.units::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END
                     + CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
-            current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - ask.units::float8),
+            current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - request.units::float8),
             previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us
-                        THEN t.current ELSE 0 END - GREATEST(0, ask.units::float8 - CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END)),
+                        THEN t.current ELSE 0 END - GREATEST(0, request.units::float8 - CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END)),
             ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
         updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text
+        WHERE t.policy = request.policy::text AND t.key = request.key::text
         RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
         )
         SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
             coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM c LEFT JOIN back AS t ON true
-        INTO ask.granted, ask.current, ask.previous, ask.window_us, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+        INTO request.granted, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
     ELSE
-        IF ask.statement = 'check' THEN
+        IF request.statement = 'check' THEN
             SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
                    coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-            FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-            LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.current, ask.previous, ask.window_us, ask.ends_at_us, ask.updated_at_us, ask.blocked_until_us;
+            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = request.policy::text AND t.key = request.key::text
+            INTO request.now_us, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
         ELSE
             WITH c AS MATERIALIZED (
-                SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
+                SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
             ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
-                       (h.state = 'open' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
-                        OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_reservation AS h ON h.id = ask.id::text AND h.state <> 'spent'
-                            AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
+                       (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                        OR h.state = 'expired' AND request.state::text = 'settled') AS changes
+                FROM c JOIN pglimit_reservation AS h ON h.id = request.id::text AND h.state <> 'spent'
+                            AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_sliding_window_counter AS t
@@ -1321,9 +1333,9 @@ BEGIN
             RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
             ), ended AS (
             UPDATE pglimit_reservation AS h SET
-                state = ask.state::text,
-                idempotency_key = CASE WHEN ask.state::text = 'settled' THEN h.idempotency_key END,
-                units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+                state = request.state::text,
+                idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
+                units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.id = b.id AND b.changes
             )
@@ -1334,54 +1346,55 @@ BEGIN
                    coalesce(t.current, r.current, 0)::float8 AS level, coalesce(t.previous, r.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us,
                        coalesce(t.period_us, r.period_us, 1)::bigint AS window_us
             FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = h.policy AND r.key = h.key
-            INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us,
-                 ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
-            ask.ends_at_us := ask.at_us;
-            ask.current := ask.level;
+            INTO request.state, request.reserved, request.units_before, request.changes, request.policy, request.key, request.limit_units, request.burst,
+                 request.capacity, request.leak, request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us,
+                 request.blocked_until_us, request.level, request.previous, request.at_us, request.window_us;
+            request.ends_at_us := request.at_us;
+            request.current := request.level;
         END IF;
         -- The row as it stands, brought to the moment.
-        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        request.updated_at_us := GREATEST(request.now_us, request.updated_at_us);
     END IF;
     -- A denial leaves the windows as they were, too.
-    IF ask.updated_at_us >= ask.ends_at_us THEN
-        ask.previous := CASE WHEN ask.window_us = ask.period_us AND ask.updated_at_us < ask.ends_at_us + ask.window_us THEN ask.current ELSE 0 END;
-        ask.current := CASE WHEN ask.window_us = ask.period_us THEN 0
-                            ELSE ask.current * GREATEST(0, ask.ends_at_us + ask.window_us - ask.updated_at_us)::float8 / ask.window_us::float8 END;
-        ask.window_us := ask.period_us;
-        ask.ends_at_us := (ask.updated_at_us / ask.window_us + 1) * ask.window_us;
+    IF request.updated_at_us >= request.ends_at_us THEN
+        request.previous := CASE WHEN request.window_us = request.period_us AND request.updated_at_us < request.ends_at_us + request.window_us THEN request.current ELSE 0 END;
+        request.current := CASE WHEN request.window_us = request.period_us THEN 0
+                            ELSE request.current * GREATEST(0, request.ends_at_us + request.window_us - request.updated_at_us)::float8 / request.window_us::float8 END;
+        request.window_us := request.period_us;
+        request.ends_at_us := (request.updated_at_us / request.window_us + 1) * request.window_us;
     END IF;
-    ask.level := ask.previous * LEAST(ask.window_us, ask.ends_at_us - ask.updated_at_us)::float8 / ask.window_us::float8 + ask.current;
-    IF ask.granted <> 0::float8 OR ask.again THEN
-        RETURN ask;
-    ELSIF ask.verb = 'check' THEN
-        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
-            RETURN ask;
+    request.level := request.previous * LEAST(request.window_us, request.ends_at_us - request.updated_at_us)::float8 / request.window_us::float8 + request.current;
+    IF request.granted <> 0::float8 OR request.again THEN
+        RETURN request;
+    ELSIF request.verb = 'check' THEN
+        IF request.units = 0::float8 OR floor((request.capacity - request.level) / NULLIF(request.units, 0::float8)) >= 1::float8 THEN
+            RETURN request;
         END IF;
     END IF;
-    RETURN pglimit._retry(ask);
+    RETURN pglimit._retry(request);
 END $pglimit$;
 -- +goose StatementEnd
 
--- The statements of sliding_window_log: runs the one that ask.statement names, and returns the
--- ask with the key's state as of that moment.
+-- The statements of sliding_window_log: runs the one that request.statement names, and returns the
+-- request with the key's state as of that moment.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._sliding_window_log(ask pglimit._ask) RETURNS pglimit._ask
+CREATE OR REPLACE FUNCTION pglimit._sliding_window_log(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
-    IF ask.statement = 'take' THEN
+    IF request.statement = 'take' THEN
         INSERT INTO pglimit_sliding_window_log AS t
                (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
         SELECT a.policy, a.key, a.cost, a.granted,
                CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
                CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
                0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.policy::text AS policy, ask.key::text AS key,
-                     ask.cost::float8 AS cost, ask.capacity::float8 AS capacity,
-                     ask.period_us::bigint AS period_us,
-                     ask.lifetime_us::bigint AS lifetime_us, ask.block_for_us::bigint AS block_for_us,
-                     LEAST(ask.count::float8, floor(ask.capacity::float8 / ask.cost::float8)) AS granted) AS a
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.policy::text AS policy, request.key::text AS key,
+                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
+                     request.period_us::bigint AS period_us,
+                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
+                     LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -1424,39 +1437,39 @@ BEGIN
         RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
             coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
                coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                           - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                           - (t.capacity - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted))
                                            - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
-                           >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)
+                           >= LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)
                            THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                                       - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                                       - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
                                    t.totals)] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                           - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                           - (t.capacity - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted))
                                            - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total))
-                           >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)
+                           >= LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)
                            THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                                       - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                                       - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
                                    t.totals) + 1] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                           - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                           - (t.capacity - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted))
                                            - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total))
-                           >= LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)
+                           >= LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)
                            THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                                       - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                                       - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
                                    t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST(ask.unit::float8, ask.cost::float8 * ask.count::float8 - t.cost * t.granted))
+                                   - (t.capacity - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted))
                                    + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
                t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
-    ELSIF ask.statement = 'charge' THEN
-        ask.capacity := ask.burst; -- without the slack
+        INTO request.granted, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us;
+    ELSIF request.statement = 'charge' THEN
+        request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_sliding_window_log AS t
                (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 1, a.granted, ARRAY[a.now_us], ARRAY[0::float8],
+        SELECT request.policy::text, request.key::text, 1, a.granted, ARRAY[a.now_us], ARRAY[0::float8],
                0, a.granted, a.capacity, a.period_us, a.period_us, a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     ask.capacity::float8 AS capacity,
-                     ask.period_us::bigint AS period_us,
-                     ask.lifetime_us::bigint AS lifetime_us,
-                     LEAST(ask.units::float8, ask.capacity::float8) AS granted) AS a
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+                     request.capacity::float8 AS capacity,
+                     request.period_us::bigint AS period_us,
+                     request.lifetime_us::bigint AS lifetime_us,
+                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -1508,78 +1521,78 @@ BEGIN
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
             coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
-        INTO ask.granted, ask.level, ask.newest_at_us, ask.updated_at_us, ask.blocked_until_us;
-        ask.capacity := ask.burst + LEAST(1e-6::float8, 1e-9::float8 * ask.burst);
-    ELSIF ask.statement = 'refund' THEN
+        INTO request.granted, request.level, request.newest_at_us, request.updated_at_us, request.blocked_until_us;
+        request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
+    ELSIF request.statement = 'refund' THEN
         WITH c AS MATERIALIZED (
-            SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
+            SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
         ), back AS (
         UPDATE pglimit_sliding_window_log AS t SET
             cost = 1,
-            granted = LEAST(ask.units::float8, (t.total - GREATEST(t.base,
+            granted = LEAST(request.units::float8, (t.total - GREATEST(t.base,
                             coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)))),
             entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        t.total - ask.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
+                        t.total - request.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
                             t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
                         + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
                                         coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                                    t.total - ask.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
+                                    t.total - request.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
                                         coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                                    t.total - ask.units::float8), t.totals))] ELSE '{}' END,
+                                    t.total - request.units::float8), t.totals))] ELSE '{}' END,
             totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        t.total - ask.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
+                        t.total - request.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
                             t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
                         + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
                                         coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                                    t.total - ask.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
+                                    t.total - request.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
                                         coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                                    t.total - ask.units::float8), t.totals))] ELSE '{}' END,
+                                    t.total - request.units::float8), t.totals))] ELSE '{}' END,
             base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
                 total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    t.total - ask.units::float8),
+                    t.total - request.units::float8),
         updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text
+        WHERE t.policy = request.policy::text AND t.key = request.key::text
         RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
             coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
         )
         SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
         FROM c LEFT JOIN back AS t ON true
-        INTO ask.granted, ask.level, ask.newest_at_us, ask.updated_at_us, ask.blocked_until_us;
+        INTO request.granted, request.level, request.newest_at_us, request.updated_at_us, request.blocked_until_us;
     ELSE
-        IF ask.statement = 'check' THEN
+        IF request.statement = 'check' THEN
             SELECT c.us AS now_us,
-                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - ask.period_us::bigint, t.entries) + 1], t.total))),
+                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - request.period_us::bigint, t.entries) + 1], t.total))),
                            0)::float8 AS level,
                    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-                   coalesce(CASE WHEN ask.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
-                                               - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 1], t.total)) >= ask.unit::float8
-                               THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
-                                       t.totals)] WHEN ask.capacity::float8 - (t.total
-                                   - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
-                                               - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 2], t.total)) >= ask.unit::float8
-                               THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
-                                       t.totals) + 1] WHEN ask.capacity::float8 - (t.total
-                                   - coalesce(t.totals[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
-                                               - 1e-15::float8 * (t.total + ask.capacity::float8), t.totals) + 3], t.total)) >= ask.unit::float8
-                               THEN t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8) - 1e-15::float8 * (t.total + ask.capacity::float8),
-                                       t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total - (ask.capacity::float8 - ask.unit::float8)
-                                       + 1e-15::float8 * (t.total + ask.capacity::float8), t.totals)] END, 0)::bigint AS frees_at_us,
+                   coalesce(CASE WHEN request.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                               - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 1], t.total)) >= request.unit::float8
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8) - 1e-15::float8 * (t.total + request.capacity::float8),
+                                       t.totals)] WHEN request.capacity::float8 - (t.total
+                                   - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                               - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 2], t.total)) >= request.unit::float8
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8) - 1e-15::float8 * (t.total + request.capacity::float8),
+                                       t.totals) + 1] WHEN request.capacity::float8 - (t.total
+                                   - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                               - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 3], t.total)) >= request.unit::float8
+                               THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8) - 1e-15::float8 * (t.total + request.capacity::float8),
+                                       t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                       + 1e-15::float8 * (t.total + request.capacity::float8), t.totals)] END, 0)::bigint AS frees_at_us,
                    coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-            FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-            LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = ask.policy::text AND t.key = ask.key::text
-            INTO ask.now_us, ask.level, ask.newest_at_us, ask.frees_at_us, ask.updated_at_us, ask.blocked_until_us;
+            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
+            LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = request.policy::text AND t.key = request.key::text
+            INTO request.now_us, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us;
         ELSE
             WITH c AS MATERIALIZED (
-                SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
+                SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
             ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, ask.units::float8 AS actual,
-                       (h.state = 'open' AND (ask.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
-                        OR h.state = 'expired' AND ask.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_reservation AS h ON h.id = ask.id::text AND h.state <> 'spent'
-                            AND (h.forget_at_us > c.now_us OR ask.state::text = 'expired')
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
+                       (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                        OR h.state = 'expired' AND request.state::text = 'settled') AS changes
+                FROM c JOIN pglimit_reservation AS h ON h.id = request.id::text AND h.state <> 'spent'
+                            AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_sliding_window_log AS t
@@ -1683,9 +1696,9 @@ BEGIN
                 coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
             ), ended AS (
             UPDATE pglimit_reservation AS h SET
-                state = ask.state::text,
-                idempotency_key = CASE WHEN ask.state::text = 'settled' THEN h.idempotency_key END,
-                units = CASE WHEN ask.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+                state = request.state::text,
+                idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
+                units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.id = b.id AND b.changes
             )
@@ -1697,73 +1710,74 @@ BEGIN
                            0)::float8 AS level, 0::float8 AS previous,
                    coalesce(t.newest_at_us, r.entries[pg_catalog.cardinality(r.entries)], 0)::bigint AS at_us, 0::bigint AS window_us
             FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = h.policy AND r.key = h.key
-            INTO ask.state, ask.reserved, ask.units_before, ask.changes, ask.policy, ask.key, ask.limit_units, ask.burst, ask.capacity, ask.leak, ask.tick_us,
-                 ask.period_us, ask.now_us, ask.expires_at_us, ask.freed, ask.updated_at_us, ask.blocked_until_us, ask.level, ask.previous, ask.at_us, ask.window_us;
-            ask.newest_at_us := ask.at_us;
+            INTO request.state, request.reserved, request.units_before, request.changes, request.policy, request.key, request.limit_units, request.burst,
+                 request.capacity, request.leak, request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us,
+                 request.blocked_until_us, request.level, request.previous, request.at_us, request.window_us;
+            request.newest_at_us := request.at_us;
         END IF;
         -- The row as it stands, brought to the moment.
-        ask.updated_at_us := GREATEST(ask.now_us, ask.updated_at_us);
+        request.updated_at_us := GREATEST(request.now_us, request.updated_at_us);
     END IF;
-    IF ask.granted <> 0::float8 OR ask.again THEN
-        RETURN ask;
-    ELSIF ask.verb = 'check' THEN
-        IF ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8 THEN
-            RETURN ask;
+    IF request.granted <> 0::float8 OR request.again THEN
+        RETURN request;
+    ELSIF request.verb = 'check' THEN
+        IF request.units = 0::float8 OR floor((request.capacity - request.level) / NULLIF(request.units, 0::float8)) >= 1::float8 THEN
+            RETURN request;
         END IF;
     END IF;
-    RETURN pglimit._retry(ask);
+    RETURN pglimit._retry(request);
 END $pglimit$;
 -- +goose StatementEnd
 
--- Runs the ask's statement.
+-- Runs the request's statement.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._run(ask pglimit._ask) RETURNS pglimit._ask
+CREATE OR REPLACE FUNCTION pglimit._run(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    IF ask.algorithm = 'leaky_bucket' THEN
-        RETURN pglimit._leaky_bucket(ask);
-    ELSIF ask.algorithm = 'leaky_bucket_queue' THEN
-        RETURN pglimit._leaky_bucket_queue(ask);
-    ELSIF ask.algorithm = 'token_bucket' THEN
-        RETURN pglimit._token_bucket(ask);
-    ELSIF ask.algorithm = 'gcra' THEN
-        RETURN pglimit._gcra(ask);
-    ELSIF ask.algorithm = 'fixed_window' THEN
-        RETURN pglimit._fixed_window(ask);
-    ELSIF ask.algorithm = 'sliding_window_counter' THEN
-        RETURN pglimit._sliding_window_counter(ask);
-    ELSIF ask.algorithm = 'sliding_window_log' THEN
-        RETURN pglimit._sliding_window_log(ask);
+    IF request.algorithm = 'leaky_bucket' THEN
+        RETURN pglimit._leaky_bucket(request);
+    ELSIF request.algorithm = 'leaky_bucket_queue' THEN
+        RETURN pglimit._leaky_bucket_queue(request);
+    ELSIF request.algorithm = 'token_bucket' THEN
+        RETURN pglimit._token_bucket(request);
+    ELSIF request.algorithm = 'gcra' THEN
+        RETURN pglimit._gcra(request);
+    ELSIF request.algorithm = 'fixed_window' THEN
+        RETURN pglimit._fixed_window(request);
+    ELSIF request.algorithm = 'sliding_window_counter' THEN
+        RETURN pglimit._sliding_window_counter(request);
+    ELSIF request.algorithm = 'sliding_window_log' THEN
+        RETURN pglimit._sliding_window_log(request);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
 
 -- What follows a statement that granted nothing. If reservations that have expired are
--- in the way of the ask, they are given back, and it is asked again.
+-- in the way of the request, they are given back, and it is tried again.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._retry(ask pglimit._ask) RETURNS pglimit._ask
+CREATE OR REPLACE FUNCTION pglimit._retry(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     LOOP
-        IF ask.statement = 'take' THEN
-            EXIT WHEN ask.granted <> 0::float8;
-            EXIT WHEN ask.algorithm = 'leaky_bucket_queue' OR NOT pglimit._reap(ask.algorithm, ask.policy, ask.key, ask.now_us);
-            IF ask.blocked_until_us > ask.updated_at_us THEN
+        IF request.statement = 'take' THEN
+            EXIT WHEN request.granted <> 0::float8;
+            EXIT WHEN request.algorithm = 'leaky_bucket_queue' OR NOT pglimit._reap(request.algorithm, request.policy, request.key, request.now_us);
+            IF request.blocked_until_us > request.updated_at_us THEN
                 -- The block that this denial started, which expired reservations caused.
-                PERFORM pglimit.unblock(ask.algorithm, ask.policy, ask.key);
+                PERFORM pglimit.unblock(request.algorithm, request.policy, request.key);
             END IF;
         ELSE
-            EXIT WHEN ask.verb <> 'check';
-            EXIT WHEN ask.algorithm = 'leaky_bucket_queue' OR ask.units = 0::float8
-                      OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8;
-            EXIT WHEN floor(ask.capacity / ask.units) < 1::float8
-                      OR NOT pglimit._reap(ask.algorithm, ask.policy, ask.key, CASE WHEN ask.clocked THEN ask.now_us END);
-            ask.now_us := CASE WHEN ask.clocked THEN ask.now_us END;
+            EXIT WHEN request.verb <> 'check';
+            EXIT WHEN request.algorithm = 'leaky_bucket_queue' OR request.units = 0::float8
+                      OR floor((request.capacity - request.level) / NULLIF(request.units, 0::float8)) >= 1::float8;
+            EXIT WHEN floor(request.capacity / request.units) < 1::float8
+                      OR NOT pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END);
+            request.now_us := CASE WHEN request.clocked THEN request.now_us END;
         END IF;
-        ask.again := true;
-        ask := pglimit._run(ask);
+        request.again := true;
+        request := pglimit._run(request);
     END LOOP;
-    RETURN ask;
+    RETURN request;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -1774,37 +1788,37 @@ CREATE OR REPLACE FUNCTION pglimit._reap(algorithm text, name text, key text, at
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 DECLARE
-    ask pglimit._ask;
-    due pglimit._ask;
+    request pglimit._request;
+    due pglimit._request;
     ids text[];
     changes bool;
     freed bool := false;
 BEGIN
     IF current_setting('transaction_read_only'::text) = 'on' THEN
-        RETURN false; -- a check may be asked there; it counts them as reserved
+        RETURN false; -- a check may run there; it counts them as reserved
     END IF;
-    ask.algorithm := $1;
-    ask.policy := $2;
-    ask.key := $3;
-    ask.now_us := $4;
-    ask.max_rows := 100;
+    request.algorithm := $1;
+    request.policy := $2;
+    request.key := $3;
+    request.now_us := $4;
+    request.max_rows := 100;
     LOOP
         ids := ARRAY(
             SELECT h.id
-            FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
-            JOIN pglimit_reservation AS h ON h.policy = ask.policy::text AND h.key = ask.key::text AND h.state = 'open' AND h.expires_at_us <= c.us
-            WHERE h.algorithm = ask.algorithm::text
+            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+            JOIN pglimit_reservation AS h ON h.policy = request.policy::text AND h.key = request.key::text AND h.state = 'open' AND h.expires_at_us <= c.us
+            WHERE h.algorithm = request.algorithm::text
             ORDER BY h.expires_at_us, h.units
-            LIMIT ask.max_rows::bigint
+            LIMIT request.max_rows::bigint
             FOR UPDATE OF h SKIP LOCKED
         );
         changes := false;
         FOR i IN 1 .. pg_catalog.cardinality(ids) LOOP
-            due := pglimit._settle(ids[i], 'expired', 0, ask.now_us);
+            due := pglimit._settle(ids[i], 'expired', 0, request.now_us);
             freed := freed OR coalesce(due.freed, false);
             changes := changes OR coalesce(due.changes, false);
         END LOOP;
-        EXIT WHEN freed OR NOT changes OR pg_catalog.cardinality(ids) < ask.max_rows;
+        EXIT WHEN freed OR NOT changes OR pg_catalog.cardinality(ids) < request.max_rows;
     END LOOP;
     RETURN freed;
 END $pglimit$;
@@ -1813,26 +1827,26 @@ END $pglimit$;
 -- Brings a reservation to a state and returns how it and its key stand; changes is NULL if
 -- there is no such reservation.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._settle(reservation text, to_state text, units float8, at_us bigint) RETURNS pglimit._ask
+CREATE OR REPLACE FUNCTION pglimit._settle(reservation text, to_state text, units float8, at_us bigint) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    ask pglimit._ask;
+    request pglimit._request;
 BEGIN
-    ask.verb := 'settle';
-    ask.statement := 'settle';
-    ask.clocked := true;
-    ask.algorithm := split_part(reservation, ':'::text, 1);
-    ask.id := reservation;
-    ask.state := to_state;
-    ask.units := units;
-    ask.now_us := at_us;
-    RETURN pglimit._run(ask);
+    request.verb := 'settle';
+    request.statement := 'settle';
+    request.clocked := true;
+    request.algorithm := split_part(reservation, ':'::text, 1);
+    request.id := reservation;
+    request.state := to_state;
+    request.units := units;
+    request.now_us := at_us;
+    RETURN pglimit._run(request);
 END $pglimit$;
 -- +goose StatementEnd
 
 -- The last part of a call: what the key's state means to the caller.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._answer(ask pglimit._ask) RETURNS pglimit.result
+CREATE OR REPLACE FUNCTION pglimit._answer(request pglimit._request) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     allowed bool;
@@ -1845,73 +1859,73 @@ DECLARE
     retry_after_s float8;
     delay_s float8; -- of a queue
 BEGIN
-    IF ask.verb IN ('charge', 'refund', 'settle') THEN
+    IF request.verb IN ('charge', 'refund', 'settle') THEN
         allowed := true;
-        granted := CASE WHEN ask.granted = ask.units OR ask.verb = 'settle' THEN ask.units ELSE GREATEST(0, ask.granted) END;
+        granted := CASE WHEN request.granted = request.units OR request.verb = 'settle' THEN request.units ELSE GREATEST(0, request.granted) END;
     ELSE
-        IF ask.verb = 'check' THEN
-            allowed := ask.blocked_until_us <= ask.updated_at_us
-                       AND (ask.units = 0::float8 OR floor((ask.capacity - ask.level) / NULLIF(ask.units, 0::float8)) >= 1::float8);
-            granted := CASE WHEN allowed THEN ask.units ELSE 0 END;
+        IF request.verb = 'check' THEN
+            allowed := request.blocked_until_us <= request.updated_at_us
+                       AND (request.units = 0::float8 OR floor((request.capacity - request.level) / NULLIF(request.units, 0::float8)) >= 1::float8);
+            granted := CASE WHEN allowed THEN request.units ELSE 0 END;
         ELSE
-            allowed := ask.granted > 0::float8;
-            granted := CASE WHEN ask.granted = ask.count THEN ask.units ELSE GREATEST(0, ask.granted * ask.cost) END;
+            allowed := request.granted > 0::float8;
+            granted := CASE WHEN request.granted = request.count THEN request.units ELSE GREATEST(0, request.granted * request.cost) END;
         END IF;
-        IF granted < ask.units OR NOT allowed THEN
-            rest := LEAST(ask.unit, ask.units - granted);
+        IF granted < request.units OR NOT allowed THEN
+            rest := LEAST(request.unit, request.units - granted);
             IF NOT allowed THEN
                 -- A block that begins with this very denial is its consequence.
-                reason := CASE WHEN CASE WHEN ask.verb = 'check' THEN ask.blocked_until_us > ask.updated_at_us ELSE ask.granted = (-1)::float8 END
+                reason := CASE WHEN CASE WHEN request.verb = 'check' THEN request.blocked_until_us > request.updated_at_us ELSE request.granted = (-1)::float8 END
                                THEN 'blocked' ELSE 'limit' END;
             END IF;
         END IF;
     END IF;
     -- The answer counts from the caller's clock, or from that of the decision once the
     -- row was locked.
-    now_us := CASE WHEN ask.clocked OR ask.statement = 'check' THEN ask.now_us ELSE ask.updated_at_us END;
+    now_us := CASE WHEN request.clocked OR request.statement = 'check' THEN request.now_us ELSE request.updated_at_us END;
 
-    IF ask.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
-        IF ask.level > 0::float8 THEN
-            empty_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, coalesce(ask.leaked_at_us, ask.updated_at_us), ask.updated_at_us, NULL, NULL);
+    IF request.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+        IF request.level > 0::float8 THEN
+            empty_at_us := pglimit._bucket_at(request.level, request.leak, request.tick_us, coalesce(request.leaked_at_us, request.updated_at_us), request.updated_at_us, NULL, NULL);
         END IF;
         IF rest > 0::float8 THEN
-            fits_at_us := pglimit._bucket_at(ask.level, ask.leak, ask.tick_us, coalesce(ask.leaked_at_us, ask.updated_at_us), ask.updated_at_us, ask.capacity, rest);
+            fits_at_us := pglimit._bucket_at(request.level, request.leak, request.tick_us, coalesce(request.leaked_at_us, request.updated_at_us), request.updated_at_us, request.capacity, rest);
         END IF;
-        IF ask.algorithm = 'leaky_bucket_queue' THEN
-            IF allowed AND ask.verb <> 'charge' THEN
-                delay_s := pglimit._delay(GREATEST(0, ask.level - CASE WHEN ask.verb = 'check' THEN 0 ELSE granted END) / ask.leak);
+        IF request.algorithm = 'leaky_bucket_queue' THEN
+            IF allowed AND request.verb <> 'charge' THEN
+                delay_s := pglimit._delay(GREATEST(0, request.level - CASE WHEN request.verb = 'check' THEN 0 ELSE granted END) / request.leak);
             ELSE
                 delay_s := 0;
             END IF;
         END IF;
-    ELSIF ask.algorithm = 'sliding_window_counter' THEN
-        empty_at_us := CASE WHEN ask.current > 0::float8 THEN ask.ends_at_us + ask.window_us WHEN ask.previous > 0::float8 THEN ask.ends_at_us END;
+    ELSIF request.algorithm = 'sliding_window_counter' THEN
+        empty_at_us := CASE WHEN request.current > 0::float8 THEN request.ends_at_us + request.window_us WHEN request.previous > 0::float8 THEN request.ends_at_us END;
         IF rest > 0::float8 THEN
-            fits_at_us := pglimit._counter_at(ask.current, ask.previous, ask.ends_at_us, ask.window_us, ask.updated_at_us, ask.capacity, rest);
+            fits_at_us := pglimit._counter_at(request.current, request.previous, request.ends_at_us, request.window_us, request.updated_at_us, request.capacity, rest);
         END IF;
     ELSE
-        IF ask.level > 0::float8 THEN
-            empty_at_us := coalesce(ask.ends_at_us, ask.newest_at_us + ask.period_us);
+        IF request.level > 0::float8 THEN
+            empty_at_us := coalesce(request.ends_at_us, request.newest_at_us + request.period_us);
         END IF;
         IF rest > 0::float8 THEN
-            fits_at_us := CASE WHEN floor(ask.capacity / rest) < 1::float8 THEN 9223372036854775807
-                               WHEN floor((ask.capacity - ask.level) / rest) >= 1::float8 THEN ask.updated_at_us
-                               ELSE coalesce(ask.ends_at_us, ask.frees_at_us + ask.period_us) END;
+            fits_at_us := CASE WHEN floor(request.capacity / rest) < 1::float8 THEN 9223372036854775807
+                               WHEN floor((request.capacity - request.level) / rest) >= 1::float8 THEN request.updated_at_us
+                               ELSE coalesce(request.ends_at_us, request.frees_at_us + request.period_us) END;
         END IF;
     END IF;
     IF rest IS NOT NULL THEN
-        retry_after_s := pglimit._seconds(GREATEST(fits_at_us, ask.updated_at_us, ask.blocked_until_us), now_us);
+        retry_after_s := pglimit._seconds(GREATEST(fits_at_us, request.updated_at_us, request.blocked_until_us), now_us);
     END IF;
     RETURN (
         allowed,
         granted,
         -- remaining, and the level without the slack; what is above the capacity shows.
-        CASE WHEN ask.blocked_until_us > ask.updated_at_us THEN 0 ELSE GREATEST(0, ask.burst - ask.level) END,
-        CASE WHEN ask.level > 1.00000000000001::float8 * ask.capacity THEN ask.level ELSE LEAST(ask.level, ask.burst) END,
+        CASE WHEN request.blocked_until_us > request.updated_at_us THEN 0 ELSE GREATEST(0, request.burst - request.level) END,
+        CASE WHEN request.level > 1.00000000000001::float8 * request.capacity THEN request.level ELSE LEAST(request.level, request.burst) END,
         -- retry_after_s, reset_after_s, delay_s
         CASE WHEN rest IS NULL THEN 0 ELSE retry_after_s END,
-        pglimit._seconds(GREATEST(empty_at_us, ask.updated_at_us, ask.blocked_until_us), now_us),
-        CASE WHEN ask.algorithm = 'leaky_bucket_queue' THEN delay_s ELSE 0 END,
+        pglimit._seconds(GREATEST(empty_at_us, request.updated_at_us, request.blocked_until_us), now_us),
+        CASE WHEN request.algorithm = 'leaky_bucket_queue' THEN delay_s ELSE 0 END,
         reason
     )::pglimit.result;
 END $pglimit$;
@@ -1926,7 +1940,7 @@ BEGIN
         pglimit._arguments('take', 'leaky_bucket', name, key, cost, limit_units, period_s, burst, tick_s, block_for_s => block_for_s, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.leaky_bucket IS 'Asks a leaky bucket for cost units, all or nothing; with tick_s it leaks in whole steps.';
+COMMENT ON FUNCTION pglimit.leaky_bucket IS 'Requests cost units of a leaky bucket, all or nothing; with tick_s it leaks in whole steps.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.leaky_bucket_queue(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
@@ -1937,7 +1951,7 @@ BEGIN
         pglimit._arguments('take', 'leaky_bucket_queue', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.leaky_bucket_queue IS 'Asks for a place in a queue; delay_s is how long until its turn.';
+COMMENT ON FUNCTION pglimit.leaky_bucket_queue IS 'Requests a place in a queue; delay_s is how long until its turn.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.token_bucket(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
@@ -1948,7 +1962,7 @@ BEGIN
         pglimit._arguments('take', 'token_bucket', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.token_bucket IS 'Asks a token bucket for cost tokens, all or nothing.';
+COMMENT ON FUNCTION pglimit.token_bucket IS 'Requests cost tokens of a token bucket, all or nothing.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.gcra(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
@@ -1959,7 +1973,7 @@ BEGIN
         pglimit._arguments('take', 'gcra', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.gcra IS 'Asks the generic cell rate algorithm for cost units, all or nothing.';
+COMMENT ON FUNCTION pglimit.gcra IS 'Requests cost units of the generic cell rate algorithm, all or nothing.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.fixed_window(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
@@ -1970,7 +1984,7 @@ BEGIN
         pglimit._arguments('take', 'fixed_window', name, key, cost, limit_units, period_s, aligned => aligned, ends_at => ends_at, block_for_s => block_for_s, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.fixed_window IS 'Asks for cost units of the running window, all or nothing: of period_s from the first hit, aligned to the clock, or until ends_at.';
+COMMENT ON FUNCTION pglimit.fixed_window IS 'Requests cost units of the running window, all or nothing: of period_s from the first hit, aligned to the clock, or until ends_at.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.sliding_window_counter(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
@@ -1981,7 +1995,7 @@ BEGIN
         pglimit._arguments('take', 'sliding_window_counter', name, key, cost, limit_units, period_s, block_for_s => block_for_s, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.sliding_window_counter IS 'Asks for cost units of the last period_s, which two counters approximate, all or nothing.';
+COMMENT ON FUNCTION pglimit.sliding_window_counter IS 'Requests cost units of the last period_s, which two counters approximate, all or nothing.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.sliding_window_log(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
@@ -1992,7 +2006,7 @@ BEGIN
         pglimit._arguments('take', 'sliding_window_log', name, key, cost, limit_units, period_s, block_for_s => block_for_s, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.sliding_window_log IS 'Asks for cost units of the last period_s, exactly, all or nothing.';
+COMMENT ON FUNCTION pglimit.sliding_window_log IS 'Requests cost units of the last period_s, exactly, all or nothing.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.allow_up_to(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
@@ -2004,7 +2018,7 @@ BEGIN
         pglimit._arguments('allow_up_to', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.allow_up_to IS 'Asks for up to cost units and is granted what fits.';
+COMMENT ON FUNCTION pglimit.allow_up_to IS 'Requests up to cost units and is granted what fits.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.check(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
@@ -2012,7 +2026,7 @@ CREATE OR REPLACE FUNCTION pglimit.check(algorithm text, name text, key text, co
     block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    -- Calling _run would copy the ask.
+    -- Calling _run would copy the request.
     IF algorithm = 'leaky_bucket' THEN
         RETURN pglimit._answer(pglimit._leaky_bucket(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
     ELSIF algorithm = 'leaky_bucket_queue' THEN
@@ -2031,7 +2045,7 @@ BEGIN
     PERFORM pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now); -- which refuses the algorithm
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.check IS 'Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
+COMMENT ON FUNCTION pglimit.check IS 'Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.charge(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
@@ -2039,7 +2053,7 @@ CREATE OR REPLACE FUNCTION pglimit.charge(algorithm text, name text, key text, c
     block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    -- Calling _run would copy the ask.
+    -- Calling _run would copy the request.
     IF algorithm = 'leaky_bucket' THEN
         RETURN pglimit._answer(pglimit._leaky_bucket(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
     ELSIF algorithm = 'leaky_bucket_queue' THEN
@@ -2066,7 +2080,7 @@ CREATE OR REPLACE FUNCTION pglimit.refund(algorithm text, name text, key text, c
     block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    -- Calling _run would copy the ask.
+    -- Calling _run would copy the request.
     IF algorithm = 'leaky_bucket' THEN
         RETURN pglimit._answer(pglimit._leaky_bucket(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
     ELSIF algorithm = 'leaky_bucket_queue' THEN
@@ -2093,25 +2107,25 @@ CREATE OR REPLACE FUNCTION pglimit.reserve(algorithm text, name text, key text, 
     ttl_s float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    ask pglimit._ask := pglimit._run(
+    request pglimit._request := pglimit._run(
         pglimit._arguments('reserve', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now, ttl_s));
-    answer pglimit.result := pglimit._answer(ask);
+    answer pglimit.result := pglimit._answer(request);
     ttl_us bigint := round(ttl_s * 1e6::float8);
     reservation text;
 BEGIN
     IF answer.allowed THEN
-        reservation := ask.algorithm || ':' || replace(gen_random_uuid()::text, '-'::text, ''::text);
+        reservation := request.algorithm || ':' || replace(gen_random_uuid()::text, '-'::text, ''::text);
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
                 created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-        VALUES (reservation, 'open', ask.algorithm, ask.policy, ask.key, ask.cost, ask.cost, ask.limit_units, ask.burst, ask.capacity,
-                ask.updated_at_us, ask.updated_at_us + ttl_us, ask.updated_at_us + ttl_us + 86400000000, ask.level,
-                coalesce(ask.leak, 0), ask.tick_us, CASE WHEN ask.leak IS NULL THEN ask.period_us ELSE 0 END,
-                coalesce(ask.ends_at_us, 0), coalesce(ask.leaked_at_us, ask.updated_at_us));
+        VALUES (reservation, 'open', request.algorithm, request.policy, request.key, request.cost, request.cost, request.limit_units, request.burst, request.capacity,
+                request.updated_at_us, request.updated_at_us + ttl_us, request.updated_at_us + ttl_us + 86400000000, request.level,
+                coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL THEN request.period_us ELSE 0 END,
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, reservation,
-            CASE WHEN answer.allowed THEN to_timestamp(((ask.updated_at_us + ttl_us) / 1000000)::float8)
-                + ((ask.updated_at_us + ttl_us) % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.reservation;
+            CASE WHEN answer.allowed THEN to_timestamp(((request.updated_at_us + ttl_us) / 1000000)::float8)
+                + ((request.updated_at_us + ttl_us) % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.reservation;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.reserve IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
@@ -2120,7 +2134,7 @@ COMMENT ON FUNCTION pglimit.reserve IS 'Sets cost units aside for ttl_s, all or 
 CREATE OR REPLACE FUNCTION pglimit.settle(reservation text, units float8, now timestamptz DEFAULT NULL) RETURNS pglimit.settlement
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    ask pglimit._ask;
+    request pglimit._request;
     answer pglimit.result;
     replayed bool;
 BEGIN
@@ -2131,19 +2145,19 @@ BEGIN
         AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
         PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
     END IF;
-    ask := pglimit._settle(reservation, 'settled', units, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
-    IF ask.changes IS NULL THEN
+    request := pglimit._settle(reservation, 'settled', units, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
+    IF request.changes IS NULL THEN
         RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
             HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
     END IF;
-    replayed := ask.state = 'settled' AND ask.units_before = units;
-    IF NOT (ask.changes OR replayed) THEN
+    replayed := request.state = 'settled' AND request.units_before = units;
+    IF NOT (request.changes OR replayed) THEN
         RAISE object_not_in_prerequisite_state USING HINT = 'A reservation ends once. Settling it again with the same units is no error.',
-            MESSAGE = 'pglimit: the reservation was ' || ask.state || ', with ' || ask.units_before::text || ' of its ' || ask.reserved::text || ' units';
+            MESSAGE = 'pglimit: the reservation was ' || request.state || ', with ' || request.units_before::text || ' of its ' || request.reserved::text || ' units';
     END IF;
-    answer := pglimit._answer(ask);
+    answer := pglimit._answer(request);
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason,
-            replayed, ask.state = 'expired' OR ask.state = 'open' AND ask.now_us >= ask.expires_at_us)::pglimit.settlement;
+            replayed, request.state = 'expired' OR request.state = 'open' AND request.now_us >= request.expires_at_us)::pglimit.settlement;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.settle IS 'Ends a reservation with what was really spent; what is left of it comes back.';
@@ -2152,20 +2166,20 @@ COMMENT ON FUNCTION pglimit.settle IS 'Ends a reservation with what was really s
 CREATE OR REPLACE FUNCTION pglimit.cancel(reservation text, now timestamptz DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    ask pglimit._ask;
+    request pglimit._request;
 BEGIN
     IF (split_part(reservation, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
         AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
         PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
     END IF;
-    ask := pglimit._settle(reservation, 'cancelled', 0, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
-    IF ask.changes IS NULL THEN
+    request := pglimit._settle(reservation, 'cancelled', 0, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
+    IF request.changes IS NULL THEN
         RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
             HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
     END IF;
-    IF ask.state = 'settled' THEN
+    IF request.state = 'settled' THEN
         RAISE object_not_in_prerequisite_state USING HINT = 'What was spent can be given back with pglimit.refund.',
-            MESSAGE = 'pglimit: the reservation was settled, with ' || ask.units_before::text || ' of its ' || ask.reserved::text || ' units';
+            MESSAGE = 'pglimit: the reservation was settled, with ' || request.units_before::text || ' of its ' || request.reserved::text || ' units';
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -2176,68 +2190,68 @@ CREATE OR REPLACE FUNCTION pglimit.block(algorithm text, name text, key text, fo
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 DECLARE
-    ask pglimit._ask := pglimit._target(algorithm, name, key, now);
+    request pglimit._request := pglimit._target(algorithm, name, key, now);
 BEGIN
     IF pglimit._whole(for_s) IS NOT TRUE THEN
         PERFORM pglimit._refuse('for_s', for_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'pglimit.unblock lifts a block.');
     END IF;
-    ask.for_us := round(for_s * 1e6::float8);
+    request.for_us := round(for_s * 1e6::float8);
     IF algorithm = 'leaky_bucket' THEN
         INSERT INTO pglimit_leaky_bucket AS t
                (policy, key, level, capacity, leak, tick_us, leaked_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 0, 0, 1, 1, c.us, 1, 0, c.us,
-               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+        SELECT request.policy::text, request.key::text, 0, 0, 1, 1, c.us, 1, 0, c.us,
+               c.us + request.for_us::bigint, c.us + request.for_us::bigint
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF algorithm = 'leaky_bucket_queue' THEN
         INSERT INTO pglimit_leaky_bucket_queue AS t
                (policy, key, level, capacity, leak, ticket, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 0, 0, 1, c.us, 1, 0, c.us,
-               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+        SELECT request.policy::text, request.key::text, 0, 0, 1, c.us, 1, 0, c.us,
+               c.us + request.for_us::bigint, c.us + request.for_us::bigint
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF algorithm = 'token_bucket' THEN
         INSERT INTO pglimit_token_bucket AS t
                (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 0, 0, 1, 1, 0, c.us,
-               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+        SELECT request.policy::text, request.key::text, 0, 0, 1, 1, 0, c.us,
+               c.us + request.for_us::bigint, c.us + request.for_us::bigint
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF algorithm = 'gcra' THEN
         INSERT INTO pglimit_gcra AS t
                (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 0, 0, 1, 1, 0, c.us,
-               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+        SELECT request.policy::text, request.key::text, 0, 0, 1, 1, 0, c.us,
+               c.us + request.for_us::bigint, c.us + request.for_us::bigint
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF algorithm = 'fixed_window' THEN
         INSERT INTO pglimit_fixed_window AS t
                (policy, key, level, capacity, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 0, 0, 0, 1, 0, c.us,
-               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+        SELECT request.policy::text, request.key::text, 0, 0, 0, 1, 0, c.us,
+               c.us + request.for_us::bigint, c.us + request.for_us::bigint
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF algorithm = 'sliding_window_counter' THEN
         INSERT INTO pglimit_sliding_window_counter AS t
                (policy, key, current, previous, capacity, period_us, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, 0, 0, 0, 1, 0, 1, 0, c.us,
-               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+        SELECT request.policy::text, request.key::text, 0, 0, 0, 1, 0, 1, 0, c.us,
+               c.us + request.for_us::bigint, c.us + request.for_us::bigint
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF algorithm = 'sliding_window_log' THEN
         INSERT INTO pglimit_sliding_window_log AS t
                (policy, key, entries, totals, base, total, capacity, period_us, keep_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT ask.policy::text, ask.key::text, '{}', '{}', 0, 0, 0, 1, 1, 1, 0, c.us,
-               c.us + ask.for_us::bigint, c.us + ask.for_us::bigint
-        FROM (SELECT coalesce(ask.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+        SELECT request.policy::text, request.key::text, '{}', '{}', 0, 0, 0, 1, 1, 1, 0, c.us,
+               c.us + request.for_us::bigint, c.us + request.for_us::bigint
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + ask.for_us::bigint);
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -2248,37 +2262,37 @@ CREATE OR REPLACE FUNCTION pglimit.unblock(algorithm text, name text, key text) 
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 DECLARE
-    ask pglimit._ask := pglimit._target(algorithm, name, key, NULL);
+    request pglimit._request := pglimit._target(algorithm, name, key, NULL);
 BEGIN
-    ask.until_us := 0; -- any block
+    request.until_us := 0; -- any block
     IF algorithm = 'leaky_bucket' THEN
         UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
-          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF algorithm = 'leaky_bucket_queue' THEN
         UPDATE pglimit_leaky_bucket_queue AS t SET blocked_until_us = 0
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
-          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF algorithm = 'token_bucket' THEN
         UPDATE pglimit_token_bucket AS t SET blocked_until_us = 0
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
-          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF algorithm = 'gcra' THEN
         UPDATE pglimit_gcra AS t SET blocked_until_us = 0
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
-          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF algorithm = 'fixed_window' THEN
         UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
-          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF algorithm = 'sliding_window_counter' THEN
         UPDATE pglimit_sliding_window_counter AS t SET blocked_until_us = 0
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
-          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF algorithm = 'sliding_window_log' THEN
         UPDATE pglimit_sliding_window_log AS t SET blocked_until_us = 0
-        WHERE t.policy = ask.policy::text AND t.key = ask.key::text AND t.blocked_until_us > 0
-          AND (ask.until_us::bigint = 0 OR t.blocked_until_us = ask.until_us::bigint);
+        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -2289,76 +2303,76 @@ CREATE OR REPLACE FUNCTION pglimit.reset(algorithm text, name text, key text) RE
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 DECLARE
-    ask pglimit._ask := pglimit._target(algorithm, name, key, NULL);
+    request pglimit._request := pglimit._target(algorithm, name, key, NULL);
 BEGIN
     IF algorithm = 'leaky_bucket' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'leaky_bucket' AND h.state = 'open'
+            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'leaky_bucket' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_leaky_bucket AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
     ELSIF algorithm = 'leaky_bucket_queue' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'open'
+            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_leaky_bucket_queue AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
     ELSIF algorithm = 'token_bucket' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'token_bucket' AND h.state = 'open'
+            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'token_bucket' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_token_bucket AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
     ELSIF algorithm = 'gcra' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'gcra' AND h.state = 'open'
+            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'gcra' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_gcra AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
     ELSIF algorithm = 'fixed_window' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'fixed_window' AND h.state = 'open'
+            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'fixed_window' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_fixed_window AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
     ELSIF algorithm = 'sliding_window_counter' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
+            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_sliding_window_counter AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
     ELSIF algorithm = 'sliding_window_log' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
+            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_sliding_window_log AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = ask.policy::text AND t.key = ask.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
     END IF;
     IF FOUND THEN
         WITH made AS MATERIALIZED (
             SELECT h.id FROM pglimit_reservation AS h
-            WHERE h.policy = ask.policy::text AND h.key = ask.key::text AND h.algorithm = ask.algorithm::text AND h.state = 'open' AND h.units > 0::float8
+            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = request.algorithm::text AND h.state = 'open' AND h.units > 0::float8
             FOR UPDATE OF h NOWAIT
         )
         UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m WHERE h.id = m.id;
@@ -2367,6 +2381,219 @@ END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.reset IS 'Forgets the key: what it has used and its block.';
 
+-- The policies under which askers may request. The constraints are those of _arguments.
+CREATE TABLE IF NOT EXISTS pglimit_ask.policy (
+    limit_units float8 NOT NULL,  -- units per period
+    period_s    float8 NOT NULL,
+    burst       float8,           -- NULL: limit_units
+    tick_s      float8 NOT NULL DEFAULT 0,
+    block_for_s float8 NOT NULL DEFAULT 0,
+    max_ttl_s   float8 NOT NULL DEFAULT 86400,  -- the longest reservation
+    aligned     bool NOT NULL DEFAULT false,
+    name        text COLLATE "C" NOT NULL,
+    algorithm   text COLLATE "C" NOT NULL,
+    CONSTRAINT policy_pkey PRIMARY KEY (name),
+    CONSTRAINT "name must match ^[a-z0-9][a-z0-9_.-]{0,63}$" CHECK (name ~ '^[a-z0-9][a-z0-9_.-]{0,63}$'),
+    CONSTRAINT "algorithm must be one that docs/sql.md lists" CHECK (
+        algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')),
+    CONSTRAINT "limit_units must be from 1e-9 to 2^53" CHECK (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8),
+    CONSTRAINT "period_s must be whole microseconds up to a hundred years" CHECK (period_s BETWEEN 1e-6::float8 AND 3155760000::float8
+        AND abs(period_s * 1e6::float8 - round(period_s * 1e6::float8)) <= period_s * 1e-9::float8),
+    CONSTRAINT "burst must be from 1e-9 to 2^53, and is for buckets" CHECK (burst IS NULL
+        OR burst BETWEEN 1e-9::float8 AND 9007199254740992::float8 AND (burst = limit_units OR algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra'))),
+    CONSTRAINT "tick_s must be whole microseconds or 0, and is for leaky_bucket" CHECK (tick_s = 0::float8
+        OR algorithm = 'leaky_bucket' AND tick_s BETWEEN 1e-6::float8 AND 3155760000::float8
+        AND abs(tick_s * 1e6::float8 - round(tick_s * 1e6::float8)) <= tick_s * 1e-9::float8),
+    CONSTRAINT "block_for_s must be whole microseconds or 0" CHECK (block_for_s = 0::float8
+        OR block_for_s BETWEEN 1e-6::float8 AND 3155760000::float8
+        AND abs(block_for_s * 1e6::float8 - round(block_for_s * 1e6::float8)) <= block_for_s * 1e-9::float8),
+    CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
+    CONSTRAINT "aligned is for fixed_window" CHECK (NOT aligned OR algorithm = 'fixed_window')
+);
+
+-- The declared policy of that name; a reservation under it may last for ttl_s.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask._find(called text, ttl_s float8 DEFAULT NULL) RETURNS pglimit_ask.policy
+LANGUAGE plpgsql STABLE AS $pglimit$
+DECLARE
+    policy pglimit_ask.policy := (SELECT p FROM pglimit_ask.policy AS p WHERE p.name = called);
+BEGIN
+    IF policy.name IS NULL THEN
+        RAISE insufficient_privilege USING MESSAGE = 'pglimit: name is ' || quote_nullable(left(called, 80)) || ': no policy of that name is declared for askers',
+            HINT = 'An operator declares it: INSERT INTO pglimit_ask.policy (name, algorithm, limit_units, period_s) VALUES (...).';
+    ELSIF ttl_s > policy.max_ttl_s THEN
+        PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'is more than the policy''s max_ttl_s, ' || policy.max_ttl_s::text,
+            'Reserve for less time, or let an operator raise max_ttl_s.');
+    END IF;
+    RETURN policy;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- Refuses to end a reservation of a policy that is not declared. It also refuses what
+-- would count units above the burst without a bound: more than were reserved, and any
+-- after the reservation has expired and its units were given back. The row stays locked,
+-- so that it does not expire in between.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask._declared(reservation text, spent float8) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    held pglimit_reservation := (SELECT h FROM pglimit_reservation AS h WHERE h.id = reservation FOR UPDATE);
+BEGIN
+    IF held.id IS NOT NULL THEN
+        IF NOT EXISTS (SELECT 1 FROM pglimit_ask.policy AS p WHERE p.name = held.policy AND p.algorithm = held.algorithm) THEN
+            RAISE insufficient_privilege USING MESSAGE = 'pglimit: reservation is ' || quote_literal(left(reservation, 80)) || ': its policy is not declared for askers',
+                HINT = 'End it with a role that may use pglimit.settle and pglimit.cancel.';
+        ELSIF spent > held.reserved THEN
+            PERFORM pglimit._refuse('units', spent::text, 'is more than the ' || held.reserved::text || ' units reserved',
+                'Settle with what was reserved, and record the rest with pglimit_ask.charge.');
+        ELSIF spent > 0::float8 AND held.state = 'expired' THEN
+            RAISE object_not_in_prerequisite_state USING MESSAGE = 'pglimit: the reservation has expired, and its units were given back',
+                HINT = 'Record what was spent with pglimit_ask.charge, and reserve for a longer time.';
+        END IF;
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.allow(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit_ask.policy := pglimit_ask._find(name);
+BEGIN
+    RETURN pglimit._answer(pglimit._run(
+        pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.allow IS 'Requests cost units under a declared policy, all or nothing.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.allow_up_to(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit_ask.policy := pglimit_ask._find(name);
+BEGIN
+    RETURN pglimit._answer(pglimit._run(
+        pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
+            period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
+            block_for_s => policy.block_for_s)));
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.allow_up_to IS 'Requests up to cost units under a declared policy and is granted what fits.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.check(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit_ask.policy := pglimit_ask._find(name);
+BEGIN
+    RETURN pglimit._answer(pglimit._run(
+        pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.check IS 'Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.charge(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit_ask.policy := pglimit_ask._find(name);
+BEGIN
+    RETURN pglimit._answer(pglimit._run(
+        pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.charge IS 'Records cost units that were spent whatever the limit says, up to the burst.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.reserve(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL) RETURNS pglimit.reservation
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit_ask.policy := pglimit_ask._find(name, ttl_s);
+    request pglimit._request := pglimit._run(
+        pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            ttl_s => ttl_s));
+    answer pglimit.result := pglimit._answer(request);
+    ttl_us bigint := round(ttl_s * 1e6::float8);
+    reservation text;
+BEGIN
+    IF answer.allowed THEN
+        reservation := request.algorithm || ':' || replace(gen_random_uuid()::text, '-'::text, ''::text);
+        INSERT INTO pglimit_reservation
+               (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+        VALUES (reservation, 'open', request.algorithm, request.policy, request.key, request.cost, request.cost, request.limit_units, request.burst, request.capacity,
+                request.updated_at_us, request.updated_at_us + ttl_us, request.updated_at_us + ttl_us + 86400000000, request.level,
+                coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL THEN request.period_us ELSE 0 END,
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
+    END IF;
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, reservation,
+            CASE WHEN answer.allowed THEN to_timestamp(((request.updated_at_us + ttl_us) / 1000000)::float8)
+                + ((request.updated_at_us + ttl_us) % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.reservation;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.reserve IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.settle(reservation text, units float8) RETURNS pglimit.settlement
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    request pglimit._request;
+    answer pglimit.result;
+    replayed bool;
+BEGIN
+    IF (units >= 0::float8 AND units <= 9007199254740992::float8) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('units', units::text, 'must be from 0 to 2^53', 'It is what was really spent; 0 gives all back.');
+    END IF;
+    IF (split_part(reservation, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
+        AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
+    END IF;
+    PERFORM pglimit_ask._declared(reservation, units);
+    request := pglimit._settle(reservation, 'settled', units, NULL);
+    IF request.changes IS NULL THEN
+        RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
+            HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
+    END IF;
+    replayed := request.state = 'settled' AND request.units_before = units;
+    IF NOT (request.changes OR replayed) THEN
+        RAISE object_not_in_prerequisite_state USING HINT = 'A reservation ends once. Settling it again with the same units is no error.',
+            MESSAGE = 'pglimit: the reservation was ' || request.state || ', with ' || request.units_before::text || ' of its ' || request.reserved::text || ' units';
+    END IF;
+    answer := pglimit._answer(request);
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason,
+            replayed, request.state = 'expired' OR request.state = 'open' AND request.now_us >= request.expires_at_us)::pglimit.settlement;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.settle IS 'Ends a reservation with what was really spent, at most what was reserved; the rest comes back.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.cancel(reservation text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    request pglimit._request;
+BEGIN
+    IF (split_part(reservation, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
+        AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
+    END IF;
+    PERFORM pglimit_ask._declared(reservation, 0);
+    request := pglimit._settle(reservation, 'cancelled', 0, NULL);
+    IF request.changes IS NULL THEN
+        RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
+            HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
+    END IF;
+    IF request.state = 'settled' THEN
+        RAISE object_not_in_prerequisite_state USING HINT = 'An operator can give back what was spent, with pglimit.refund.',
+            MESSAGE = 'pglimit: the reservation was settled, with ' || request.units_before::text || ' of its ' || request.reserved::text || ' units';
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.cancel IS 'Ends a reservation of which nothing was spent.';
+
 -- The functions see the schema of the tables, whatever the caller's search_path,
 -- and no temporary table before it.
 -- +goose StatementBegin
@@ -2374,12 +2601,25 @@ DO $pglimit$
 DECLARE
     home name := (SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('pglimit_token_bucket'::text)::oid);
     f regprocedure;
+    called name;
 BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
-             WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
-                 'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                 'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset') LOOP
+             WHERE (p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
+                     'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
+                     'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset')
+                 OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
+                     'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel')) LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s SET search_path TO %I, pg_temp', f, home);
+    END LOOP;
+    -- The functions for askers run with their owner's rights, but never without that
+    -- search_path, and PUBLIC may not execute them. CREATE OR REPLACE took both away, and
+    -- kept granted rights.
+    FOR f, called IN SELECT p.oid, p.proname FROM pg_proc AS p
+             WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN ('allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel', '_find', '_declared') LOOP
+        EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
+        IF pg_catalog.substr(called, 1, 1) <> '_' THEN
+            EXECUTE pg_catalog.format('ALTER FUNCTION %s SECURITY DEFINER', f);
+        END IF;
     END LOOP;
 END $pglimit$;
 -- +goose StatementEnd
@@ -2413,6 +2653,12 @@ BEGIN
         PERFORM pg_sleep(0.01::float8);
     END LOOP;
     FOR f IN SELECT p.oid FROM pg_proc AS p
+             WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
+                 'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel',
+                 '_find', '_declared') LOOP
+        EXECUTE 'DROP FUNCTION ' || f::text;
+    END LOOP;
+    FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
                  'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset',
@@ -2421,8 +2667,15 @@ BEGIN
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;
     IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
-        DROP TYPE pglimit.result, pglimit.reservation, pglimit.settlement, pglimit._ask;
+        DROP TYPE pglimit.result, pglimit.reservation, pglimit.settlement, pglimit._request;
     END IF;
+    PERFORM set_config('lock_timeout'::text, '10s'::text, true);
+    DROP TABLE IF EXISTS pglimit_ask.policy;
+    BEGIN
+        DROP SCHEMA IF EXISTS pglimit_ask;
+    EXCEPTION WHEN dependent_objects_still_exist OR insufficient_privilege THEN
+        NULL; -- as below
+    END;
     BEGIN
         DROP SCHEMA IF EXISTS pglimit;
     EXCEPTION WHEN dependent_objects_still_exist OR insufficient_privilege THEN

@@ -14,7 +14,8 @@ DECLARE
     called name;
 BEGIN
     FOR f, called IN SELECT p.oid, pg_catalog.substr(p.proname, 9) FROM pg_proc AS p
-                     WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.substr(p.proname, 1, 8) = '_undone_' LOOP
+                     WHERE p.pronamespace IN (to_regnamespace('pglimit'::text)::oid, to_regnamespace('pglimit_ask'::text)::oid)
+                       AND pg_catalog.substr(p.proname, 1, 8) = '_undone_' LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s RENAME TO %I', f, called);
     END LOOP;
 END $pglimit$;
@@ -27,8 +28,23 @@ DECLARE
     f regprocedure;
     called name;
 BEGIN
-    -- What depends on a function or a type shows now, while all can stay as it is.
+    -- What depends on a function or a type shows now, while all can stay as it is. The
+    -- policies are looked up: dropping them would wait for callers, and they for this.
+    IF EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c, pg_catalog.pg_depend AS d
+               WHERE c.oid = to_regclass('pglimit_ask.policy'::text)::oid
+                 AND (d.refclassid = 'pg_catalog.pg_class'::regclass::oid AND d.refobjid = c.oid
+                          AND (d.classid = 'pg_catalog.pg_rewrite'::regclass::oid
+                               OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint AS o WHERE o.oid = d.objid AND o.confrelid = c.oid))
+                      OR d.refclassid = 'pg_catalog.pg_type'::regclass::oid AND d.refobjid = c.reltype AND d.classid = 'pg_catalog.pg_class'::regclass::oid)) THEN
+        RAISE dependent_objects_still_exist USING MESSAGE = 'pglimit: a view, a foreign key or a column depends on the table pglimit_ask.policy';
+    END IF;
     BEGIN
+        FOR f IN SELECT p.oid FROM pg_proc AS p
+                 WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
+                     'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel',
+                     '_find', '_declared') LOOP
+            EXECUTE 'DROP FUNCTION ' || f::text;
+        END LOOP;
         FOR f IN SELECT p.oid FROM pg_proc AS p
                  WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                      'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
@@ -38,7 +54,7 @@ BEGIN
             EXECUTE 'DROP FUNCTION ' || f::text;
         END LOOP;
         IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
-            DROP TYPE pglimit.result, pglimit.reservation, pglimit.settlement, pglimit._ask;
+            DROP TYPE pglimit.result, pglimit.reservation, pglimit.settlement, pglimit._request;
         END IF;
         RAISE SQLSTATE 'PGLIM' USING MESSAGE = 'pglimit: all can be dropped';
     EXCEPTION WHEN SQLSTATE 'PGLIM' THEN
@@ -46,9 +62,11 @@ BEGIN
     END;
     -- A call that has begun knows its function by number, not by name.
     FOR f, called IN SELECT p.oid, p.proname FROM pg_proc AS p
-             WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
-                 'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                 'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset') LOOP
+             WHERE (p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
+                     'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
+                     'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset')
+                 OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
+                     'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel')) LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s RENAME TO %I', f, '_undone_'::text || called::text);
     END LOOP;
 END $pglimit$;

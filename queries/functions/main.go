@@ -8,9 +8,10 @@
 //	decide.tmpl      runs one of them, and gives expired reservations back
 //	answer.tmpl      works out the result
 //	public.tmpl      puts the parts together: the functions that programs call
+//	asking.tmpl      has what schema pglimit_ask adds: declared policies
 //
-// What is known of a call goes from part to part as a value of the type _ask, whose
-// fields are in ask.go.
+// What is known of a call goes from part to part as a value of the type _request, whose
+// fields are in request.go.
 //
 // Run it from the module's root after queries/template, as make generate does.
 package main
@@ -71,36 +72,41 @@ type function struct {
 	Name       string
 	Template   string // which one writes its body
 	Algorithm  string // the one it is for, as a literal; or its parameter of that name
+	Asks       bool   // it is of schema pglimit_ask
 	Returns    string
 	About      string // one sentence, the function's comment in the database
 	Parameters []parameter
+	Body       string // what Template wrote
 
 	read *statements
 }
 
 var (
-	asker = []parameter{{"name", "text", ""}, {"key", "text", ""}}
-	limit = []parameter{{"cost", "float8", "1"}, {"limit_units", "float8", "NULL"}, {"period_s", "float8", "NULL"}}
-	burst = []parameter{{"burst", "float8", "NULL"}}
-	tick  = []parameter{{"tick_s", "float8", "0"}}
-	fixed = []parameter{{"aligned", "bool", "false"}, {"ends_at", "timestamptz", "NULL"}}
-	ends  = []parameter{{"block_for_s", "float8", "0"}, {"now", "timestamptz", "NULL"}}
-	which = []parameter{{"algorithm", "text", ""}}
+	target = []parameter{{"name", "text", ""}, {"key", "text", ""}}
+	limit  = []parameter{{"cost", "float8", "1"}, {"limit_units", "float8", "NULL"}, {"period_s", "float8", "NULL"}}
+	burst  = []parameter{{"burst", "float8", "NULL"}}
+	tick   = []parameter{{"tick_s", "float8", "0"}}
+	fixed  = []parameter{{"aligned", "bool", "false"}, {"ends_at", "timestamptz", "NULL"}}
+	ends   = []parameter{{"block_for_s", "float8", "0"}, {"now", "timestamptz", "NULL"}}
+	which  = []parameter{{"algorithm", "text", ""}}
+
+	// declared are those that a policy of schema pglimit_ask has.
+	declared = slices.Concat(limit[1:], burst, tick, fixed[:1], ends[:1])
 )
 
 // functions are all there are, in the order of the file.
 func functions(read *statements) (all []function) {
 	abouts := map[string]string{
-		"leaky_bucket":           "Asks a leaky bucket for cost units, all or nothing; with tick_s it leaks in whole steps.",
-		"leaky_bucket_queue":     "Asks for a place in a queue; delay_s is how long until its turn.",
-		"token_bucket":           "Asks a token bucket for cost tokens, all or nothing.",
-		"gcra":                   "Asks the generic cell rate algorithm for cost units, all or nothing.",
-		"fixed_window":           "Asks for cost units of the running window, all or nothing: of period_s from the first hit, aligned to the clock, or until ends_at.",
-		"sliding_window_counter": "Asks for cost units of the last period_s, which two counters approximate, all or nothing.",
-		"sliding_window_log":     "Asks for cost units of the last period_s, exactly, all or nothing.",
+		"leaky_bucket":           "Requests cost units of a leaky bucket, all or nothing; with tick_s it leaks in whole steps.",
+		"leaky_bucket_queue":     "Requests a place in a queue; delay_s is how long until its turn.",
+		"token_bucket":           "Requests cost tokens of a token bucket, all or nothing.",
+		"gcra":                   "Requests cost units of the generic cell rate algorithm, all or nothing.",
+		"fixed_window":           "Requests cost units of the running window, all or nothing: of period_s from the first hit, aligned to the clock, or until ends_at.",
+		"sliding_window_counter": "Requests cost units of the last period_s, which two counters approximate, all or nothing.",
+		"sliding_window_log":     "Requests cost units of the last period_s, exactly, all or nothing.",
 	}
 	for _, a := range algorithms {
-		parameters := slices.Concat(asker, limit)
+		parameters := slices.Concat(target, limit)
 		switch {
 		case a.Ticks:
 			parameters = slices.Concat(parameters, burst, tick)
@@ -114,10 +120,10 @@ func functions(read *statements) (all []function) {
 	}
 	verb := func(name, template, returns, about string, more ...[]parameter) {
 		all = append(all, function{Name: name, Template: template, Algorithm: "algorithm", Returns: returns, About: about,
-			Parameters: slices.Concat(which, asker, slices.Concat(more...))})
+			Parameters: slices.Concat(which, target, slices.Concat(more...))})
 	}
-	verb("allow_up_to", "decision", "pglimit.result", "Asks for up to cost units and is granted what fits.", limit, burst, tick, fixed, ends)
-	verb("check", "dispatch", "pglimit.result", "Tells what an ask for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", limit, burst, tick, fixed, ends)
+	verb("allow_up_to", "decision", "pglimit.result", "Requests up to cost units and is granted what fits.", limit, burst, tick, fixed, ends)
+	verb("check", "dispatch", "pglimit.result", "Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", limit, burst, tick, fixed, ends)
 	verb("charge", "dispatch", "pglimit.result", "Records cost units that were spent whatever the limit says.", limit, burst, tick, fixed, ends)
 	verb("refund", "dispatch", "pglimit.result", "Gives cost units back, at most what is there.", limit, burst, tick, fixed, ends)
 	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.", limit, burst, tick, fixed,
@@ -139,10 +145,31 @@ func functions(read *statements) (all []function) {
 	return all
 }
 
+// asking are the functions of schema pglimit_ask, for roles that may do nothing else.
+// They have the verbs of functions; the numbers are those of a declared policy, and the
+// clock is the database's.
+func asking(read *statements) (all []function) {
+	verb := func(name, template, returns, about string, parameters ...parameter) {
+		all = append(all, function{Name: name, Template: template, Algorithm: "policy.algorithm", Asks: true, Returns: returns, About: about,
+			Parameters: parameters, read: read})
+	}
+	one := slices.Concat(target, limit[:1])
+	verb("allow", "decision", "pglimit.result", "Requests cost units under a declared policy, all or nothing.", one...)
+	verb("allow_up_to", "decision", "pglimit.result", "Requests up to cost units under a declared policy and is granted what fits.", one...)
+	verb("check", "decision", "pglimit.result", "Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", one...)
+	verb("charge", "decision", "pglimit.result", "Records cost units that were spent whatever the limit says, up to the burst.", one...)
+	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.",
+		slices.Concat(one, []parameter{{"ttl_s", "float8", "NULL"}})...)
+	verb("settle", "settle", "pglimit.settlement", "Ends a reservation with what was really spent, at most what was reserved; the rest comes back.",
+		parameter{"reservation", "text", ""}, parameter{"units", "float8", ""})
+	verb("cancel", "cancel", "void", "Ends a reservation of which nothing was spent.", parameter{"reservation", "text", ""})
+	return all
+}
+
 // Run is which function runs its statement: that of its algorithm, or the one that looks
 // for it.
 func (f function) Run() string {
-	if f.Algorithm == "algorithm" {
+	if f.Algorithm == "algorithm" || f.Asks {
 		return "run"
 	}
 	return strings.Trim(f.Algorithm, "'")
@@ -159,13 +186,16 @@ func named(name string) func(parameter) bool { return func(p parameter) bool { r
 // the parameters there those that it has itself.
 func (f function) Arguments() string {
 	verb := f.Name
-	if f.Algorithm != "algorithm" {
+	if f.Algorithm != "algorithm" && !f.Asks || verb == "allow" {
 		verb = "take"
 	}
 	all := []string{quote(verb), f.Algorithm}
 	gap := false // from the first that is left out on
-	for _, p := range slices.Concat(asker, limit, burst, tick, fixed, ends, []parameter{{Name: "ttl_s"}}) {
+	for _, p := range slices.Concat(target, limit, burst, tick, fixed, ends, []parameter{{Name: "ttl_s"}}) {
 		switch {
+		case f.Asks && slices.ContainsFunc(declared, named(p.Name)):
+			all = append(all, p.Name+" => policy."+p.Name)
+			gap = true
 		case !f.Has(p.Name):
 			gap = true
 		case gap:
@@ -173,6 +203,9 @@ func (f function) Arguments() string {
 		default:
 			all = append(all, p.Name)
 		}
+	}
+	if f.Asks {
+		return broken(strings.Join(all, ", "), 110, "            ")
 	}
 	return strings.Join(all, ", ")
 }
@@ -212,6 +245,15 @@ func tables(of []algorithm) string {
 	return strings.Join(all, ", ")
 }
 
+// Asking are the names of the functions of schema pglimit_ask.
+func (f file) Asking() string {
+	var all []string
+	for _, f := range f.Asks {
+		all = append(all, quote(f.Name))
+	}
+	return strings.Join(all, ", ")
+}
+
 // Verbs are the names of the functions that are not named after an algorithm.
 func (f file) Verbs() string {
 	var all []string
@@ -242,7 +284,7 @@ func main() {
 type file struct {
 	Algorithms []algorithm
 	Functions  []function
-	Bodies     []string // of Functions
+	Asks       []function // of schema pglimit_ask
 	Fields     []group
 
 	read *statements
@@ -277,13 +319,15 @@ func run(from, to string) error {
 	if err != nil {
 		return err
 	}
-	all := file{Algorithms: algorithms, Functions: functions(read), Fields: fields, read: read}
-	for _, f := range all.Functions {
-		var body bytes.Buffer
-		if err := templates.ExecuteTemplate(&body, f.Template, f); err != nil {
-			return fmt.Errorf("%s: %w", f.Name, err)
+	all := file{Algorithms: algorithms, Functions: functions(read), Asks: asking(read), Fields: fields, read: read}
+	for _, some := range [][]function{all.Functions, all.Asks} {
+		for i, f := range some {
+			var body bytes.Buffer
+			if err := templates.ExecuteTemplate(&body, f.Template, f); err != nil {
+				return fmt.Errorf("%s: %w", f.Name, err)
+			}
+			some[i].Body = body.String()
 		}
-		all.Bodies = append(all.Bodies, body.String())
 	}
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err

@@ -51,7 +51,7 @@ func readStatements(dir string) (*statements, error) {
 	return s, nil
 }
 
-// plpgsql is a query's text over the fields of ask: parameters are read from those
+// plpgsql is a query's text over the fields of request: parameters are read from those
 // of the same name, and what it returns goes into them.
 func (s *statements) plpgsql(query string) (string, error) {
 	text, err := s.rows(query)
@@ -68,7 +68,7 @@ func (s *statements) plpgsql(query string) (string, error) {
 		}
 	}
 	if len(columns) > 0 {
-		text += "\n" + broken("INTO ask."+strings.Join(columns, ", ask."), 150, "     ")
+		text += "\n" + broken("INTO request."+strings.Join(columns, ", request."), 150, "     ")
 	}
 	return text + ";", nil
 }
@@ -108,7 +108,7 @@ func (s *statements) rows(query string) (string, error) {
 	if strings.Contains(text, "set_config") {
 		return "", fmt.Errorf("%s has settings in a place that is not known", query)
 	}
-	return argument.ReplaceAllString(text, "ask.$1"), nil
+	return argument.ReplaceAllString(text, "request.$1"), nil
 }
 
 // returned names the columns that a statement returns, none for a command.

@@ -17,6 +17,11 @@ import (
 	"github.com/pglimit/pglimit/db"
 )
 
+// Longest is the longest duration of a lease. A lease that ends later than that cannot be
+// a janitor's and is free: a role that may write the table cannot stop all sweeps by one
+// row.
+const Longest = 72 * time.Hour
+
 const (
 	name = "janitor" // of the lease's row in pglimit_lease
 
@@ -36,7 +41,7 @@ const (
 
 // Lease is one holder's lease. It is not safe for concurrent use.
 type Lease struct {
-	// Lasts is the duration of the lease after each Take.
+	// Lasts is the duration of the lease after each Take, at most Longest.
 	Lasts time.Duration
 
 	pool    *pgxpool.Pool
@@ -58,7 +63,7 @@ func (l *Lease) Take(ctx context.Context) (taken bool, err error) {
 	l.renewed = l.now()
 	err = l.Statement(ctx, func(ctx context.Context) error {
 		_, err := l.queries.LeaseTake(ctx, l.pool, db.LeaseTakeParams{
-			Name: name, Holder: l.holder, TtlUs: l.Lasts.Microseconds(), NowUs: l.NowUs(),
+			Name: name, Holder: l.holder, TtlUs: l.Lasts.Microseconds(), LongestUs: Longest.Microseconds(), NowUs: l.NowUs(),
 		})
 		return err
 	})

@@ -16,7 +16,7 @@ func TestRunUsageErrors(t *testing.T) {
 		args string
 		want string // part of the one line on stderr
 	}{
-		{"migrate", "use up, down, status, print or export"},
+		{"migrate", "use up, down, status, print, export or grants"},
 		{"migrate sideways", `unknown command "sideways"`},
 		{"sideways", `unknown command "sideways"`},
 		{"--sideways", "unknown flag: --sideways"},

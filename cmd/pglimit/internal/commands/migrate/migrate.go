@@ -29,20 +29,21 @@ migrations is in ` + migrations.VersionTable + `, separate from the record of yo
 application. To run pglimit's migrations with your own, use export (goose) or
 print (any other tool) instead of up.
 
-With --functions, each subcommand works on the SQL functions instead, which are
+With --functions, each subcommand but grants works on the SQL functions instead, which are
 for programs in other languages. They are optional; create them after the tables
 and remove them before. Their record is ` + migrations.Functions.VersionTable() + `.
 After each update of pglimit, run up --functions again to update them.`,
 		Example: `  pglimit migrate up
   pglimit migrate up --functions
+  pglimit migrate grants --asker web --operator worker --apply
   pglimit migrate status`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a subcommand is missing: use up, down, status, print or export")
+			return errors.New("a subcommand is missing: use up, down, status, print, export or grants")
 		},
 	}
 	cmd.PersistentFlags().Bool("functions", false, "work on the SQL functions instead of the tables")
-	cmd.AddCommand(newUp(db, out), newDown(db, out), newStatus(db, out), newPrint(out), newExport(out))
+	cmd.AddCommand(newUp(db, out), newDown(db, out), newStatus(db, out), newPrint(out), newExport(out), newGrants(db, out))
 	return cmd
 }
 
@@ -94,7 +95,8 @@ func newDown(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long: `Undo the last migration or, with --to, all migrations after a version.
 
 --to 0 undoes all: it drops the tables with everything that is counted. With
---functions, it drops the SQL functions and keeps everything that is counted.
+--functions, it drops the SQL functions and the policies declared for askers, and
+keeps everything that is counted.
 
 It may run while applications use the tables. If other transactions lock the
 tables for ten seconds, it gives up and can be run again. With --functions, it

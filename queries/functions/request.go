@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// group is some fields of the type _ask, as CREATE TYPE declares them.
+// group is some fields of the type _request, as CREATE TYPE declares them.
 type group struct {
 	About string
 	Names []string
 	Last  bool
 }
 
-// fields are those of the type _ask. The statements read their parameters from the
+// fields are those of the type _request. The statements read their parameters from the
 // fields of the same name, and what they return goes there.
 var fields = []group{
-	{About: "the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, and whether it is asked again",
+	{About: "the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, and whether it is tried again",
 		Names: []string{"verb text", "algorithm text", "statement text", "clocked bool", "again bool"}},
-	{About: "what is asked: units in all, count times cost; unit more have to fit for a next one",
+	{About: "what is requested: units in all, count times cost; unit more have to fit for a next one",
 		Names: []string{"policy text", "key text", "units float8", "cost float8", "count float8", "unit float8", "now_us bigint"}},
 	{About: "the policy, compiled; the capacity is the burst with a slack for rounding",
 		Names: []string{"limit_units float8", "burst float8", "capacity float8", "room float8", "leak float8", "tick_us bigint"}},
@@ -38,7 +38,7 @@ var fields = []group{
 		Last: true},
 }
 
-// row is a value of type _ask as SQL, from names of fields and their values; the other
+// row is a value of type _request as SQL, from names of fields and their values; the other
 // fields are NULL. There is a line for each group of fields, indented by margin, that
 // ends with their names.
 func row(margin int, pairs ...string) (string, error) {
@@ -65,14 +65,14 @@ func row(margin int, pairs ...string) (string, error) {
 		lines = append(lines, line+" -- "+strings.Join(names, ", "))
 	}
 	for name := range values {
-		return "", fmt.Errorf("the type _ask has no field %s", name)
+		return "", fmt.Errorf("the type _request has no field %s", name)
 	}
-	return "(\n" + indent(margin, strings.Join(lines, "\n")) + "\n" + strings.Repeat(" ", margin-4) + ")::pglimit._ask", nil
+	return "(\n" + indent(margin, strings.Join(lines, "\n")) + "\n" + strings.Repeat(" ", margin-4) + ")::pglimit._request", nil
 }
 
-var mentioned = regexp.MustCompile(`\bask\.([a-z]\w*)`)
+var mentioned = regexp.MustCompile(`\brequest\.([a-z]\w*)`)
 
-// known returns an error if text mentions a field that _ask does not have.
+// known returns an error if text mentions a field that _request does not have.
 func known(text string) error {
 	var names []string
 	for _, g := range fields {
@@ -87,7 +87,7 @@ func known(text string) error {
 		}
 		for _, m := range mentioned.FindAllStringSubmatch(line, -1) {
 			if !slices.Contains(names, m[1]) {
-				return fmt.Errorf("the type _ask has no field %s: add it to fields, and set it in a template", m[1])
+				return fmt.Errorf("the type _request has no field %s: add it to fields, and set it in a template", m[1])
 			}
 		}
 	}

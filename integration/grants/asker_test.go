@@ -1,0 +1,194 @@
+package grants
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+// attacks are what an asker must not do. Each is a statement that works: an operator runs
+// them all.
+func attacks() map[string]string {
+	all := map[string]string{
+		"see policies":                     `SELECT * FROM pglimit_ask.policy`,
+		"declare a policy":                 `INSERT INTO pglimit_ask.policy (name, algorithm, limit_units, period_s) VALUES ('mine', 'gcra', 9e15, 1)`,
+		"raise a policy":                   `UPDATE pglimit_ask.policy SET limit_units = 1e15`,
+		"drop policies":                    `DELETE FROM pglimit_ask.policy`,
+		"read reservations":                `SELECT * FROM limits.pglimit_reservation`,
+		"settle all reservations":          `UPDATE limits.pglimit_reservation SET state = 'cancelled'`,
+		"forget reservations":              `DELETE FROM limits.pglimit_reservation`,
+		"hold the janitor's lease":         `INSERT INTO limits.pglimit_lease (name, holder, expires_at_us) VALUES ('janitor', 'x', 9223372036854775807)`,
+		"take the janitor's lease":         `DELETE FROM limits.pglimit_lease`,
+		"read who holds the lease":         `SELECT * FROM limits.pglimit_lease`,
+		"read the record of migrations":    `SELECT * FROM limits.pglimit_goose_db_version`,
+		"settle with the normal function":  `SELECT pglimit.settle(r.reservation, 1) FROM pglimit.reserve('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
+		"cancel with the normal function":  `SELECT pglimit.cancel(r.reservation) FROM pglimit.reserve('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
+		"choose the clock of a settlement": `SELECT pglimit.settle(r.reservation, 1, clock_timestamp() + interval '1 hour') FROM pglimit.reserve('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
+	}
+	for _, a := range algorithms {
+		for what, sql := range map[string]string{
+			"read the keys":              `SELECT * FROM limits.pglimit_%s`,
+			"read the view":              `SELECT * FROM limits.pglimit_%s_now`,
+			"update the level":           `UPDATE limits.pglimit_%s SET updated_at_us = 0`,
+			"freeze in the year 9999":    `UPDATE limits.pglimit_%s SET updated_at_us = 253402300799000000`,
+			"delete":                     `DELETE FROM limits.pglimit_%s`,
+			"lock":                       `LOCK TABLE limits.pglimit_%s IN ROW EXCLUSIVE MODE`,
+			"take":                       `SELECT pglimit.%s('x', 'k', 1, 10, 60)`,
+			"take with a clock":          `SELECT pglimit.%s('x', 'k', 1, 10, 60, now => '9999-12-31')`,
+			"empty with a fast rate":     `SELECT pglimit.%[1]s('%[1]s', 'victim', 1, 9e15, 0.000001)`,
+			"fill with a large burst":    `SELECT pglimit.%[1]s('%[1]s', 'victim', 9e15, 9e15, 3155760000)`,
+			"block for a hundred years":  `SELECT pglimit.block('%[1]s', '%[1]s', 'victim', 3155760000)`,
+			"block by a denial":          `SELECT pglimit.%[1]s('%[1]s', 'victim', 2, 1, 60, block_for_s => 3155760000)`,
+			"unblock":                    `SELECT pglimit.unblock('%[1]s', '%[1]s', 'victim')`,
+			"reset":                      `SELECT pglimit.reset('%[1]s', '%[1]s', 'victim')`,
+			"check with the normal one":  `SELECT pglimit.check('%[1]s', '%[1]s', 'victim', 0, 10, 60)`,
+			"charge with the normal one": `SELECT pglimit.charge('%[1]s', '%[1]s', 'victim', 1, 10, 60)`,
+		} {
+			if strings.Contains(sql, "%[1]s") {
+				sql = fmt.Sprintf(sql, a)
+			} else {
+				sql = strings.ReplaceAll(sql, "%s", a)
+			}
+			all[what+" of "+a] = sql
+		}
+		if a != "leaky_bucket_queue" {
+			all["refund of "+a] = fmt.Sprintf(`SELECT pglimit.refund('%[1]s', '%[1]s', 'victim', 5, 10, 60)`, a)
+		}
+	}
+	return all
+}
+
+// migrating is what neither may do.
+var migrating = []string{
+	`DROP TABLE limits.pglimit_gcra`, `TRUNCATE limits.pglimit_gcra`, `ALTER TABLE limits.pglimit_gcra ADD COLUMN x int`,
+	`CREATE TABLE limits.mine ()`, `CREATE TABLE pglimit_ask.mine ()`, `CREATE FUNCTION pglimit_ask.allow(int) RETURNS int LANGUAGE sql AS 'SELECT 1'`,
+	`CREATE TRIGGER mine BEFORE UPDATE ON limits.pglimit_gcra EXECUTE FUNCTION suppress_redundant_updates_trigger()`,
+	`DROP FUNCTION pglimit_ask.cancel(text)`, `ALTER FUNCTION pglimit_ask.cancel(text) SECURITY INVOKER`, `ALTER FUNCTION pglimit_ask.cancel(text) RESET search_path`,
+	`DROP SCHEMA pglimit_ask CASCADE`, `TRUNCATE pglimit_ask.policy`,
+}
+
+// TestGrantsRefuseAnAsker: every attack fails with insufficient_privilege for an asker,
+// and works for an operator.
+func TestGrantsRefuseAnAsker(t *testing.T) {
+	t.Parallel()
+	s := granted(t)
+	all := attacks()
+	for what, sql := range all {
+		if code, err := try(t, s.operator, sql); code != "" {
+			t.Errorf("an operator cannot %s: %v", what, err)
+		}
+		if code, err := try(t, s.asker, sql); code != "42501" {
+			t.Errorf("an asker may %s: %q, %v", what, code, err)
+		}
+	}
+	for _, sql := range migrating {
+		wants(t, s.asker, "42501", sql)
+		wants(t, s.operator, "42501", sql)
+	}
+	// The functions within pglimit_ask are not for askers.
+	wants(t, s.asker, "42501", `SELECT pglimit_ask._find('gcra')`)
+	wants(t, s.asker, "42501", `SELECT pglimit_ask._declared('gcra:0123456789abcdef', 0)`)
+	if len(all) < 120 {
+		t.Errorf("only %d attacks", len(all))
+	}
+}
+
+// TestGrantsLetAnAskerAsk calls every verb under every algorithm, and compares with what an
+// operator's calls with the same numbers return.
+func TestGrantsLetAnAskerAsk(t *testing.T) {
+	t.Parallel()
+	s := granted(t)
+	answer := func(pool *pgxpool.Pool, sql string) (text string) {
+		t.Helper()
+		return bed.Value[string](t, pool, `SELECT format('%s %s %s %s', a.allowed, round(a.granted), round(a.remaining), a.reason) FROM `+sql+` AS a`)
+	}
+	for _, a := range algorithms {
+		for _, c := range [][2]string{
+			{`pglimit_ask.allow('%[1]s', '%[2]s')`, `pglimit.%[1]s('%[1]s', '%[2]s', 1, 10, 3600)`},
+			{`pglimit_ask.allow('%[1]s', '%[2]s', 4)`, `pglimit.%[1]s('%[1]s', '%[2]s', 4, 10, 3600)`},
+			{`pglimit_ask.check('%[1]s', '%[2]s', 0)`, `pglimit.check('%[1]s', '%[1]s', '%[2]s', 0, 10, 3600)`},
+			{`pglimit_ask.charge('%[1]s', '%[2]s', 2)`, `pglimit.charge('%[1]s', '%[1]s', '%[2]s', 2, 10, 3600)`},
+			{`pglimit_ask.allow_up_to('%[1]s', '%[2]s', 9)`, `pglimit.allow_up_to('%[1]s', '%[1]s', '%[2]s', 9, 10, 3600)`},
+			{`pglimit_ask.allow('%[1]s', '%[2]s', 5)`, `pglimit.%[1]s('%[1]s', '%[2]s', 5, 10, 3600)`},
+			{`pglimit_ask.allow('%[1]s', '%[2]s', 11)`, `pglimit.%[1]s('%[1]s', '%[2]s', 11, 10, 3600)`},
+			{`pglimit_ask.check('%[1]s', '%[2]s')`, `pglimit.check('%[1]s', '%[1]s', '%[2]s', 1, 10, 3600)`},
+			{`pglimit_ask.charge('%[1]s', '%[2]s', 99)`, `pglimit.charge('%[1]s', '%[1]s', '%[2]s', 99, 10, 3600)`},
+		} {
+			got, want := answer(s.asker, fmt.Sprintf(c[0], a, "asker")), answer(s.operator, fmt.Sprintf(c[1], a, "operator"))
+			if got != want {
+				t.Errorf("%s: %s, want %s", fmt.Sprintf(c[0], a, "asker"), got, want)
+			}
+		}
+		if a == "leaky_bucket_queue" {
+			wants(t, s.asker, "0A000", `SELECT pglimit_ask.reserve($1, 'r', 4, 60)`, a)
+			continue
+		}
+		reserve := func() string {
+			return bed.Value[string](t, s.asker, `SELECT reservation FROM pglimit_ask.reserve($1, 'r', 4, 60)`, a)
+		}
+		left := func(want float64) {
+			t.Helper()
+			if got := bed.Value[float64](t, s.asker, `SELECT round(remaining) FROM pglimit_ask.check($1, 'r', 0)`, a); got != want {
+				t.Errorf("%s: %v remaining, want %v", a, got, want)
+			}
+		}
+		id := reserve()
+		left(6)
+		wants(t, s.asker, "22023", `SELECT pglimit_ask.settle($1, 4.5)`, id)
+		bed.Exec(t, s.asker, `SELECT pglimit_ask.settle($1, 3)`, id)
+		bed.Exec(t, s.asker, `SELECT pglimit_ask.settle($1, 3)`, id) // a replay
+		left(7)
+		bed.Exec(t, s.asker, `SELECT pglimit_ask.cancel($1)`, reserve())
+		left(7)
+	}
+}
+
+// TestGrantsBoundAnAsker: what an asker may call cannot be used for what it may not.
+func TestGrantsBoundAnAsker(t *testing.T) {
+	t.Parallel()
+	s := granted(t)
+	bed.Exec(t, s.operator, `INSERT INTO pglimit_ask.policy (name, algorithm, limit_units, period_s, max_ttl_s) VALUES ('short', 'gcra', 10, 3600, 60)`)
+	ask := s.asker
+	wants(t, ask, "42501", `SELECT pglimit_ask.allow('undeclared', 'k')`)
+	wants(t, ask, "42501", `SELECT pglimit_ask.check(NULL, 'k')`)
+	wants(t, ask, "42883", `SELECT pglimit_ask.allow('gcra', 'k', 1, now => '9999-12-31')`) // there is no such parameter
+	wants(t, ask, "42883", `SELECT pglimit_ask.allow('gcra', 'k', 1, limit_units => 1e15)`)
+	wants(t, ask, "42883", `SELECT pglimit_ask.refund('gcra', 'k', 1)`)
+	wants(t, ask, "22023", `SELECT pglimit_ask.allow('gcra', 'k', -5)`)
+	wants(t, ask, "22023", `SELECT pglimit_ask.charge('gcra', 'k', 'NaN')`)
+	wants(t, ask, "22023", `SELECT pglimit_ask.allow('gcra', '')`)
+	wants(t, ask, "22023", `SELECT pglimit_ask.reserve('short', 'k', 1, 61)`)
+	wants(t, ask, "22023", `SELECT pglimit_ask.reserve('short', 'k', 1, 'NaN')`)
+	wants(t, ask, "22023", `SELECT pglimit_ask.reserve('short', 'k')`)
+	wants(t, ask, "P0002", `SELECT pglimit_ask.cancel('gcra:0123456789abcdef0123456789abcdef')`)
+
+	// Reservations under policies of others, even with a known ID.
+	other := bed.Value[string](t, s.operator, `SELECT reservation FROM pglimit.reserve('gcra', 'other', 'k', 1, 10, 60, ttl_s => 60)`)
+	wants(t, ask, "42501", `SELECT pglimit_ask.settle($1, 0)`, other)
+	wants(t, ask, "42501", `SELECT pglimit_ask.cancel($1)`, other)
+
+	// No sequence of calls brings a key above its burst: not by reservations that expire
+	// and are settled late, and not by charges.
+	for _, a := range algorithms {
+		if a != "leaky_bucket_queue" {
+			ids := []string{}
+			for range 3 {
+				id := bed.Value[string](t, ask, `SELECT reservation FROM pglimit_ask.reserve($1, 'full', 10, 60)`, a)
+				ids = append(ids, id)
+				bed.Exec(t, s.owner, `UPDATE pglimit_reservation SET expires_at_us = 0 WHERE id = $1`, id)
+			}
+			bed.Exec(t, ask, `SELECT pglimit_ask.allow($1, 'full', 10)`, a)
+			for _, id := range ids {
+				wants(t, ask, "55000", `SELECT pglimit_ask.settle($1, 10)`, id)
+			}
+		}
+		bed.Exec(t, ask, `SELECT pglimit_ask.charge($1, 'full', 9e15)`, a)
+		if level := bed.Value[float64](t, ask, `SELECT level FROM pglimit_ask.check($1, 'full', 0)`, a); level > 10.001 {
+			t.Errorf("%s: level %v", a, level)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+// Package grants tests the rights of askers and operators over a real PostgreSQL server.
+package grants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+func TestMain(m *testing.M) { bed.Main(m, 4) }
+
+// site is a database with the tables in schema limits, which an ordinary role owns, the
+// SQL functions, and two roles without rights.
+type site struct {
+	super, owner, asker, operator *pgxpool.Pool
+
+	superURL, ownerURL, askerURL, operatorURL string
+	roles                                     migrations.Roles
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	address := bed.EmptyDatabase(t)
+	s := &site{super: bed.Connect(t, address), superURL: address}
+	bed.Exec(t, s.super, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
+	s.ownerURL = bed.WithSearchPath(t, bed.RuntimeRole(t, address), "limits")
+	s.askerURL, s.operatorURL = bed.RuntimeRole(t, address), bed.WithSearchPath(t, bed.RuntimeRole(t, address), "limits")
+	bed.Exec(t, s.super, fmt.Sprintf(`DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %%I TO %s', current_database()); END $$; CREATE SCHEMA limits AUTHORIZATION %[1]s`, roleOf(t, s.ownerURL)))
+	s.owner, s.asker, s.operator = bed.Connect(t, s.ownerURL), bed.Connect(t, s.askerURL), bed.Connect(t, s.operatorURL)
+	bed.UpTo(t, s.owner, migrations.Latest, bed.AllUp)
+	if err := migrations.UpFunctions(t.Context(), s.owner); err != nil {
+		t.Fatal(err)
+	}
+	s.roles = migrations.Roles{Askers: []string{roleOf(t, s.askerURL)}, Operators: []string{roleOf(t, s.operatorURL)}}
+	return s
+}
+
+// granted is a site with applied grants and a policy for each algorithm, of 10 units an
+// hour. The policy is named after its algorithm.
+func granted(t *testing.T) *site {
+	t.Helper()
+	s := newSite(t)
+	if _, err := migrations.ApplyGrants(t.Context(), s.owner, s.roles); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range algorithms {
+		bed.Exec(t, s.operator, `INSERT INTO pglimit_ask.policy (name, algorithm, limit_units, period_s) VALUES ($1, $1, 10, 3600)`, a)
+	}
+	return s
+}
+
+var algorithms = []string{"leaky_bucket", "leaky_bucket_queue", "token_bucket", "gcra", "fixed_window", "sliding_window_counter", "sliding_window_log"}
+
+// roleOf returns the role of a URL.
+func roleOf(t *testing.T, address string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.User.Username()
+}
+
+// try runs a statement in a transaction that is rolled back, and returns its SQLSTATE:
+// empty if it succeeded.
+func try(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (code string, err error) {
+	t.Helper()
+	undo := errors.New("undo")
+	err = pgx.BeginFunc(context.WithoutCancel(t.Context()), pool, func(tx pgx.Tx) error {
+		if len(args) == 0 { // several statements
+			args = []any{pgx.QueryExecModeSimpleProtocol}
+		}
+		if _, err := tx.Exec(t.Context(), sql, args...); err != nil {
+			return err
+		}
+		return undo
+	})
+	if errors.Is(err, undo) {
+		return "", nil
+	}
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) {
+		return answer.Code, err
+	}
+	return "not an answer", err
+}
+
+// wants checks a SQLSTATE.
+func wants(t *testing.T, pool *pgxpool.Pool, code, sql string, args ...any) {
+	t.Helper()
+	if got, err := try(t, pool, sql, args...); got != code {
+		t.Errorf("%s: %q, %v; want %q", sql, got, err, code)
+	}
+}

@@ -1,0 +1,96 @@
+package grants
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/janitor"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// TestGrantsLetAnOperatorWork runs the library, the janitor, the command and the SQL
+// functions as an operator.
+func TestGrantsLetAnOperatorWork(t *testing.T) {
+	t.Parallel()
+	s := granted(t)
+	called, failed := bed.CallStatements(t.Context(), s.operator, bed.EveryStatement)
+	if len(failed) > 0 || len(called) < 80 {
+		t.Errorf("of %d statements of the library failed: %v", len(called), failed)
+	}
+	l := bed.NewLimiter(t, s.operator, nil)
+	for _, p := range bed.Variants(10, time.Hour) {
+		if r, err := l.Allow(t.Context(), p, "k"); err != nil || !r.Allowed {
+			t.Errorf("%s: %+v, %v", bed.Variant(p), r, err)
+		}
+		for _, op := range bed.Operations(p.Algorithm) {
+			if _, err := bed.CallFunction(t.Context(), s.operator, p, op, "f", 1, nil); err != nil {
+				t.Errorf("function %s of %s: %v", op, bed.Variant(p), err)
+			}
+		}
+	}
+	p := limiter.Policy{Name: "held", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}
+	hold, err := l.Reserve(t.Context(), p.Request("k", 1), time.Minute)
+	if err == nil {
+		_, err = l.Settle(t.Context(), hold.ID, 1)
+	}
+	if err != nil {
+		t.Errorf("reserve and settle: %v", err)
+	}
+	bed.Exec(t, s.operator, `SELECT pglimit.cancel(r.reservation) FROM pglimit.reserve('gcra', 'p', 'k', 1, 10, 60, ttl_s => 60) AS r`)
+	for _, a := range algorithms {
+		bed.Exec(t, s.operator, `SELECT * FROM pglimit_`+a+`_now`)
+		bed.Exec(t, s.operator, `SELECT pglimit_ask.allow($1, 'k')`, a)
+	}
+	j := bed.NewJanitor(t, s.operator, &janitor.Config{Now: func() time.Time { return time.Now().Add(1000 * time.Hour) }})
+	if r, err := j.Sweep(t.Context()); err != nil || r.HeldElsewhere || r.Total() == 0 {
+		t.Errorf("sweep: %+v, %v", r, err)
+	}
+	for _, args := range [][]string{
+		{"allow", "--limit", "10", "k"}, {"check", "--limit", "10", "k"}, {"charge", "--limit", "10", "k"}, {"refund", "--limit", "10", "k"},
+		{"usage", "--limit", "10", "k"}, {"reserve", "--limit", "10", "k"}, {"block", "k", "1m"}, {"unblock", "k"}, {"reset", "k"},
+		{"janitor", "--once"}, {"migrate", "status"}, {"migrate", "up"}, {"migrate", "status", "--functions"}, {"migrate", "up", "--functions"},
+	} {
+		if code, _, stderr := bed.Pglimit(t, s.operatorURL, args...); code != 0 {
+			t.Errorf("%q: exit code %d: %s", args, code, stderr)
+		}
+	}
+	if err := migrations.Up(t.Context(), s.operator); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGrantsWithoutFunctions: an operator needs only the tables.
+func TestGrantsWithoutFunctions(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	if err := migrations.DownFunctions(t.Context(), s.owner); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := migrations.ApplyGrants(t.Context(), s.owner, migrations.Roles{Operators: s.roles.Operators}); err != nil {
+		t.Fatal(err)
+	}
+	if _, failed := bed.CallStatements(t.Context(), s.operator, bed.EveryStatement); len(failed) > 0 {
+		t.Errorf("failed: %v", failed)
+	}
+}
+
+// TestGrantsNoRightsBefore: without grants neither role may do anything.
+func TestGrantsNoRightsBefore(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for _, pool := range []*pgxpool.Pool{s.asker, s.operator} {
+		wants(t, pool, "42501", `SELECT pglimit_ask.allow('gcra', 'k')`)
+		wants(t, pool, "42501", `SELECT pglimit.gcra('p', 'k', 1, 10, 60)`)
+		wants(t, pool, "42501", `SELECT * FROM limits.pglimit_gcra`)
+	}
+	// USAGE on the schema alone is not enough.
+	bed.Exec(t, s.owner, `GRANT USAGE ON SCHEMA pglimit_ask TO PUBLIC`)
+	for _, call := range []string{`allow('gcra', 'k')`, `allow_up_to('gcra', 'k')`, `"check"('gcra', 'k')`, `charge('gcra', 'k')`, `reserve('gcra', 'k', 1, 60)`,
+		`settle('x', 1)`, `cancel('x')`, `_find('gcra')`, `_declared('x', 1)`} {
+		wants(t, s.asker, "42501", `SELECT pglimit_ask.`+call)
+	}
+}

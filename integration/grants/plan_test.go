@@ -1,0 +1,224 @@
+package grants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// rights describes all rights of a role on what is pglimit's.
+func rights(t *testing.T, pool *pgxpool.Pool, role string) string {
+	t.Helper()
+	return bed.Value[string](t, pool, `
+		SELECT coalesce(string_agg(line, E'\n' ORDER BY line), '') FROM (
+			SELECT format('%s %s', c.oid::regclass, e.privilege_type) AS line FROM pg_class AS c, aclexplode(c.relacl) AS e WHERE e.grantee::regrole::text = quote_ident($1)
+			UNION ALL SELECT format('%s %s', p.oid::regprocedure, e.privilege_type) FROM pg_proc AS p, aclexplode(p.proacl) AS e WHERE e.grantee::regrole::text = quote_ident($1)
+			UNION ALL SELECT format('%s %s', n.oid::regnamespace, e.privilege_type) FROM pg_namespace AS n, aclexplode(n.nspacl) AS e WHERE e.grantee::regrole::text = quote_ident($1)
+		) AS all_of_it`, role)
+}
+
+// TestGrantsHostileNames: names of roles and schemas are quoted in the statements, and the
+// printed statements give the same rights as the applied ones.
+func TestGrantsHostileNames(t *testing.T) {
+	t.Parallel()
+	for i, name := range []string{`a"; DROP TABLE x; --`, `o'neill`, "two\nlines; SELECT 1", "PUBLIC", "current_user", "user", `\$1 :name`, "Ünïcode", strings.Repeat("x", 63), "--", "a,b"} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			address := bed.EmptyDatabase(t)
+			super := bed.Connect(t, address)
+			bed.Exec(t, super, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
+			schema := pgx.Identifier{`Odd "Schema"; --`}.Sanitize()
+			bed.Exec(t, super, `CREATE SCHEMA `+schema)
+			url := strings.ReplaceAll(bed.WithSearchPath(t, address, schema), "+", "%20") // pgx leaves a plus as it is
+			pool := bed.Connect(t, url)
+			bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
+			if err := migrations.UpFunctions(t.Context(), pool); err != nil {
+				t.Fatal(err)
+			}
+			operator := "op " + name
+			operator = operator[:min(len(operator), 63)]
+			asker := name
+			for _, role := range []string{asker, operator} {
+				quoted := pgx.Identifier{role}.Sanitize()
+				bed.Exec(t, super, `CREATE ROLE `+quoted)
+				t.Cleanup(func() {
+					if _, err := bed.ConnectOnce(t, address).Exec(context.Background(), `DROP OWNED BY `+quoted+`; DROP ROLE `+quoted); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			code, printed, stderr := bed.Pglimit(t, url, "migrate", "grants", "--asker", asker, "--operator", operator)
+			if code != 0 {
+				t.Fatalf("exit code %d: %s", code, stderr)
+			}
+			if before := rights(t, super, asker) + rights(t, super, operator); before != "" {
+				t.Errorf("without --apply:\n%s", before)
+			}
+			bed.Exec(t, super, printed, pgx.QueryExecModeSimpleProtocol)
+			a, o := rights(t, super, asker), rights(t, super, operator)
+			if strings.Count(a, "\n") != 7 || !strings.Contains(a, "pglimit_ask USAGE") || strings.Count(o, "\n") < 80 {
+				t.Errorf("an asker has:\n%s\nan operator has %d rights", a, strings.Count(o, "\n"))
+			}
+			var result struct {
+				Applied              bool
+				Statements, Warnings []string
+			}
+			for range 2 {
+				bed.PglimitJSON(t, &result, url, "migrate", "grants", "--apply", "--asker", asker, "--operator", operator)
+				if !result.Applied || strings.Join(result.Statements, ";\n")+";\n" != printed || len(result.Warnings) != 2 {
+					t.Errorf("applied: %+v", result)
+				}
+				if rights(t, super, asker) != a || rights(t, super, operator) != o {
+					t.Error("applying changed the printed rights")
+				}
+			}
+		})
+	}
+}
+
+// TestGrantsTakeAway: a role with the rights that were once documented for every caller
+// becomes an asker, with what it was granted by column too.
+func TestGrantsTakeAway(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	role := s.roles.Askers[0]
+	bed.Exec(t, s.owner, fmt.Sprintf(`GRANT USAGE ON SCHEMA limits, pglimit TO %[1]s; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA limits TO %[1]s;
+		GRANT SELECT (key) ON limits.pglimit_gcra TO %[1]s; GRANT ALL ON pglimit_ask.policy TO %[1]s`, role))
+	works := 0
+	for _, sql := range attacks() {
+		if code, _ := try(t, s.asker, sql); code == "" {
+			works++
+		}
+	}
+	t.Logf("before, %d of %d attacks work", works, len(attacks()))
+	if works < 100 {
+		t.Errorf("before, only %d attacks work", works)
+	}
+	if _, err := migrations.ApplyGrants(t.Context(), s.owner, s.roles); err != nil {
+		t.Fatal(err)
+	}
+	for what, sql := range attacks() {
+		if code, err := try(t, s.asker, sql); code != "42501" {
+			t.Errorf("an asker may %s: %q, %v", what, code, err)
+		}
+	}
+}
+
+// TestGrantsRefuse: a role that has its rights from elsewhere is refused, and nothing
+// changes. The error names the next step.
+func TestGrantsRefuse(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	asker, operator, owner := s.roles.Askers[0], s.roles.Operators[0], roleOf(t, s.ownerURL)
+	group := roleOf(t, bed.RuntimeRole(t, s.superURL))
+	if _, err := migrations.ApplyGrants(t.Context(), s.owner, migrations.Roles{Operators: []string{operator, group}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ make, undo, want string }{
+		{`GRANT SELECT ON limits.pglimit_gcra TO PUBLIC`, `REVOKE SELECT ON limits.pglimit_gcra FROM PUBLIC`, `REVOKE ALL ON TABLE limits.pglimit_gcra FROM PUBLIC`},
+		{`GRANT UPDATE (level) ON limits.pglimit_gcra TO PUBLIC`, `REVOKE UPDATE (level) ON limits.pglimit_gcra FROM PUBLIC`, `PUBLIC has UPDATE on limits.pglimit_gcra`},
+		{`GRANT ` + group + ` TO ` + asker, `REVOKE ` + group + ` FROM ` + asker, `REVOKE ` + group + ` FROM ` + asker},
+		{`ALTER ROLE ` + asker + ` NOINHERIT; GRANT ` + group + ` TO ` + asker, `ALTER ROLE ` + asker + ` INHERIT; REVOKE ` + group + ` FROM ` + asker, `is a member of role ` + group},
+		{`GRANT ` + owner + ` TO ` + asker, `REVOKE ` + owner + ` FROM ` + asker, `is a member of its owner ` + owner},
+		{`ALTER ROLE ` + asker + ` SUPERUSER`, `ALTER ROLE ` + asker + ` NOSUPERUSER`, `ALTER ROLE ` + asker + ` NOSUPERUSER`},
+		{`ALTER ROLE ` + asker + ` CREATEROLE`, `ALTER ROLE ` + asker + ` NOCREATEROLE`, `NOCREATEROLE`},
+		{`ALTER ROLE ` + asker + ` REPLICATION`, `ALTER ROLE ` + asker + ` NOREPLICATION`, `NOREPLICATION`},
+		{`GRANT pg_read_server_files TO ` + asker, `REVOKE pg_read_server_files FROM ` + asker, `REVOKE pg_read_server_files FROM ` + asker},
+		{`GRANT CREATE ON SCHEMA limits TO ` + asker, `REVOKE CREATE ON SCHEMA limits FROM ` + asker, `REVOKE CREATE ON SCHEMA limits FROM ` + asker},
+		{`ALTER FUNCTION pglimit_ask.cancel OWNER TO ` + asker, `ALTER FUNCTION pglimit_ask.cancel OWNER TO ` + owner, `lacks`},
+		{`ALTER FUNCTION pglimit_ask.cancel SECURITY INVOKER`, `ALTER FUNCTION pglimit_ask.cancel SECURITY DEFINER`, `is not SECURITY DEFINER`},
+	} {
+		bed.Exec(t, s.super, c.make)
+		for _, do := range []func() (migrations.GrantPlan, error){
+			func() (migrations.GrantPlan, error) { return migrations.PlanGrants(t.Context(), s.owner, s.roles) },
+			func() (migrations.GrantPlan, error) { return migrations.ApplyGrants(t.Context(), s.owner, s.roles) },
+		} {
+			if plan, err := do(); err == nil || !strings.Contains(err.Error(), c.want) || len(plan.Statements) > 0 {
+				t.Errorf("%s: %v, want %q", c.make, err, c.want)
+			}
+		}
+		if got := rights(t, s.super, asker); strings.Contains(got, "allow") {
+			t.Errorf("%s: a refusal left:\n%s", c.make, got)
+		}
+		bed.Exec(t, s.super, c.undo)
+	}
+	// What the owner cannot revoke is found afterwards, and all is rolled back.
+	bed.Exec(t, s.owner, `GRANT SELECT ON limits.pglimit_gcra TO `+operator+` WITH GRANT OPTION`)
+	bed.Exec(t, s.operator, `GRANT SELECT ON limits.pglimit_gcra TO `+asker)
+	if _, err := migrations.ApplyGrants(t.Context(), s.owner, s.roles); err == nil || !strings.Contains(err.Error(), "it still has SELECT on limits.pglimit_gcra") {
+		t.Errorf("granted by another role: %v", err)
+	}
+	if got := rights(t, s.super, asker); strings.Contains(got, "EXECUTE") {
+		t.Errorf("a refusal left:\n%s", got)
+	}
+	bed.Exec(t, s.operator, `REVOKE SELECT ON limits.pglimit_gcra FROM `+asker)
+	if _, err := migrations.ApplyGrants(t.Context(), s.owner, s.roles); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGrantsErrors: what is missing is named, with the next step.
+func TestGrantsErrors(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	expect := func(pool *pgxpool.Pool, roles migrations.Roles, is error, parts ...string) {
+		t.Helper()
+		for _, do := range []func() error{
+			func() error { _, err := migrations.PlanGrants(t.Context(), pool, roles); return err },
+			func() error { _, err := migrations.ApplyGrants(t.Context(), pool, roles); return err },
+		} {
+			err := do()
+			if err == nil || is != nil && !errors.Is(err, is) || slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(err.Error(), p) }) {
+				t.Errorf("%+v: %v, want %q", roles, err, parts)
+			}
+		}
+	}
+	asker := s.roles.Askers
+	expect(s.owner, migrations.Roles{Askers: []string{"no such role"}}, migrations.ErrRole, `no role "no such role"`, "CREATE ROLE")
+	expect(s.owner, migrations.Roles{Operators: []string{strings.Repeat("x", 64)}}, migrations.ErrRole, "no role")
+	expect(s.owner, migrations.Roles{Operators: []string{"public"}}, migrations.ErrRole, "PUBLIC is every role")
+	expect(s.owner, migrations.Roles{Askers: []string{""}}, migrations.ErrRole, "pass the name of a role")
+	expect(s.owner, migrations.Roles{Askers: []string{"a\x00b"}}, migrations.ErrRole, "pass the name of a role")
+	expect(s.owner, migrations.Roles{Askers: asker, Operators: asker}, migrations.ErrRole, "choose one")
+	expect(s.owner, migrations.Roles{Askers: []string{roleOf(t, s.ownerURL)}}, migrations.ErrRole, "it owns")
+	expect(bed.Connect(t, bed.WithSearchPath(t, s.ownerURL, "pg_catalog")), s.roles, nil, "run `pglimit migrate up`", "search_path")
+
+	// Tables of another schema than the functions'.
+	bed.Exec(t, s.owner, `CREATE SCHEMA others`)
+	others := bed.Connect(t, bed.WithSearchPath(t, s.ownerURL, "others"))
+	bed.UpTo(t, others, migrations.Latest, bed.AllUp)
+	expect(others, s.roles, nil, "works on the tables of another schema than others")
+
+	bed.Exec(t, s.owner, `DROP VIEW limits.pglimit_gcra_now`)
+	expect(s.owner, s.roles, nil, "no view pglimit_gcra_now", "migrate up")
+	if err := migrations.DownFunctions(t.Context(), s.owner); err != nil {
+		t.Fatal(err)
+	}
+	expect(others, migrations.Roles{Askers: asker}, nil, "run `pglimit migrate up --functions`")
+
+	// Without the rights to grant.
+	if _, err := migrations.ApplyGrants(t.Context(), bed.Connect(t, bed.WithSearchPath(t, s.operatorURL, "public")), migrations.Roles{}); err == nil {
+		t.Error("without tables in sight there is no error")
+	}
+	bed.Exec(t, others, `GRANT USAGE ON SCHEMA others TO `+s.roles.Operators[0])
+	if _, err := migrations.ApplyGrants(t.Context(), bed.Connect(t, bed.WithSearchPath(t, s.operatorURL, "others")), migrations.Roles{Operators: s.roles.Operators}); err == nil || !strings.Contains(err.Error(), "connect as the owner") {
+		t.Errorf("not as the owner: %v", err)
+	}
+	// In a schema where others may create objects.
+	bed.Exec(t, s.super, `GRANT CREATE ON SCHEMA others TO PUBLIC`)
+	expect(others, migrations.Roles{Askers: asker}, migrations.ErrExposed, "REVOKE CREATE ON SCHEMA others FROM PUBLIC")
+	for args, code := range map[string]int{"migrate grants --asker nobody": 2, "migrate grants": 2, "migrate grants --functions --asker x": 2} {
+		if got, _, stderr := bed.Pglimit(t, s.ownerURL, strings.Fields(args)...); got != code {
+			t.Errorf("%s: exit code %d, want %d: %s", args, got, code, stderr)
+		}
+	}
+}

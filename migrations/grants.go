@@ -1,0 +1,209 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Roles are the database roles that [PlanGrants] and [ApplyGrants] give rights to. Names
+// are as in pg_roles, without quotes. A role may be in one of the lists.
+type Roles struct {
+	// Askers may execute the functions of schema pglimit_ask, and nothing else of
+	// pglimit: they request, reserve and settle under declared policies. They cannot
+	// read, refund, reset or block.
+	Askers []string
+	// Operators may do what the library, the command, the janitor and the SQL functions
+	// need: read and write all rows, and declare policies for askers. They cannot
+	// migrate.
+	Operators []string
+}
+
+// GrantPlan is what [PlanGrants] returns.
+type GrantPlan struct {
+	// Statements are SQL statements without a semicolon, in order. They can be run
+	// again.
+	Statements []string
+	// Warnings say what the statements do not mend, with the next step.
+	Warnings []string
+}
+
+// ErrRole is returned by [PlanGrants] and [ApplyGrants] if a role cannot be given these
+// rights: it does not exist, or would have others that an asker must not have. The
+// message says why and names the next step. Nothing was changed.
+var ErrRole = errors.New("pglimit: these rights cannot be granted")
+
+// PlanGrants returns the statements that give each role the rights of its list. An asker
+// loses direct rights on the tables, so that a role with too many rights can become one.
+// PlanGrants only reads, and a connection that may read the catalogue suffices.
+//
+// The tables are those of the search_path. Askers need the SQL functions, see
+// [UpFunctions]. If other roles may create objects in the schemas that these functions
+// use, PlanGrants returns [ErrExposed]. It returns [ErrRole] if an asker has rights on the
+// tables in a way that the statements cannot take from it: as their owner, as a
+// superuser, through PUBLIC or another role.
+//
+// Run the statements again after each update of pglimit that adds a table or function.
+func PlanGrants(ctx context.Context, pool *pgxpool.Pool, roles Roles) (GrantPlan, error) {
+	return grants(ctx, pool, roles, false)
+}
+
+// ApplyGrants runs the statements of [PlanGrants] in one transaction. It then checks that
+// operators have all rights and askers have no others, and rolls back if not. The
+// connection's role must own the tables and the functions, or be a superuser.
+func ApplyGrants(ctx context.Context, pool *pgxpool.Pool, roles Roles) (GrantPlan, error) {
+	return grants(ctx, pool, roles, true)
+}
+
+func grants(ctx context.Context, pool *pgxpool.Pool, roles Roles, apply bool) (plan GrantPlan, err error) {
+	if len(roles.Askers) > 0 {
+		exposed, err := Strangers(ctx, pool)
+		if err != nil {
+			return plan, err
+		}
+		if len(exposed) > 0 {
+			return plan, fmt.Errorf("%w: %s", ErrExposed, exposureList(exposed))
+		}
+	}
+	options := pgx.TxOptions{AccessMode: pgx.ReadOnly}
+	if apply {
+		options.AccessMode = pgx.ReadWrite
+	}
+	err = pgx.BeginTxFunc(ctx, pool, options, func(tx pgx.Tx) error {
+		if apply { // two at once would fail, and a migration may change what is there
+			if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_advisory_xact_lock($1)`, lockID); err != nil {
+				return fmt.Errorf("pglimit: wait for another migration: %w", err)
+			}
+		}
+		g, err := readGranting(ctx, tx, roles)
+		if err != nil {
+			return err
+		}
+		if plan, err = g.plan(ctx); err != nil || !apply {
+			return err
+		}
+		for _, s := range plan.Statements {
+			if _, err := tx.Exec(ctx, s); err != nil {
+				return explainGrant(s, err)
+			}
+		}
+		return g.verify(ctx)
+	})
+	if err != nil {
+		return GrantPlan{}, err
+	}
+	return plan, nil
+}
+
+// exposureList joins exposures for an error.
+func exposureList(all []Exposure) string {
+	var each []string
+	for _, e := range all {
+		each = append(each, e.String())
+	}
+	return strings.Join(each, "; ")
+}
+
+// explainGrant adds the next step to the error of a statement.
+func explainGrant(statement string, err error) error {
+	next := ""
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) {
+		next = map[string]string{
+			"42501": ": connect as the owner of the tables and functions, or as a superuser",
+			"42725": ": schema pglimit or pglimit_ask has a second function of that name: drop it first",
+			"25006": ": this is a replica or a read-only session: connect to the primary",
+		}[answer.Code]
+	}
+	return fmt.Errorf("pglimit: %s: %w%s", statement, err, next)
+}
+
+// right is some privileges on some objects, as one statement grants them.
+type right struct {
+	kind       string // TABLE, FUNCTION or SCHEMA
+	privileges []string
+	objects    []object
+}
+
+// String renders "SELECT, UPDATE ON TABLE a, b".
+func (r right) String() string {
+	var names []string
+	for _, o := range r.objects {
+		names = append(names, o.name)
+	}
+	return strings.Join(r.privileges, ", ") + " ON " + r.kind + " " + strings.Join(names, ", ")
+}
+
+// plan renders the statements. It refuses askers with rights from elsewhere.
+func (g *granting) plan(ctx context.Context) (plan GrantPlan, err error) {
+	if len(g.askers) > 0 {
+		if err := g.checkAsking(ctx); err != nil {
+			return plan, err
+		}
+	}
+	for _, r := range g.askers {
+		if err := g.checkReach(ctx, r, false); err != nil {
+			return plan, err
+		}
+		for _, right := range g.notAskers() {
+			plan.Statements = append(plan.Statements, "REVOKE "+right.String()+" FROM "+r.quoted)
+		}
+		for _, right := range g.askersRights() {
+			plan.Statements = append(plan.Statements, "GRANT "+right.String()+" TO "+r.quoted)
+		}
+	}
+	for _, r := range g.operators {
+		for _, right := range g.operatorsRights() {
+			plan.Statements = append(plan.Statements, "GRANT "+right.String()+" TO "+r.quoted)
+		}
+	}
+	if len(g.askers) > 0 {
+		plan.Warnings, err = g.warnings(ctx)
+	}
+	return plan, err
+}
+
+// askersRights are all that an asker needs.
+func (g *granting) askersRights() []right {
+	return []right{
+		{"SCHEMA", []string{"USAGE"}, g.asking.schema},
+		{"FUNCTION", []string{"EXECUTE"}, g.asking.public()},
+	}
+}
+
+// notAskers are rights on what an asker must not touch directly.
+func (g *granting) notAskers() []right {
+	all := []right{{"TABLE", []string{"ALL"}, g.relations()}}
+	if g.functions.there() && g.functions.schema[0].name != g.home[0].name {
+		all = append(all, right{"SCHEMA", []string{"ALL"}, g.functions.schema})
+	}
+	return all
+}
+
+// operatorsRights are all that the library, the command, the janitor and the functions
+// need.
+func (g *granting) operatorsRights() []right {
+	schemas := append([]object(nil), g.home...)
+	functions := append([]object(nil), g.helpers...)
+	tables := append([]object(nil), g.tables...)
+	if g.functions.there() {
+		schemas = append(schemas, g.functions.schema...)
+		functions = append(functions, g.functions.functions...)
+	}
+	if g.asking.there() {
+		schemas = append(schemas, g.asking.schema...)
+		functions = append(functions, g.asking.public()...)
+		tables = append(tables, g.asking.tables...)
+	}
+	return []right{
+		{"SCHEMA", []string{"USAGE"}, distinct(schemas)},
+		{"TABLE", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, tables},
+		{"TABLE", []string{"SELECT"}, g.readable},
+		{"FUNCTION", []string{"EXECUTE"}, functions},
+	}
+}
