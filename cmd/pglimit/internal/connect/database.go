@@ -97,6 +97,11 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 	if err := d.server.check(cmd, d.url != "", o.orEmbedded); err != nil {
 		return nil, err
 	}
+	if !o.unmigrated { // migrations store no keys
+		if err := checkKeySecret(); err != nil {
+			return nil, err
+		}
+	}
 	if d.server.wanted() || o.orEmbedded && !d.Named() {
 		return d.openEmbedded(cmd, o)
 	}
