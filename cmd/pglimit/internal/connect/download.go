@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,9 +39,9 @@ func download(ctx context.Context, major string, logf func(string, ...any)) (bin
 		return filepath.Join(final, "bin"), nil
 	}
 	repository := strings.TrimSuffix(os.Getenv(repositoryEnv), "/")
-	from := repository
-	if from == "" {
-		from = "the default repository"
+	from, err := shownRepository(repository)
+	if err != nil {
+		return "", err
 	}
 	logf("fetching PostgreSQL %s from %s into %s", version, from, cache)
 	if err := os.MkdirAll(cache, 0o755); err != nil {
@@ -66,9 +67,25 @@ func download(ctx context.Context, major string, logf func(string, ...any)) (bin
 		}
 	}
 	if err = errors.Join(err, os.RemoveAll(work)); err != nil {
+		if repository != "" { // the library's errors quote it
+			err = errors.New(strings.ReplaceAll(err.Error(), repository, from))
+		}
 		return "", fmt.Errorf("fetch PostgreSQL %s from %s: %w; %s names another repository", version, from, err, repositoryEnv)
 	}
 	return filepath.Join(final, "bin"), nil
+}
+
+// shownRepository returns a repository's URL without its password, for messages. An error
+// quotes nothing, because any part of what is not a URL may be the password.
+func shownRepository(repository string) (string, error) {
+	if repository == "" {
+		return "the default repository", nil
+	}
+	u, err := url.Parse(repository)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Contains(u.Path, "@") || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("%s is not the URL of a repository, such as https://user:password@repository.example/maven2; in a password write @ as %%40, / as %%2F, ? as %%3F, # as %%23 and %% as %%25", repositoryEnv)
+	}
+	return u.Redacted(), nil
 }
 
 // versionOf returns the version to download for a major version. An empty one
