@@ -13,7 +13,7 @@ checked = ./... ./cmd/pglimit/... ./integration/... ./internal/throwaway/... ./b
 database = -e /integration -e /internal/localpg -e /internal/throwaway
 
 .DEFAULT_GOAL := help
-.PHONY: help check test demo playground bench growth bench-held bench-spend screenshots generate verify
+.PHONY: help check test fuzz demo playground bench growth bench-held bench-spend screenshots generate verify
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,10 @@ check: ## Check formatting and vet, and run the unit tests: no database, under a
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
 	go vet $(checked)
 	go test $(ARGS) $$(go list $(checked) | grep -v $(database))
+
+# Their seeds run under check and test.
+fuzz: ## Run every fuzz test for FUZZTIME (default 30s) each: no database
+	@scripts/fuzz
 
 demo: ## Show pglimit at work on a throwaway PostgreSQL (ARGS: pglimit demo flags)
 	@scripts/setup
