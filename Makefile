@@ -5,6 +5,8 @@ ARGS ?=
 # QUICK=1: make bench, growth, bench-held and bench-spend within a minute each
 QUICK ?=
 
+# FUZZTIME=2m: how long make fuzz runs each fuzz test (default 30s)
+
 # The packages that make check covers: the library, the command, their tests and the
 # benchmarks, without the dependencies of examples/ and browser/. The pattern "work"
 # names the packages of all modules in go.work.
