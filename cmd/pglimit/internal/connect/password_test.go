@@ -79,7 +79,7 @@ func TestOpenOddPasswords(t *testing.T) {
 	}
 	var addresses []address
 	for _, odd := range []string{"@", "/", "?", "#", "%", ":", "[", "]", " ", "&", "=", "'", `\`, "`", ",", ";", "\t", "\x00", "%2", "%zz", "%40", "@/", "/@", "?x=", "#@", "é"} {
-		for _, password := range []string{"4711" + odd + "kangaroo", "kangaroo" + odd + "4711", odd + "kangaroo" + odd + "4711" + odd} {
+		for _, password := range []string{"4711" + odd + "kangaroo", "4711" + odd + "kangaroo=1", "kangaroo" + odd + "4711", odd + "kangaroo" + odd + "4711" + odd} {
 			encoded := cli.ExitDatabase
 			if odd == "\x00" { // no password has one
 				encoded = cli.ExitUsage
