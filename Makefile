@@ -5,6 +5,8 @@ ARGS ?=
 # QUICK=1: make bench, growth, bench-held and bench-spend within a minute each
 QUICK ?=
 
+# FUZZTIME=2m: how long make fuzz runs each fuzz test (default 30s)
+
 # The packages that make check covers: the library, the command, their tests and the
 # benchmarks, without the dependencies of examples/ and browser/. The pattern "work"
 # names the packages of all modules in go.work.
@@ -13,7 +15,7 @@ checked = ./... ./cmd/pglimit/... ./integration/... ./internal/throwaway/... ./b
 database = -e /integration -e /internal/localpg -e /internal/throwaway
 
 .DEFAULT_GOAL := help
-.PHONY: help check test demo playground bench growth bench-held bench-spend screenshots generate verify
+.PHONY: help check test fuzz demo playground bench growth bench-held bench-spend screenshots generate verify
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +38,10 @@ check: ## Check formatting and vet, and run the unit tests: no database, under a
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
 	go vet $(checked)
 	go test $(ARGS) $$(go list $(checked) | grep -v $(database))
+
+# Their seeds run under check and test.
+fuzz: ## Run every fuzz test for FUZZTIME (default 30s) each: no database
+	@scripts/fuzz
 
 demo: ## Show pglimit at work on a throwaway PostgreSQL (ARGS: pglimit demo flags)
 	@scripts/setup

@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/pglimit/pglimit/httplimit"
@@ -57,6 +59,16 @@ func Example() {
 	// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"Try again in 10 s.","violated-policies":["client"]}
 }
 
+// account is what authentication puts into a request's context.
+type account struct{ name, plan string }
+
+type accountKey struct{}
+
+// authenticated returns a request as authentication passes it on.
+func authenticated(r *http.Request, a account) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), accountKey{}, a))
+}
+
 // Plans, costs and layers: each user's plan has its rate, exports cost more, and all
 // users together have another limit.
 func ExampleNew() {
@@ -66,21 +78,18 @@ func ExampleNew() {
 	}
 	everybody := limiter.Policy{Name: "all", Algorithm: limiter.SlidingWindowCounter, Limit: 100_000, Period: time.Hour}
 	limit := httplimit.New(memory(), func(r *http.Request) ([]limiter.Request, error) {
-		user, plan := r.Header.Get("User"), r.Header.Get("Plan") // set by authentication
-		if user == "" {
+		user, ok := r.Context().Value(accountKey{}).(account)
+		if !ok {
 			return nil, httplimit.ErrNoKey
 		}
 		cost := 1.0
 		if r.URL.Path == "/export" {
 			cost = 20
 		}
-		return []limiter.Request{plans[plan].Request(user, cost), everybody.Request("all", cost)}, nil
+		return []limiter.Request{plans[user.plan].Request(user.name, cost), everybody.Request("all", cost)}, nil
 	})
 	for _, plan := range []string{"free", "paid"} {
-		r := httptest.NewRequest("GET", "/export", nil)
-		r.Header.Set("User", "the "+plan+" one")
-		r.Header.Set("Plan", plan)
-		show(limit(hello), r)
+		show(limit(hello), authenticated(httptest.NewRequest("GET", "/export", nil), account{"the " + plan + " one", plan}))
 	}
 	// Output:
 	// 200
@@ -133,6 +142,7 @@ func ExampleAddress_Validate() {
 	// Output: pglimit: invalid: Address.Header "Forwarded": needs Hops or Proxies, which select the trusted proxies
 }
 
+// Behind the authentication that knows the API keys.
 func ExampleHeader() {
 	key := httplimit.Header("X-Api-Key")
 	r := request()
@@ -158,7 +168,8 @@ func ExampleJoin() {
 }
 
 func ExampleWithNoKey() {
-	requests := httplimit.Each(httplimit.Header("X-Api-Key"), perClient)
+	user := httplimit.User(func(r *http.Request) string { a, _ := r.Context().Value(accountKey{}).(account); return a.name })
+	requests := httplimit.Each(user, perClient)
 	show(httplimit.New(memory(), requests)(hello), request())
 	show(httplimit.New(memory(), requests, httplimit.WithNoKey(httplimit.Pass))(hello), request())
 	// Output:
@@ -220,24 +231,32 @@ func ExampleWithOnError() {
 	// no such plan
 }
 
-// Only failed logins count. After two of them even the right password is denied.
+// Only failed logins count, for an account from one address. After two of them even the
+// right password is denied there. The account's owner still gets in from elsewhere.
 func ExampleWithRefundIf() {
 	l := memory()
 	logins := limiter.Policy{Name: "login", Algorithm: limiter.SlidingWindowCounter, Limit: 2, Period: time.Hour}
-	user := httplimit.User(func(r *http.Request) string { name, _, _ := r.BasicAuth(); return name })
-	limit := httplimit.New(l, httplimit.Each(user, logins), httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized }))
+	name := httplimit.User(func(r *http.Request) string { name, _, _ := r.BasicAuth(); return strings.ToLower(name) })
+	both := httplimit.Join(name, httplimit.Address{}.Key)
+	limit := httplimit.New(l, httplimit.Each(both, logins), httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized }))
 	h := limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, _ := r.BasicAuth(); password != "right" {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
 	}))
-	for _, password := range []string{"right", "right", "wrong", "right", "wrong", "right"} {
+	try := func(address, name, password string) {
 		r := request()
-		r.SetBasicAuth("alice", password)
+		r.RemoteAddr = address + ":4711"
+		r.SetBasicAuth(name, password)
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		fmt.Println(password, w.Code)
 	}
+	for _, password := range []string{"right", "right", "wrong", "right", "wrong", "right"} {
+		try("192.0.2.1", "alice", password)
+	}
+	try("192.0.2.1", "ALICE", "wrong")
+	try("198.51.100.7", "alice", "right")
 	// Output:
 	// right 200
 	// right 200
@@ -245,6 +264,8 @@ func ExampleWithRefundIf() {
 	// right 200
 	// wrong 401
 	// right 429
+	// wrong 429
+	// right 200
 }
 
 // In a custom handler, without New.

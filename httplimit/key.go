@@ -34,6 +34,10 @@ const (
 //   - is not UTF-8, or contains a NUL byte;
 //   - begins with "sha256:", so that a client cannot send the hash of another value.
 //
+// Use a value only after it was verified, such as an API key behind the authentication
+// that knows it. A client that makes values up gets a new limit, and writes a new row, with
+// each of them.
+//
 // Keys are stored as they are: for secrets set limiter.Config.KeySecret. Host is not
 // among the header fields of net/http. Header panics if name is empty.
 func Header(name string) Key {
@@ -47,8 +51,9 @@ func Header(name string) Key {
 	}
 }
 
-// User returns a Key that is the name of the authenticated user. name reads it from the
-// request or its context. If name returns "", the Key returns ErrNoKey. Names are hashed
+// User returns a Key that is the name of the authenticated user. name reads it from where
+// authentication put it, such as the request's context. It returns the same text for all
+// spellings of one user's name. If name returns "", the Key returns ErrNoKey. Names are hashed
 // under the same conditions as values by Header. User panics if name is nil.
 func User(name func(*http.Request) string) Key {
 	require(name != nil, "User: name is nil")

@@ -113,6 +113,9 @@ func WithOnError(answer func(w http.ResponseWriter, r *http.Request, err error))
 //
 //	httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized })
 //
+// Do not count logins for the account alone: an attacker who uses that limit up denies the
+// account's owner. Count the account and the client's address together.
+//
 // Requests count until the handler has returned, so concurrent requests cannot exceed
 // the limit. The status is
 //

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
@@ -25,7 +26,8 @@ const (
 
 // Config sets up a Limiter. The zero value and a nil *Config have the defaults that each
 // field names. A Limiter copies its Config, so that the caller may change it afterwards.
-// New and NewSQL return an ErrInvalid for a negative number or duration.
+// A negative number or duration and a short KeySecret are ErrInvalid: New and NewSQL return
+// it, and so does every method of the Limiter that NewMemory returns.
 type Config struct {
 	// Timeout bounds how long one decision waits for the database, including retries
 	// and the wait for a connection. Default: 1s. It does not bound the sleep of Wait,
@@ -70,9 +72,11 @@ type Config struct {
 	// DisableBreaker never opens the breaker.
 	DisableBreaker bool
 
-	// KeySecret, if not empty, makes the limiter store HMAC-SHA-256(secret, key)
-	// instead of keys, for keys that are personal data. With another secret all keys
-	// start from zero. 32 random bytes are enough.
+	// KeySecret, if not nil, makes the limiter store HMAC-SHA-256(secret, key) instead
+	// of keys, for keys that are personal data or secrets. Default: nil, keys are
+	// stored as they are. Use 32 random bytes. Fewer than 16, which includes an empty
+	// value from an environment variable that is not set, are ErrInvalid. With another
+	// secret all keys start from zero.
 	KeySecret []byte
 	// IdempotencyTTL is the least time for which an admission under a
 	// Request.IdempotencyKey is remembered and an expired reservation can still be
@@ -153,7 +157,7 @@ func orDefault[T comparable](field *T, value T) {
 	}
 }
 
-// validate returns an error for the first field that is negative.
+// validate returns an error for the first field that is not valid. It shows no secret.
 func (c *Config) validate() error {
 	for _, f := range [...]struct {
 		name  string
@@ -177,6 +181,10 @@ func (c *Config) validate() error {
 			}
 			return store.Invalid("Config."+f.name, fmt.Sprint(f.shown), reason)
 		}
+	}
+	if n := len(c.KeySecret); c.KeySecret != nil && n < keys.MinSecret {
+		return store.Invalid("Config.KeySecret", fmt.Sprintf("of %d bytes", n),
+			fmt.Sprintf("must have at least %d bytes; use 32 random bytes, or nil to store keys as they are", keys.MinSecret))
 	}
 	return nil
 }

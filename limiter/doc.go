@@ -5,8 +5,8 @@
 //	err = migrations.Up(ctx, pool) // once, or `pglimit migrate up`
 //	l, err := limiter.New(pool, nil)
 //
-//	login := limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Burst: 10}
-//	r, err := l.Allow(ctx, login, userID)
+//	messages := limiter.Policy{Name: "messages", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Burst: 10}
+//	r, err := l.Allow(ctx, messages, userID)
 //	if err == nil && !r.Allowed {
 //		// 429, Retry-After: r.RetryAfter
 //	}

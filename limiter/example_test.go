@@ -20,9 +20,9 @@ func noon() time.Time { return time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC) }
 
 func Example() {
 	l := limiter.NewMemory(nil) // or limiter.New(pool, nil)
-	login := limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 2, Period: time.Hour}
+	messages := limiter.Policy{Name: "messages", Algorithm: limiter.TokenBucket, Limit: 2, Period: time.Hour}
 	for range 3 {
-		r, err := l.Allow(ctx, login, "alice")
+		r, err := l.Allow(ctx, messages, "alice")
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -45,9 +45,9 @@ func ExampleLimiter_Do() {
 
 func ExampleLimiter_Allow() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
-	login := limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 1, Period: 30 * time.Second}
-	first, _ := l.Allow(ctx, login, "alice")
-	second, _ := l.Allow(ctx, login, "alice")
+	messages := limiter.Policy{Name: "messages", Algorithm: limiter.TokenBucket, Limit: 1, Period: 30 * time.Second}
+	first, _ := l.Allow(ctx, messages, "alice")
+	second, _ := l.Allow(ctx, messages, "alice")
 	fmt.Println(first.Allowed, second.Allowed, second.Reason, second.RetryAfter)
 	// Output: true false limit 30s
 }
@@ -104,8 +104,9 @@ func ExampleLimiter_Charge() {
 func ExampleLimiter_Refund() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	logins := limiter.Policy{Name: "failed-logins", Algorithm: limiter.SlidingWindowCounter, Limit: 5, Period: time.Hour}
-	l.Allow(ctx, logins, "alice")
-	r, _ := l.Refund(ctx, logins, "alice", 1) // the password was right after all
+	key := limiter.JoinKey("alice", "192.0.2.1") // the account and the client's address
+	l.Allow(ctx, logins, key)
+	r, _ := l.Refund(ctx, logins, key, 1) // the password was right after all
 	fmt.Println(r.Granted, r.Remaining)
 	// Output: 1 5
 }

@@ -33,7 +33,7 @@ type Limiter struct {
 
 // New returns a Limiter that keeps its state in the database of pool. migrations.Up
 // creates its tables. A nil config means the defaults. The caller closes the pool. New
-// sends nothing to the database. It returns ErrInvalid for a nil pool or a number in
+// sends nothing to the database. It returns ErrInvalid for a nil pool or a field of
 // config that is not valid.
 func New(pool *pgxpool.Pool, config *Config) (*Limiter, error) {
 	if pool == nil {
@@ -45,7 +45,7 @@ func New(pool *pgxpool.Pool, config *Config) (*Limiter, error) {
 // NewSQL is New for database/sql, directly or through GORM, ent or bun, with any
 // PostgreSQL driver. pgx's stdlib and lib/pq are tested. migrations.UpSQL creates the
 // tables. The caller closes db. NewSQL sends nothing to the database. It returns
-// ErrInvalid for a nil db or a number in config that is not valid.
+// ErrInvalid for a nil db or a field of config that is not valid.
 //
 //   - Call db.SetMaxOpenConns first: NewSQL reads it. A quarter of that many statements,
 //     four if it is unlimited, may wait for rows that other transactions have locked.
@@ -118,13 +118,18 @@ func newEngine(c *Config, source Source) *engine {
 // NewMemory returns a Limiter that keeps its state in this process: for programs of one
 // process, and for tests, with Config.Now as their clock. Methods, results and errors are
 // the same, except that those of InTx and InSQLTx return ErrUnsupported. Idle keys are
-// forgotten.
+// forgotten. If a field of config is not valid, every method that takes a policy or a
+// reservation returns that ErrInvalid and counts nothing.
 func NewMemory(config *Config) *Limiter { return newInMemory(memory.New(), config) }
 
 func newInMemory(m *memory.Store, config *Config) *Limiter {
 	c := config.withDefaults()
 	e := newEngine(&c, SourceMemory)
-	e.store = reap.New(store.Bound(m, c.Timeout), reap.NewWatch(), c.Timeout, e.freed)
+	if err := c.validate(); err != nil {
+		e.store = store.Refuse(err)
+	} else {
+		e.store = reap.New(store.Bound(m, c.Timeout), reap.NewWatch(), c.Timeout, e.freed)
+	}
 	refusal := fmt.Errorf("%w: a transaction on a memory limiter, which could not roll its units back", store.ErrUnsupported)
 	return &Limiter{engine: e, inTx: func(db.DBTX) store.Store { return store.Refuse(refusal) }}
 }

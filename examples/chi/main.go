@@ -28,14 +28,14 @@ var (
 		"paid": {Name: "plan", Algorithm: limiter.TokenBucket, Limit: 600, Period: time.Minute, Burst: 250},
 	}
 	perAddress = limiter.Policy{Name: "address", Algorithm: limiter.GCRA, Limit: 100, Period: time.Second}
-	logins     = limiter.Policy{Name: "login", Algorithm: limiter.SlidingWindowCounter, Limit: 2, Period: time.Hour}
 )
 
 // client returns the client's address. Behind a proxy that appends to X-Forwarded-For:
 // httplimit.Address{Hops: 1}.
 var client httplimit.Address
 
-// user stands for a row of the application's database.
+// user stands for a row of the application's database. users' keys have the form that
+// account returns.
 type user struct{ name, plan, password string }
 
 var users = map[string]user{"alice": {"alice", "free", "wonderland"}, "bob": {"bob", "paid", "builder"}}
@@ -43,11 +43,7 @@ var users = map[string]user{"alice": {"alice", "free", "wonderland"}, "bob": {"b
 func newHandler(l *limiter.Limiter) http.Handler {
 	r := chi.NewRouter()
 	r.Use(httplimit.New(l, httplimit.Each(client.Key, perAddress)))
-
-	// An account's failed logins per address, so that no client can lock another out.
-	account := httplimit.User(func(r *http.Request) string { name, _, _ := r.BasicAuth(); return name })
-	failed := httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized })
-	r.With(httplimit.New(l, httplimit.Each(httplimit.Join(account, client.Key), logins), failed)).Post("/login", login)
+	r.With(httplimit.New(l, loginLimits, failed)).Post("/login", login)
 
 	r.Group(func(r chi.Router) {
 		r.Use(authenticate)
@@ -85,8 +81,8 @@ func authenticate(next http.Handler) http.Handler {
 }
 
 func login(w http.ResponseWriter, r *http.Request) {
-	name, password, _ := r.BasicAuth()
-	if u, known := users[name]; !known || password != u.password {
+	_, password, _ := r.BasicAuth()
+	if u, known := users[account(r)]; !known || password != u.password {
 		answer(w, http.StatusUnauthorized, "wrong")
 		return
 	}

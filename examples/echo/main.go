@@ -28,14 +28,14 @@ var (
 	}
 	perTenant  = limiter.Policy{Name: "tenant", Algorithm: limiter.FixedWindow, Limit: 40, Calendar: limiter.Day, TimeZone: "Europe/Vienna"}
 	perAddress = limiter.Policy{Name: "address", Algorithm: limiter.GCRA, Limit: 100, Period: time.Second}
-	logins     = limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 2, Period: time.Hour}
 )
 
 // client returns the client's address. Behind a proxy that appends to X-Forwarded-For:
 // httplimit.Address{Hops: 1}.
 var client httplimit.Address
 
-// user stands for a row of the application's database.
+// user stands for a row of the application's database. users' keys have the form that
+// account returns.
 type user struct{ name, tenant, plan, password string }
 
 var users = map[string]user{
@@ -49,9 +49,7 @@ func newHandler(l *limiter.Limiter) http.Handler {
 	api.GET("/items/:id", func(c *echo.Context) error { return c.String(http.StatusOK, "item "+c.Param("id")+"\n") })
 	api.GET("/export", func(c *echo.Context) error { return c.String(http.StatusOK, "all items\n") })
 
-	account := httplimit.User(func(r *http.Request) string { name, _, _ := r.BasicAuth(); return name })
-	failed := httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized })
-	e.POST("/login", login, limit(httplimit.New(l, httplimit.Each(account, logins), failed)))
+	e.POST("/login", login, limit(httplimit.New(l, loginLimits, failed)))
 	return e
 }
 
@@ -68,7 +66,7 @@ func limit(middleware func(http.Handler) http.Handler) echo.MiddlewareFunc {
 	}
 }
 
-// asks returns the limits of a request. They are granted together or not at all.
+// requests returns the limits of a request. They are granted together or not at all.
 // echo.WrapMiddleware sets r.Pattern.
 func requests(r *http.Request) ([]limiter.Request, error) {
 	u := r.Context().Value(userKey{}).(user)
@@ -96,8 +94,8 @@ func authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 func login(c *echo.Context) error {
-	name, password, _ := c.Request().BasicAuth()
-	if u, known := users[name]; !known || password != u.password {
+	_, password, _ := c.Request().BasicAuth()
+	if u, known := users[account(c.Request())]; !known || password != u.password {
 		return echo.ErrUnauthorized
 	}
 	return c.String(http.StatusOK, "welcome\n")

@@ -27,7 +27,6 @@ var (
 		"paid": {Name: "plan", Algorithm: limiter.TokenBucket, Limit: 600, Period: time.Minute, Burst: 250},
 	}
 	strangers = limiter.Policy{Name: "stranger", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute, Burst: 2}
-	logins    = limiter.Policy{Name: "login", Algorithm: limiter.SlidingWindowLog, Limit: 2, Period: time.Hour}
 )
 
 // costs are the routes' units. Default: 1.
@@ -37,7 +36,8 @@ var costs = map[string]float64{"/export": 20, "/search/:query": 5}
 // httplimit.Address{Hops: 1}.
 var client httplimit.Address
 
-// user stands for a row of the application's database.
+// user stands for a row of the application's database. users' keys have the form that
+// account returns.
 type user struct{ name, plan, password string }
 
 var users = map[string]user{"alice": {"alice", "free", "wonderland"}, "bob": {"bob", "paid", "builder"}}
@@ -62,13 +62,7 @@ func limit(l *limiter.Limiter, requests func(*gin.Context) ([]limiter.Request, e
 func newHandler(l *limiter.Limiter) http.Handler {
 	r := gin.New()
 	r.Use(gin.Recovery())
-	r.POST("/login", limit(l, func(c *gin.Context) ([]limiter.Request, error) {
-		name, _, _ := c.Request.BasicAuth()
-		if name == "" {
-			return nil, httplimit.ErrNoKey
-		}
-		return []limiter.Request{logins.Request(name, 1)}, nil
-	}, httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized })), login)
+	r.POST("/login", limit(l, func(c *gin.Context) ([]limiter.Request, error) { return loginLimits(c.Request) }, failed), login)
 
 	api := r.Group("/", authenticate, limit(l, perUser))
 	api.GET("/items/:id", func(c *gin.Context) { c.String(http.StatusOK, "item %s\n", c.Param("id")) })
@@ -96,8 +90,8 @@ func authenticate(c *gin.Context) {
 }
 
 func login(c *gin.Context) {
-	name, password, _ := c.Request.BasicAuth()
-	if u, known := users[name]; !known || password != u.password {
+	_, password, _ := c.Request.BasicAuth()
+	if u, known := users[account(c.Request)]; !known || password != u.password {
 		c.String(http.StatusUnauthorized, "wrong\n")
 		return
 	}

@@ -306,17 +306,18 @@ func TestCommandClosedPipe(t *testing.T) {
 // TestCommandKeySecret: the verbs hash keys as an application does.
 func TestCommandKeySecret(t *testing.T) {
 	t.Parallel()
+	const secret = "hunter2 and enough of it"
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)
-	app := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("secret")})
+	app := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
 	p := limiter.Policy{Name: "cli", Algorithm: limiter.TokenBucket, Limit: 1, Period: 1000 * time.Hour}
 	bed.Must(t)(app.Allow(t.Context(), p, "person@example.org"))
 	with := func(want int, args ...string) {
 		t.Helper()
 		cmd := bed.Command(t, address, args...)
-		cmd.Env = append(cmd.Env, "PGLIMIT_KEY_SECRET=secret")
+		cmd.Env = append(cmd.Env, "PGLIMIT_KEY_SECRET="+secret)
 		out, _ := cmd.CombinedOutput() // the exit code reports it
-		if code := cmd.ProcessState.ExitCode(); code != want || bytes.Contains(out, []byte("=secret")) {
+		if code := cmd.ProcessState.ExitCode(); code != want || bytes.Contains(out, []byte("hunter2")) {
 			t.Errorf("%q: exit code %d, want %d: %s", args, code, want, out)
 		}
 	}

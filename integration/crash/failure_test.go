@@ -184,12 +184,12 @@ func TestKeySecret(t *testing.T) {
 	ctx := context.Background()
 	pool := bed.NewPool(t)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Hour}
-	l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("one")})
+	l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("one secret for the keys")})
 	bed.Must(t)(l.Allow(ctx, p, "person@example.org"))
 	if r := bed.Must(t)(l.Allow(ctx, p, "person@example.org")); r.Allowed {
 		t.Error("the same key was not the same")
 	}
-	other := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("two")})
+	other := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("another secret for the keys")})
 	if r := bed.Must(t)(other.Allow(ctx, p, "person@example.org")); !r.Allowed {
 		t.Error("another secret did not start from zero")
 	}

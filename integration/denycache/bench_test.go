@@ -28,7 +28,7 @@ func TestDenyCacheAllocates(t *testing.T) {
 func cachedConfigs() map[string]*limiter.Config {
 	return map[string]*limiter.Config{
 		"plain":  {DenyCacheTTL: time.Hour},
-		"secret": {DenyCacheTTL: time.Hour, KeySecret: []byte("secret")},
+		"secret": {DenyCacheTTL: time.Hour, KeySecret: []byte("a secret for the keys")},
 	}
 }
 

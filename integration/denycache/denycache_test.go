@@ -327,7 +327,7 @@ func TestDenyCacheConfig(t *testing.T) {
 	if got := sources(off, "off", "off"); got != "database database " {
 		t.Errorf("off: %s", got)
 	}
-	two := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, DenyCacheKeys: 2, KeySecret: []byte("secret")})
+	two := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, DenyCacheKeys: 2, KeySecret: []byte("a secret for the keys")})
 	if got := sources(two, "a", "b", "a", "c", "a", "b"); got != "database database cache database cache database " {
 		t.Errorf("two keys: %s", got)
 	}

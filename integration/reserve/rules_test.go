@@ -85,7 +85,7 @@ func TestReserveKeepsKeysSecret(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
-	config := &limiter.Config{KeySecret: []byte("secret")}
+	config := &limiter.Config{KeySecret: []byte("a secret for the keys")}
 	l, other := bed.NewLimiter(t, pool, config), bed.NewLimiter(t, pool, config)
 	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour

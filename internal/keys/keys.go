@@ -7,6 +7,10 @@ import (
 	"encoding/base64"
 )
 
+// MinSecret is the length of the shortest secret in bytes. A shorter one can be guessed by
+// trying, and with it the keys.
+const MinSecret = 16
+
 // Stored returns the text under which key is stored: key itself, or its HMAC if there is
 // a secret.
 func Stored(key string, secret []byte) string {

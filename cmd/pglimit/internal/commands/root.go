@@ -26,7 +26,9 @@ func newRoot(db *connect.Database) *cobra.Command {
 
 DATABASE_URL or --database-url names the database, as a URL or as key=value
 pairs. ?search_path=limits at the end of a URL selects the tables in schema
-limits. A password in DATABASE_URL stays out of the process list.
+limits. The process list shows --database-url to all users of the machine, so
+keep a password in DATABASE_URL, in the password file (PGPASSFILE, default
+~/.pgpass) or in a service file (service=NAME, PGSERVICEFILE).
 
 --embedded runs a PostgreSQL server while a command uses it, with the tables in
 place: the newest one installed on this machine, or the one in PGBIN. The data

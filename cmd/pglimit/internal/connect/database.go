@@ -3,18 +3,12 @@
 package connect
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -25,7 +19,7 @@ import (
 )
 
 // databaseEnv names the environment variable with the database's URL. Unlike a
-// flag, it does not show a password to other users.
+// flag, other users of the machine do not see it in the process list.
 const databaseEnv = "DATABASE_URL"
 
 // connectTimeout is the default for the URL's connect_timeout.
@@ -39,7 +33,7 @@ type Database struct {
 
 // Register adds the flags that name a database.
 func (d *Database) Register(flags *pflag.FlagSet) {
-	flags.StringVar(&d.url, "database-url", "", "the database's `URL`; default: the environment's "+databaseEnv)
+	flags.StringVar(&d.url, "database-url", "", "the database's `URL`, without a password, because the process list shows it; default: "+databaseEnv)
 	d.server.register(flags)
 }
 
@@ -97,6 +91,11 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 	if err := d.server.check(cmd, d.url != "", o.orEmbedded); err != nil {
 		return nil, err
 	}
+	if !o.unmigrated { // migrations store no keys
+		if err := checkKeySecret(); err != nil {
+			return nil, err
+		}
+	}
 	if d.server.wanted() || o.orEmbedded && !d.Named() {
 		return d.openEmbedded(cmd, o)
 	}
@@ -107,12 +106,13 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 	if address == "" {
 		return nil, errors.New("no database is named: set DATABASE_URL or pass --database-url, such as postgres://app@localhost:5432/shop; or pass --embedded, or --data-dir with a directory, for a PostgreSQL that pglimit runs itself")
 	}
-	cfg, err := pgxpool.ParseConfig(address)
+	cfg, err := parse(address)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s; use a form such as postgres://user:password@host:5432/database", from, unparsable(err))
+		return nil, fmt.Errorf("%s: %w; use a form such as postgres://user:password@host:5432/database", from, err)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", describe(cfg.ConnConfig))
-	return openPool(cmd.Context(), cfg)
+	pool, err := openPool(cmd.Context(), cfg)
+	return pool, withoutSetting(err, address, cfg.ConnConfig)
 }
 
 // openEmbedded joins the embedded server, starting it if needed, and runs its
@@ -170,27 +170,4 @@ func openPool(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
 		pool.Close()
 	}
 	return nil, cli.DatabaseError(fmt.Errorf("connect: %w", err))
-}
-
-// describe returns the database's name, address and user, without the password.
-func describe(c *pgx.ConnConfig) string {
-	at := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
-	if strings.HasPrefix(c.Host, "/") { // a socket's directory
-		at = fmt.Sprintf("%s port %d", c.Host, c.Port)
-	}
-	return fmt.Sprintf("%s at %s as %s", cmp.Or(c.Database, c.User), at, c.User)
-}
-
-// unparsable returns why a connection string cannot be parsed. It quotes nothing,
-// because with broken syntax any part may be the password.
-func unparsable(err error) string {
-	var parse *pgconn.ParseConfigError
-	if !errors.As(err, &parse) {
-		return "not a connection string"
-	}
-	blank := *parse
-	blank.ConnString = ""
-	text := strings.TrimPrefix(blank.Error(), "cannot parse ``: ")
-	reason, _, _ := strings.Cut(text, " (") // the parenthesis may quote the string
-	return reason
 }

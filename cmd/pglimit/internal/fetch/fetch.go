@@ -113,8 +113,9 @@ func install(ctx context.Context, o Options, from *url.URL, hash, cache, final s
 // archiveURL returns the address of a platform's archive.
 func archiveURL(repository, platform string) (*url.URL, error) {
 	u, err := url.Parse(cmp.Or(strings.TrimSuffix(repository, "/"), defaultRepository))
-	if err != nil || u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("%s is not an https URL: use a form such as %s", repositoryEnv, defaultRepository) // the cause would show a password
+	if err != nil || u.Scheme != "https" || u.Host == "" || strings.Contains(u.Path, "@") || u.RawQuery != "" || u.Fragment != "" {
+		// Any part of what is not a URL may be the password.
+		return nil, fmt.Errorf("%s is not an https URL: use a form such as %s; in a password write @ as %%40, / as %%2F, ? as %%3F, # as %%23 and %% as %%25", repositoryEnv, defaultRepository)
 	}
 	name := "embedded-postgres-binaries-" + platform
 	return u.JoinPath("io/zonky/test/postgres", name, Version, name+"-"+Version+".jar"), nil

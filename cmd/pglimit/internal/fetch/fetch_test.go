@@ -155,3 +155,33 @@ func TestArchiveURL(t *testing.T) {
 		}
 	}
 }
+
+// TestDownloadPassword: neither the log nor the error shows the password of a repository's
+// URL.
+func TestDownloadPassword(t *testing.T) {
+	for _, repository := range []string{
+		"https://app:hunter2@127.0.0.1:1/maven2",
+		"https://app:hun%74er2@127.0.0.1:1/maven2",
+		"https://app:hunter2@127.0.0.1:none/maven2",
+		"https://app:hun ter2@127.0.0.1:1/maven2",
+		"https://app:hunter2%zz@127.0.0.1:1/maven2",
+		"app:hunter2@127.0.0.1/maven2",
+		"http://app:hunter2@127.0.0.1:1/maven2",
+		"https://app:4711/hunter2@127.0.0.1:1/maven2",
+	} {
+		t.Setenv(repositoryEnv, repository)
+		var log strings.Builder
+		_, err := Server(t.Context(), Options{Cache: t.TempDir(), Logf: func(format string, args ...any) { fmt.Fprintf(&log, format, args...) }})
+		if err == nil {
+			t.Fatalf("%s: no error", repository)
+		}
+		for _, shown := range []string{log.String(), err.Error()} {
+			if strings.Contains(shown, "hun") || strings.Contains(shown, "er2") {
+				t.Errorf("%s: the password is shown: %s", repository, shown)
+			}
+		}
+		if !strings.Contains(err.Error(), repositoryEnv) {
+			t.Errorf("%s: the error does not name %s: %v", repository, repositoryEnv, err)
+		}
+	}
+}

@@ -24,7 +24,8 @@ everything before the last tab, spaces included. Each request gets one line of
 output, in order. Lines that cannot be read are reported on stderr and skipped;
 the exit code is then 2.
 
-If the application hashes its keys with a secret, set ` + connect.KeySecretEnv + `.
+If the application hashes its keys with a secret of 16 bytes or more, set
+` + connect.KeySecretEnv + ` to it.
 
 Exit code 0: allowed (with -: done); 1: denied.`,
 		Example: `  pglimit allow --limit 10 --period 1m alice && echo allowed

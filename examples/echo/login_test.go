@@ -1,0 +1,134 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+const (
+	attacker = "203.0.113.9"
+	owner    = "198.51.100.7"
+)
+
+// attempt logs in from an address and returns the status.
+func attempt(h http.Handler, address, name, password string) int {
+	r := httptest.NewRequest("POST", "/login", nil)
+	r.RemoteAddr = address + ":4711"
+	r.SetBasicAuth(name, password)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Code
+}
+
+// inMemory returns the handler over a limiter without a database, and its clock.
+func inMemory() (h http.Handler, now *time.Time) {
+	at := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	return newHandler(limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }})), &at
+}
+
+// TestLoginVariants: all spellings of a name are one account, which is found under each,
+// and share one limit.
+func TestLoginVariants(t *testing.T) {
+	variants := []string{"alice", "Alice", "ALICE", "aLiCe", "ａｌｉｃｅ", "ＡＬＩＣＥ"}
+	h, _ := inMemory()
+	for _, name := range variants {
+		if got := attempt(h, owner, name, "wonderland"); got != http.StatusOK {
+			t.Errorf("%q with the right password: got %d", name, got)
+		}
+	}
+	looked := 0
+	for i := range 60 {
+		if attempt(h, attacker, variants[i%len(variants)], "guess") == http.StatusUnauthorized {
+			looked++
+		}
+	}
+	if looked != int(logins.Limit) {
+		t.Errorf("%d guesses at variants of one name were looked at, want %v", looked, logins.Limit)
+	}
+}
+
+// TestLoginOwnerGetsIn: whoever guesses at an account from another address does not deny
+// its owner, not even from several addresses.
+func TestLoginOwnerGetsIn(t *testing.T) {
+	h, _ := inMemory()
+	for range 1000 {
+		attempt(h, attacker, "alice", "guess")
+	}
+	if got := attempt(h, owner, "alice", "wonderland"); got != http.StatusOK {
+		t.Errorf("after guesses from one address the owner got %d", got)
+	}
+	for i := range 40 {
+		for range 10 {
+			attempt(h, fmt.Sprint("192.0.2.", i), "alice", "guess")
+		}
+	}
+	if got := attempt(h, owner, "alice", "wonderland"); got != http.StatusOK {
+		t.Errorf("after guesses from 40 addresses the owner got %d", got)
+	}
+}
+
+// TestLoginManyAddresses: guesses from many addresses stay below the account's own limit.
+// It has no block, so the owner gets in as soon as one unit is back.
+func TestLoginManyAddresses(t *testing.T) {
+	h, now := inMemory()
+	looked := 0
+	for i := range 200 {
+		for range 5 {
+			if attempt(h, fmt.Sprint("192.0.2.", i), "alice", "guess") == http.StatusUnauthorized {
+				looked++
+			}
+		}
+	}
+	if looked != int(loginAccounts.Limit) {
+		t.Errorf("%d guesses were looked at, want %v", looked, loginAccounts.Limit)
+	}
+	*now = now.Add(loginAccounts.Period / time.Duration(loginAccounts.Limit))
+	if got := attempt(h, owner, "alice", "wonderland"); got != http.StatusOK {
+		t.Errorf("when a unit is back the owner got %d", got)
+	}
+}
+
+// TestLoginRandomNames: one address cannot try the same password on any number of
+// accounts, nor fill the tables with names that it makes up.
+func TestLoginRandomNames(t *testing.T) {
+	pool, err := pgxpool.New(t.Context(), migrated.New(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	l, err := limiter.New(pool, &limiter.Config{Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHandler(l)
+	looked := 0
+	for i := range 3 * int(loginAddresses.Limit) {
+		if attempt(h, attacker, fmt.Sprint("made-up-", i), "123456") == http.StatusUnauthorized {
+			looked++
+		}
+	}
+	for _, name := range []string{"", "a b", "\xff", "a\x00", strings.Repeat("a", 300)} {
+		if got := attempt(h, owner, name, "123456"); got != http.StatusForbidden {
+			t.Errorf("%.20q, which no account can have: got %d, want 403", name, got)
+		}
+	}
+	most := int(loginAddresses.Limit) + 1 // and what came back meanwhile
+	if looked > most {
+		t.Errorf("%d accounts were tried from one address, want at most %d", looked, most)
+	}
+	var rows int
+	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pglimit_token_bucket WHERE policy = 'login-account'`).Scan(&rows); err != nil {
+		t.Fatal(err)
+	}
+	if rows > most {
+		t.Errorf("%d rows for made-up names, want at most %d", rows, most)
+	}
+}
