@@ -177,7 +177,7 @@ func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ er
 
 // failsOpen reports whether FailOpen applies to an error.
 func (e *engine) failsOpen(ctx context.Context, err error) bool {
-	return !e.tx && ctx.Err() == nil && !errors.Is(err, store.ErrInvalid) && !errors.Is(err, store.ErrClosed)
+	return !e.tx && ctx.Err() == nil && !errors.Is(err, store.ErrInvalid) && !errors.Is(err, store.ErrClosed) && !errors.Is(err, store.ErrFull)
 }
 
 // degrade returns the answer of FailOpen.

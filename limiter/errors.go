@@ -17,8 +17,9 @@ var (
 	// circuit breaker is open (Config.BreakAfter). A statement that was in flight may or
 	// may not have been counted.
 	ErrUnavailable = store.ErrUnavailable
-	// ErrOverloaded: too many callers are waiting for the database (Config.BatchWaiting).
-	// Nothing was consumed.
+	// ErrOverloaded: too many callers are waiting for the database (Config.BatchWaiting),
+	// or all keys of a NewMemory are in use (Config.MaxKeys; FailOpen does not apply to
+	// that). Nothing was consumed.
 	ErrOverloaded = store.ErrOverloaded
 	// ErrNoReservation: no reservation has that ID, or it expired more than
 	// Config.IdempotencyTTL ago. Nothing was changed.

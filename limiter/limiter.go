@@ -110,10 +110,17 @@ func newEngine(c *Config, source Source) *engine {
 // NewMemory returns a Limiter that keeps its state in this process: for programs of one
 // process, and for tests, with Config.Now as their clock. Methods, results and errors are
 // the same, except that those of InTx and InSQLTx return ErrUnsupported. Idle keys are
-// forgotten.
-func NewMemory(config *Config) *Limiter { return newInMemory(memory.New(), config) }
+// forgotten, and Config.MaxKeys bounds the others. If it is negative, all methods that
+// need the state return ErrInvalid.
+func NewMemory(config *Config) *Limiter {
+	c := config.withDefaults()
+	if c.MaxKeys < 0 {
+		return newInMemory(store.Refuse(c.validate()), &c)
+	}
+	return newInMemory(memory.NewBounded(c.MaxKeys), &c)
+}
 
-func newInMemory(m *memory.Store, config *Config) *Limiter {
+func newInMemory(m store.Store, config *Config) *Limiter {
 	c := config.withDefaults()
 	e := newEngine(&c, SourceMemory)
 	e.store = reap.New(store.Bound(m, c.Timeout), reap.NewWatch(), c.Timeout, e.freed)

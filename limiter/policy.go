@@ -16,7 +16,7 @@ const (
 	// FailClosed returns the error. It is the zero value.
 	FailClosed FailMode = iota
 	// FailOpen allows the request, with Result.Source SourceDegraded. Invalid input, a
-	// closed limiter, Reserve and transactions still return the error.
+	// closed limiter, a full NewMemory, Reserve and transactions still return the error.
 	FailOpen
 )
 

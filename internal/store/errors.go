@@ -23,6 +23,11 @@ var (
 // caller gets it only if its time ends at that moment.
 var ErrLocked = fmt.Errorf("%w: %w: another transaction has locked the key's row", ErrUnavailable, context.DeadlineExceeded)
 
+// ErrFull: a store in memory has no place for a new key. It is the only ErrOverloaded for
+// which FailOpen does not allow: whoever sends many keys could lift the limit of all new
+// ones.
+var ErrFull = fmt.Errorf("%w: the limiter in memory is full", ErrOverloaded)
+
 // RowError is the error of a TakeMany that failed because of a value in one of its rows.
 type RowError struct{ Err error }
 
