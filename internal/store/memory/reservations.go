@@ -133,7 +133,7 @@ func (m *Store) end(h *record, state store.State, units float64, now int64) (sto
 	back := 0.0
 	moves := s.Changed && units != h.Units && (h.Algorithm != algorithm.FixedWindow || h.EndsAt > now)
 	q := store.Query{Rules: h.Rules, Algorithm: h.Algorithm, Policy: h.Policy, Key: h.Key, Now: &now}
-	_, err := m.with(&q, moves && units > h.Units, func(e *entry, now, at int64) float64 {
+	change := func(e *entry, now, at int64) float64 {
 		if moves {
 			fresh := e.rules.Capacity == 0 // or made only by a block
 			if fresh {
@@ -144,7 +144,11 @@ func (m *Store) end(h *record, state store.State, units float64, now int64) (sto
 		}
 		s.Outcome = e.standing(&q, now, at, 0)
 		return 0
-	})
+	}
+	_, err := m.with(&q, moves, change)
+	if err != nil && units <= h.Units { // a forgotten key has nothing to give back
+		_, err = m.with(&q, false, change)
+	}
 	if err != nil || !s.Changed {
 		return s, err
 	}
@@ -229,14 +233,15 @@ func (m *Store) NextDue(context.Context) (int64, error) {
 // many that it takes long.
 const maxForget = 8
 
-// forget drops records that need not be remembered any longer, the oldest first. The
-// reservations are locked.
+// forget drops records that need not be remembered any longer, the oldest first, if there
+// are many. The reservations are locked.
 func (m *Store) forget(now int64) {
+	r := &m.reservations
 	for range maxForget {
-		if len(m.reservations.ages) == 0 || m.reservations.ages[0].forgetAt > now {
+		if len(r.ages) < min(minSweep, r.most) || r.ages[0].forgetAt > now {
 			return
 		}
-		m.drop(m.reservations.ages[0], now)
+		m.drop(r.ages[0], now)
 	}
 }
 
