@@ -74,9 +74,10 @@ screenshots: ## Take the pictures of the playground in docs/
 	@scripts/setup browser
 	@cd browser && go run ./screenshots ../docs
 
-generate: ## Make queries/*.sql from their templates; from those db/, and the SQL functions' migration
+generate: ## Make queries/*.sql from templates, db/ from those, the SQL functions' migration, zone names
 	go run ./queries/template
 	go run ./queries/functions
+	go run ./internal/zone/generate
 	rm -f db/*.go
 	CGO_ENABLED=0 GOWORK=off go tool -modfile=tools.mod sqlc generate
 

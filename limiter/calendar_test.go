@@ -12,7 +12,7 @@ import (
 func TestCalendarValidate(t *testing.T) {
 	t.Parallel()
 	good := Policy{Name: "p", Algorithm: FixedWindow, Limit: 1, Calendar: Month, TimeZone: "Europe/Vienna"}
-	for _, zone := range []string{"", "UTC", "Europe/Vienna", "America/Argentina/Buenos_Aires"} {
+	for _, zone := range []string{"", "UTC", "Etc/GMT+5", "US/Pacific", "Europe/Vienna", "America/Argentina/Buenos_Aires"} {
 		p := good
 		p.TimeZone = zone
 		if err := p.Validate(); err != nil {
@@ -26,7 +26,10 @@ func TestCalendarValidate(t *testing.T) {
 		`Period -1ns: must be 0 with Calendar`:                func(p *Policy) { p.Period = -1 },
 		`Aligned true: must be false with Calendar`:           func(p *Policy) { p.Aligned = true },
 		`TimeZone "Europe/Wien": is not known here`:           func(p *Policy) { p.TimeZone = "Europe/Wien" },
-		`TimeZone "../passwd": is not known here`:             func(p *Policy) { p.TimeZone = "../passwd" },
+		`TimeZone "../passwd": is not a name of the IANA`:     func(p *Policy) { p.TimeZone = "../passwd" },
+		`TimeZone "Europe//Vienna": is not a name of the`:     func(p *Policy) { p.TimeZone = "Europe//Vienna" },
+		`TimeZone "right/Europe/Vienna": is not a name`:       func(p *Policy) { p.TimeZone = "right/Europe/Vienna" },
+		`TimeZone "europe/VIENNA": is spelled Europe/Vienna`:  func(p *Policy) { p.TimeZone = "europe/VIENNA" },
 		`TimeZone "Local": differs from machine to machine`:   func(p *Policy) { p.TimeZone = "Local" },
 		`TimeZone "Europe/Vienna": requires a Calendar`:       func(p *Policy) { p.Calendar, p.Period = "", time.Hour },
 		`Period 0s: must be positive`:                         func(p *Policy) { p.Calendar, p.TimeZone = "", "" },

@@ -22,6 +22,7 @@ const (
 	defaultBreakFor        = time.Second
 	defaultDenyCacheTTL    = time.Second
 	defaultDenyCacheKeys   = 65_536
+	defaultMaxKeys         = 1_000_000
 )
 
 // Config sets up a Limiter. The zero value and a nil *Config have the defaults that each
@@ -98,10 +99,27 @@ type Config struct {
 	// NewMemory has no such cache. See SourceCache.
 	DenyCacheTTL time.Duration
 	// DenyCacheKeys is the largest number of keys whose denials are remembered. Default:
-	// 65,536, of about 700 bytes each. The least recently used key is evicted first.
+	// 65,536. Each takes about 750 bytes and the length of the key: 50 MB in all with
+	// short keys, 120 MB if all keys have the largest length, 1,024 bytes. The least
+	// recently used key is evicted first.
 	DenyCacheKeys int
 	// DisableDenyCache sends each decision to the database.
 	DisableDenyCache bool
+
+	// MaxKeys is the largest number of keys that NewMemory keeps, and the largest number
+	// of reservations and of admissions under an IdempotencyKey that it remembers.
+	// Default: 1,000,000. A key takes about 400 bytes and its length; a SlidingWindowLog
+	// takes 16 bytes more for each decision of a period. math.MaxInt sets no bound.
+	//
+	//   - If there is no room for a new key, the key that has been idle for longest is
+	//     forgotten, which changes no answer.
+	//   - A key is idle if it has no units in use, no window that lasts, no block and no
+	//     open reservation. A key in use is never forgotten.
+	//   - If no key is idle, a request that needs a new one gets ErrOverloaded. OnError
+	//     does not apply: else many keys would lift the limit of all new ones.
+	//
+	// New and NewSQL have no such bound: the janitor deletes empty rows.
+	MaxKeys int
 
 	// Now is the clock, for tests. Default: the database's clock, and this machine's for
 	// NewMemory. It may be called from several goroutines at once.
@@ -138,6 +156,7 @@ func (c *Config) withDefaults() Config {
 	orDefault(&d.IdempotencyTTL, defaultIdempotencyTTL)
 	orDefault(&d.DenyCacheTTL, defaultDenyCacheTTL)
 	orDefault(&d.DenyCacheKeys, defaultDenyCacheKeys)
+	orDefault(&d.MaxKeys, defaultMaxKeys)
 	orDefault(&d.BreakAfter, defaultBreakAfter)
 	orDefault(&d.BreakFor, defaultBreakFor)
 	if d.DisableTimeout {
@@ -173,7 +192,11 @@ func (c *Config) validate() error {
 		{"BreakFor", int64(c.BreakFor), c.BreakFor, "DisableBreaker"},
 		{"DenyCacheTTL", int64(c.DenyCacheTTL), c.DenyCacheTTL, "DisableDenyCache"},
 		{"DenyCacheKeys", int64(c.DenyCacheKeys), c.DenyCacheKeys, "DisableDenyCache"},
+		{"MaxKeys", int64(c.MaxKeys), c.MaxKeys, ""},
 	} {
+		if f.value < 0 && f.off == "" {
+			return store.Invalid("Config."+f.name, fmt.Sprint(f.shown), "must not be negative; for no bound use math.MaxInt")
+		}
 		if f.value < 0 {
 			reason := "must not be negative"
 			if f.off != "" {

@@ -259,7 +259,11 @@ func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error
 		if err := p.Validate(); err != nil {
 			return err
 		}
-		q.Rules, *compiled = newRules(p), *p
+		rules, err := newRules(p)
+		if err != nil {
+			return err
+		}
+		q.Rules, *compiled = rules, *p
 	}
 	if err := validateKey(in.Key); err != nil {
 		return err

@@ -17,9 +17,9 @@ var (
 	// circuit breaker is open (Config.BreakAfter). A statement that was in flight may or
 	// may not have been counted.
 	ErrUnavailable = store.ErrUnavailable
-	// ErrOverloaded: too many callers are waiting for the database (Config.MaxWaiting), or
-	// Config.Timeout ended before the request's turn came. Nothing was consumed. FailOpen
-	// does not apply.
+	// ErrOverloaded: too many callers are waiting for the database (Config.MaxWaiting),
+	// Config.Timeout ended before the request's turn came, or all keys of a NewMemory are
+	// in use (Config.MaxKeys). Nothing was consumed. FailOpen does not apply.
 	ErrOverloaded = store.ErrOverloaded
 	// ErrLocked: another transaction has locked the key's row for longer than
 	// Config.Timeout. Nothing was consumed. FailOpen does not apply. It is an

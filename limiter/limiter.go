@@ -118,11 +118,15 @@ func newEngine(c *Config, source Source) *engine {
 // NewMemory returns a Limiter that keeps its state in this process: for programs of one
 // process, and for tests, with Config.Now as their clock. Methods, results and errors are
 // the same, except that those of InTx and InSQLTx return ErrUnsupported. Idle keys are
-// forgotten. If a field of config is not valid, every method that takes a policy or a
-// reservation returns that ErrInvalid and counts nothing.
-func NewMemory(config *Config) *Limiter { return newInMemory(memory.New(), config) }
+// forgotten, and Config.MaxKeys bounds the others. If a field of config is not valid,
+// every method that takes a policy or a reservation returns that ErrInvalid and counts
+// nothing.
+func NewMemory(config *Config) *Limiter {
+	c := config.withDefaults()
+	return newInMemory(memory.NewBounded(max(1, c.MaxKeys)), &c)
+}
 
-func newInMemory(m *memory.Store, config *Config) *Limiter {
+func newInMemory(m store.Store, config *Config) *Limiter {
 	c := config.withDefaults()
 	e := newEngine(&c, SourceMemory)
 	if err := c.validate(); err != nil {

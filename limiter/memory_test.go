@@ -117,7 +117,10 @@ func TestIdleIsEmpty(t *testing.T) {
 				if err := p.Validate(); err != nil {
 					t.Fatal(err)
 				}
-				r := newRules(&p)
+				r, err := newRules(&p)
+				if err != nil {
+					t.Fatal(err)
+				}
 				s := algorithm.New(algorithm.Name(a).Family(), 0)
 				s.Advance(&r, 0, 0)
 				s.Put(0, r.Capacity)

@@ -16,8 +16,10 @@ const (
 	// FailClosed returns the error. It is the zero value.
 	FailClosed FailMode = iota
 	// FailOpen allows the request, with Result.Source SourceDegraded. Invalid input, a
-	// closed limiter, Reserve, transactions and ErrMisconfigured still return the error
-	// (see Config.MisconfiguredFailsOpen).
+	// FailOpen allows the request while the database is away, with Result.Source
+	// SourceDegraded. Invalid input, an overload, a locked row, a closed limiter, a full
+	// NewMemory, Reserve, transactions and ErrMisconfigured still return the error (see
+	// Config.MisconfiguredFailsOpen).
 	FailOpen
 )
 
@@ -75,9 +77,11 @@ type Policy struct {
 	// clock selects the window; this program's time zone data defines its edges.
 	Calendar Calendar
 	// TimeZone is the zone of Calendar's local dates and hours: a name of the IANA time
-	// zone database, such as "Europe/Vienna", but not "Local". Default: UTC. For use with
-	// Calendar only. If the system may lack that database, as in small container images,
-	// import _ "time/tzdata".
+	// zone database in its exact spelling, such as "Europe/Vienna". Names of older
+	// versions, such as "US/Pacific", are valid; "Local" and other names of files, such
+	// as "posix/Europe/Vienna", are not. Default: UTC. For use with Calendar only. If the
+	// system may lack that database, as in small container images, import _
+	// "time/tzdata".
 	TimeZone string
 	// BlockFor, if positive, blocks a key for this long after a denial that granted
 	// nothing. Requests denied while the key is blocked do not extend the block. Whole
@@ -237,8 +241,9 @@ func (p Policy) bad(field string, value any, reason string) error {
 	return &PolicyError{Field: field, Value: value, Reason: reason}
 }
 
-// newRules compiles a valid policy.
-func newRules(p *Policy) algorithm.Rules {
+// newRules compiles a valid policy. It returns an error if the data of its time zone can
+// no longer be read.
+func newRules(p *Policy) (algorithm.Rules, error) {
 	r := algorithm.Rules{
 		Burst:    p.burst(),
 		Tick:     1,
@@ -251,6 +256,7 @@ func newRules(p *Policy) algorithm.Rules {
 	if p.Tick > 0 {
 		r.Tick = p.Tick.Microseconds()
 	}
+	var err error
 	switch {
 	case p.Algorithm.bucket():
 		r.Leak = float64(p.Limit*float64(r.Tick)) / float64(r.Period)
@@ -258,11 +264,11 @@ func newRules(p *Policy) algorithm.Rules {
 	case p.Algorithm == SlidingWindowCounter:
 		r.Lifetime = 2 * r.Period
 	case p.Calendar != "":
-		r.Calendar, _ = algorithm.CalendarOf(algorithm.Unit(p.Calendar), p.TimeZone)
+		r.Calendar, err = p.calendar()
 		r.Lifetime = algorithm.Unit(p.Calendar).Longest()
 	default:
 		r.Lifetime = r.Period
 	}
 	r.Lifetime = min(max(r.Lifetime, r.BlockFor), algorithm.MaxLifetime)
-	return r
+	return r, err
 }

@@ -22,8 +22,8 @@ const (
 	ReasonLimit Reason = "limit"
 	// ReasonBlocked: the key is blocked, by Block or by Policy.BlockFor.
 	ReasonBlocked Reason = "blocked"
-	// ReasonOverload: too many callers are waiting for the database. It comes with
-	// ErrOverloaded.
+	// ReasonOverload: too many callers are waiting for the database, or a NewMemory is
+	// full. It comes with ErrOverloaded.
 	ReasonOverload Reason = "overload"
 )
 

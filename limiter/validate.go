@@ -77,10 +77,17 @@ func (p Policy) validateCalendar() error {
 	case p.Aligned:
 		return p.bad("Aligned", p.Aligned, "must be false with Calendar")
 	}
-	if reason := badTimeZone(p.Calendar, p.TimeZone); reason != "" {
-		return p.bad("TimeZone", p.TimeZone, reason)
+	_, err := p.calendar()
+	return err
+}
+
+// calendar returns the calendar of a policy, nil for none.
+func (p Policy) calendar() (*algorithm.Calendar, error) {
+	c, err := algorithm.CalendarOf(algorithm.Unit(p.Calendar), p.TimeZone)
+	if err != nil {
+		return nil, p.bad("TimeZone", p.TimeZone, err.Error())
 	}
-	return nil
+	return c, nil
 }
 
 func badDuration(d time.Duration) string {
@@ -112,17 +119,6 @@ func validName(s string) bool {
 		}
 	}
 	return true
-}
-
-// badTimeZone returns why the zone of a known calendar is not valid, or "".
-func badTimeZone(unit Calendar, zone string) string {
-	if zone == "Local" {
-		return "differs from machine to machine: name the zone, such as Europe/Vienna"
-	}
-	if _, err := algorithm.CalendarOf(algorithm.Unit(unit), zone); err != nil {
-		return `is not known here: use a name of the IANA time zone database, such as Europe/Vienna; if this system has none, import _ "time/tzdata"`
-	}
-	return ""
 }
 
 // maxKey is the longest key in bytes. An index row holds about 2,700.

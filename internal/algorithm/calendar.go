@@ -1,9 +1,14 @@
 package algorithm
 
 import (
-	"sync"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/pglimit/pglimit/internal/zone"
 )
 
 // Unit is the period of a calendar, by its name in a policy.
@@ -40,7 +45,8 @@ func (u Unit) Longest() int64 {
 }
 
 // Calendar computes the ends of periods in one zone, for the statements and the in-memory
-// limiter. There is one value for each unit and zone, so that rules can be compared.
+// limiter. While a zone is in the cache, there is one value for each unit, so that rules
+// can be compared. Rules that differ only in the value decide alike.
 type Calendar struct {
 	unit Unit
 	zone *time.Location
@@ -50,29 +56,52 @@ type Calendar struct {
 // bounds are four successive period ends, in microseconds.
 type bounds [4]int64
 
-type calendarName struct {
-	unit Unit
-	zone string
+// CalendarOf returns the Calendar of a unit and zone. It returns nil for an empty unit
+// and an error for a name that zone.Load refuses.
+func CalendarOf(unit Unit, name string) (*Calendar, error) { return calendars.of(unit, name) }
+
+// maxZones is the largest number of zones in the cache. The database has 600 names, which
+// take about 2 kB each.
+const maxZones = 1024
+
+var calendars = newCalendarCache(maxZones)
+
+// calendarCache has the calendars of the most recently used zones, by name.
+type calendarCache struct {
+	zones *lru.Cache[string, *[4]Calendar]
 }
 
-var calendars sync.Map // of calendarName to *Calendar
+// newCalendarCache returns a cache of at most size zones, at least 1.
+func newCalendarCache(size int) calendarCache {
+	zones, err := lru.New[string, *[4]Calendar](size)
+	if err != nil {
+		panic(err) // only for a size below 1
+	}
+	return calendarCache{zones}
+}
 
-// CalendarOf returns the Calendar of a unit and zone. It returns nil for an empty unit
-// and an error for an unknown zone.
-func CalendarOf(unit Unit, zone string) (*Calendar, error) {
+func (c calendarCache) of(unit Unit, name string) (*Calendar, error) {
 	if unit == "" {
 		return nil, nil
 	}
-	name := calendarName{unit, zone}
-	if c, ok := calendars.Load(name); ok {
-		return c.(*Calendar), nil
+	all, known := c.zones.Get(name)
+	if !known {
+		location, err := zone.Load(name)
+		if err != nil {
+			return nil, err
+		}
+		name = strings.Clone(name) // it may be a part of a large text
+		all = &[4]Calendar{{unit: Hour, zone: location}, {unit: Day, zone: location}, {unit: Week, zone: location}, {unit: Month, zone: location}}
+		if before, already, _ := c.zones.PeekOrAdd(name, all); already {
+			all = before
+		}
 	}
-	location, err := time.LoadLocation(zone)
-	if err != nil {
-		return nil, err
+	for i := range all {
+		if all[i].unit == unit {
+			return &all[i], nil
+		}
 	}
-	c, _ := calendars.LoadOrStore(name, &Calendar{unit: unit, zone: location})
-	return c.(*Calendar), nil
+	return nil, fmt.Errorf("there is no calendar %q", string(unit))
 }
 
 // around returns the bounds around at: at is from the second up to the third.

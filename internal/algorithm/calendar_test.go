@@ -1,6 +1,8 @@
 package algorithm
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -224,4 +226,35 @@ func TestCalendarIsShared(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestCalendarCacheIsBounded: thousands of spellings of one zone keep one, and the least
+// recently used zone makes room.
+func TestCalendarCacheIsBounded(t *testing.T) {
+	t.Parallel()
+	c := newCalendarCache(2)
+	for i := range 8000 {
+		for _, spelling := range []string{
+			"Europe" + strings.Repeat("/", 1+i%100) + "Paris", strings.Repeat("./", i%2000) + "Europe/Paris",
+			"posix/Europe/Paris", "right/Europe/Paris", "europe/PARIS", "localtime", "posixrules", "Factory",
+		} {
+			if got, err := c.of(Day, spelling); (err == nil) != (spelling == "Europe/Paris") || (got == nil) != (err != nil) {
+				t.Fatalf("%.40q: %v, %v", spelling, got, err)
+			}
+		}
+	}
+	if n := c.zones.Len(); n != 1 {
+		t.Errorf("%d zones are kept", n)
+	}
+	for _, name := range []string{"Europe/Oslo", "Europe/Paris", "Europe/Rome"} {
+		for _, unit := range []Unit{Hour, Day, Week, Month} {
+			got, err := c.of(unit, name)
+			if err != nil || got.unit != unit || got.zone.String() != name {
+				t.Errorf("%s of %s: %+v, %v", unit, name, got, err)
+			}
+		}
+	}
+	if names := c.zones.Keys(); !slices.Equal(names, []string{"Europe/Paris", "Europe/Rome"}) {
+		t.Errorf("%q are kept", names)
+	}
 }

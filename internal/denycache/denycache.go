@@ -31,6 +31,9 @@ func New[K comparable, V any](keys int) (*Cache[K, V], error) {
 // Lookup returns the value of k and whether there is one.
 func (c *Cache[K, V]) Lookup(k K) (V, bool) { return c.values.Get(k) }
 
+// Len returns the number of keys that have a value.
+func (c *Cache[K, V]) Len() int { return c.values.Len() }
+
 // Attempt is a decision in progress; see Keep. The zero value is none.
 type Attempt struct {
 	forgets *atomic.Uint64

@@ -35,14 +35,63 @@ type event struct {
 	key int32 // an index of Log.keys
 }
 
+// Bounds limit what Read stores. A field that is not positive has its default.
+type Bounds struct {
+	Clients  int // default: DefaultClients
+	Requests int // default: DefaultRequests
+}
+
+// Defaults of Bounds. A client takes about 500 bytes and its name twice, the limiter's row
+// included, and a request up to 36 bytes while the list of requests grows.
+const (
+	DefaultClients  = 1_000_000
+	DefaultRequests = 50_000_000
+)
+
+// TooLargeError is Read's error if the log has more than its Bounds.
+type TooLargeError struct {
+	What string // "clients" or "requests"
+	Most int
+	Line int // the first line too many
+}
+
+// Error returns the bound and the line.
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("line %d: more than %d %s", e.Line, e.Most, e.What)
+}
+
 // NotALogError is Read's error if no line is a line of an access log.
 type NotALogError struct {
-	Lines int // number of lines that are not empty
+	Lines   int  // number of lines that are not empty
+	Stopped bool // Read read only the first 64 MiB
 }
 
 // Error returns the number of lines, and an example of a valid one.
 func (e *NotALogError) Error() string {
+	if e.Stopped {
+		return fmt.Sprintf("nothing in its first %d MiB is from an access log; a valid line: %s", maxUseless>>20, accesslog.Example)
+	}
 	return fmt.Sprintf("none of its %d lines is from an access log; a valid line: %s", e.Lines, accesslog.Example)
+}
+
+// maxUseless is the largest number of bytes without a request. More are not a log's.
+const maxUseless = 64 << 20
+
+var errUseless = errors.New("no request")
+
+// useful reads r, and fails after maxUseless bytes if left is not set again.
+type useful struct {
+	r    io.Reader
+	left int
+}
+
+func (u *useful) Read(p []byte) (int, error) {
+	if u.left <= 0 {
+		return 0, errUseless
+	}
+	n, err := u.r.Read(p)
+	u.left -= n
+	return n, err
 }
 
 // Read reads a whole log in the common or the combined format, optionally compressed
@@ -50,17 +99,24 @@ func (e *NotALogError) Error() string {
 // Empty lines are skipped. Lines that cannot be read are counted; if bad is not nil, Read
 // calls it with the number and the error of each.
 //
-// The error is a *NotALogError, ctx's, r's or the decompression's. A log needs 16 bytes of
-// memory for each request, and the name of each client once. For untrusted compressed
-// input, decompress it by accesslog.Open and limit the length of that.
-func Read(ctx context.Context, r io.Reader, bad func(number int, err error)) (*Log, error) {
+// The error is a *NotALogError, a *TooLargeError, ctx's, r's or the decompression's. Read
+// stops at the bounds, and after 64 MiB without a request, so that its memory is bounded
+// for any input.
+func Read(ctx context.Context, r io.Reader, most Bounds, bad func(number int, err error)) (*Log, error) {
+	if most.Clients <= 0 {
+		most.Clients = DefaultClients
+	}
+	if most.Requests <= 0 {
+		most.Requests = DefaultRequests
+	}
 	text, err := accesslog.Open(r)
 	if err != nil {
 		return nil, err
 	}
 	log := &Log{}
 	numbers := map[string]int32{}
-	err = accesslog.Lines(text, func(number int, line []byte, long bool) error {
+	in, last := &useful{text, maxUseless}, 0
+	err = accesslog.Lines(in, func(number int, line []byte, long bool) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -75,8 +131,14 @@ func Read(ctx context.Context, r io.Reader, bad func(number int, err error)) (*L
 			}
 			return nil
 		}
+		in.left, last = maxUseless, number
 		key, known := numbers[client]
-		if !known {
+		switch {
+		case len(log.events) >= most.Requests:
+			return &TooLargeError{"requests", most.Requests, number}
+		case !known && len(log.keys) >= most.Clients:
+			return &TooLargeError{"clients", most.Clients, number}
+		case !known:
 			client = strings.Clone(client) // do not retain the whole line
 			key = int32(len(log.keys))
 			numbers[client] = key
@@ -85,10 +147,14 @@ func Read(ctx context.Context, r io.Reader, bad func(number int, err error)) (*L
 		log.events = append(log.events, event{at.UnixMicro(), key})
 		return nil
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, errUseless) && len(log.events) == 0:
+		return nil, &NotALogError{Lines: log.bad, Stopped: true}
+	case errors.Is(err, errUseless):
+		return nil, fmt.Errorf("the %d MiB after line %d hold no request: cut the log there", maxUseless>>20, last)
+	case err != nil:
 		return nil, err
-	}
-	if len(log.events) == 0 {
+	case len(log.events) == 0:
 		return nil, &NotALogError{Lines: log.bad}
 	}
 	slices.SortStableFunc(log.events, func(a, b event) int { return cmp.Compare(a.at, b.at) })

@@ -21,7 +21,7 @@ func line(client, at string) string {
 
 func read(t *testing.T, text string) *Log {
 	t.Helper()
-	log, err := Read(t.Context(), strings.NewReader(text), nil)
+	log, err := Read(t.Context(), strings.NewReader(text), Bounds{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestReadPacked(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	cut := packed.Bytes()[:packed.Len()-9]
-	if _, err := Read(t.Context(), bytes.NewReader(cut), nil); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := Read(t.Context(), bytes.NewReader(cut), Bounds{}, nil); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("cut off: %v", err)
 	}
 }
@@ -99,7 +99,7 @@ func TestReadBadLines(t *testing.T) {
 		text += b.line
 	}
 	var reported []string
-	log, err := Read(t.Context(), strings.NewReader(text+good), func(number int, err error) {
+	log, err := Read(t.Context(), strings.NewReader(text+good), Bounds{}, func(number int, err error) {
 		reported = append(reported, fmt.Sprintf("%d %v", number, err))
 	})
 	if err != nil || log.Requests() != 2 || log.BadLines() != len(bad) || len(reported) != len(bad) {
@@ -115,7 +115,7 @@ func TestReadBadLines(t *testing.T) {
 
 func TestReadNoLog(t *testing.T) {
 	for text, lines := range map[string]int{"": 0, "\n\n": 0, "\x89PNG\r\n\x1a\n\x00\x00": 3, "no\n\nlog\n": 2} {
-		_, err := Read(t.Context(), strings.NewReader(text), nil)
+		_, err := Read(t.Context(), strings.NewReader(text), Bounds{}, nil)
 		var not *NotALogError
 		if !errors.As(err, &not) || not.Lines != lines || !strings.Contains(err.Error(), accesslog.Example) {
 			t.Errorf("%q: %v", text, err)
@@ -126,12 +126,78 @@ func TestReadNoLog(t *testing.T) {
 func TestReadErrors(t *testing.T) {
 	good := line("a", "17/May/2026:10:00:00 +0000")
 	broken := errors.New("the disk is gone")
-	if _, err := Read(t.Context(), io.MultiReader(strings.NewReader(good), iotest.ErrReader(broken)), nil); !errors.Is(err, broken) {
+	if _, err := Read(t.Context(), io.MultiReader(strings.NewReader(good), iotest.ErrReader(broken)), Bounds{}, nil); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Read(ctx, strings.NewReader(good), nil); !errors.Is(err, context.Canceled) {
+	if _, err := Read(ctx, strings.NewReader(good), Bounds{}, nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// TestReadBounds: Read stops at the first line above a bound, and names it.
+func TestReadBounds(t *testing.T) {
+	const at = "17/May/2026:10:00:00 +0000"
+	text := line("a", at) + line("b", at) + line("a", at) + "rubbish\n" + line("c", at)
+	for _, c := range []struct {
+		most Bounds
+		want TooLargeError
+	}{
+		{Bounds{Clients: 2}, TooLargeError{"clients", 2, 5}},
+		{Bounds{Clients: 1}, TooLargeError{"clients", 1, 2}},
+		{Bounds{Requests: 3}, TooLargeError{"requests", 3, 5}},
+		{Bounds{Clients: 3, Requests: 2}, TooLargeError{"requests", 2, 3}},
+	} {
+		in := io.MultiReader(strings.NewReader(text), endless(line("d", at)))
+		_, err := Read(t.Context(), in, c.most, nil)
+		var large *TooLargeError
+		if !errors.As(err, &large) || *large != c.want {
+			t.Errorf("%+v: got %v, want %v", c.most, err, &c.want)
+		}
+	}
+	for _, most := range []Bounds{{}, {Clients: 3, Requests: 4}} {
+		if log, err := Read(t.Context(), strings.NewReader(text), most, nil); err != nil || log.Clients() != 3 || log.Requests() != 4 {
+			t.Errorf("%+v: %v", most, err)
+		}
+	}
+}
+
+// endless repeats a text for ever.
+type endless string
+
+func (e endless) Read(p []byte) (n int, _ error) {
+	for n < len(p) {
+		n += copy(p[n:], e)
+	}
+	return n, nil
+}
+
+// TestReadEndless: Read gives up on input without a request: one endless line, endless
+// lines, and a compressed one, from the start or after a request.
+func TestReadEndless(t *testing.T) {
+	var bomb bytes.Buffer
+	w := gzip.NewWriter(&bomb)
+	if _, err := io.CopyN(w, endless("\x00"), maxUseless+1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, in := range map[string]io.Reader{"a line": endless("\x00"), "empty lines": endless("\n"), "bad lines": endless("no log\n"), "packed": &bomb} {
+		_, err := Read(t.Context(), in, Bounds{}, nil)
+		var not *NotALogError
+		if !errors.As(err, &not) || !not.Stopped || !strings.Contains(err.Error(), "nothing in its first 64 MiB is from an access log; a valid line: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	good := line("a", "17/May/2026:10:00:00 +0000")
+	_, err := Read(t.Context(), io.MultiReader(strings.NewReader(good+good), endless("x")), Bounds{}, nil)
+	if err == nil || !strings.Contains(err.Error(), "the 64 MiB after line 2 hold no request") {
+		t.Errorf("after a request: %v", err)
+	}
+	gap := strings.Repeat("x", maxUseless-1<<17) + "\n"
+	if log, err := Read(t.Context(), strings.NewReader(good+gap+good+gap+good), Bounds{}, nil); err != nil || log.Requests() != 3 || log.BadLines() != 2 {
+		t.Errorf("long lines between requests: %v", err)
 	}
 }

@@ -1,7 +1,7 @@
 // Package replay reports what policies would have done to the requests of a web access
 // log.
 //
-//	log, err := replay.Read(ctx, file, nil)
+//	log, err := replay.Read(ctx, file, replay.Bounds{}, nil)
 //	report, err := replay.Run(ctx, log, []replay.Candidate{{Policy: strict, Cost: 1}, {Policy: lax, Cost: 1}},
 //		replay.InMemory, nil)
 //	err = report.WriteHTML(w)
@@ -63,7 +63,7 @@ func Run(ctx context.Context, log *Log, candidates []Candidate, newLimiter func(
 	report := newReport(log)
 	for i, c := range candidates {
 		var now int64
-		l, err := newLimiter(&limiter.Config{Now: func() time.Time { return time.UnixMicro(now) }, DisableDenyCache: true})
+		l, err := newLimiter(&limiter.Config{Now: func() time.Time { return time.UnixMicro(now) }, DisableDenyCache: true, MaxKeys: len(log.keys)})
 		if err != nil {
 			return nil, err
 		}

@@ -45,6 +45,9 @@ var ErrBusy = fmt.Errorf("%w: no connection of the pool came free in time: give 
 // limiter meanwhile: it is slow for this one, but not away.
 var ErrAnswering = errors.New("the database answered other requests meanwhile")
 
+// ErrFull: a store in memory has no place for a new key.
+var ErrFull = fmt.Errorf("%w: the limiter in memory is full", ErrOverloaded)
+
 // RowError is the error of a TakeMany that failed because of a value in one of its rows.
 type RowError struct{ Err error }
 

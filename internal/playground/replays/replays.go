@@ -23,9 +23,9 @@ import (
 const MaxUpload = 256 << 20
 
 const (
-	maxUnpacked = 1 << 30   // bytes
-	maxClients  = 1_000_000 // each needs about 800 bytes during the replay
-	maxReplays  = 2         // at once
+	maxUnpacked = 1 << 30 // bytes
+	maxClients  = replay.DefaultClients
+	maxReplays  = 2 // at once
 	// maxWait is how long a replay waits for another to end. A replay whose client has
 	// disconnected ends soon.
 	maxWait = 10 * time.Second
@@ -145,17 +145,17 @@ func (s *Server) readLog(ctx context.Context, body io.Reader) (*replay.Log, erro
 		return nil, unreadable(err)
 	}
 	// The empty line prevents unpacking a log twice that was compressed twice.
-	log, err := replay.Read(ctx, io.MultiReader(strings.NewReader("\n"), &bounded{text, s.unpacked}), nil)
+	log, err := replay.Read(ctx, io.MultiReader(strings.NewReader("\n"), &bounded{text, s.unpacked}), replay.Bounds{Clients: s.clients}, nil)
 	var other *replay.NotALogError
-	if errors.As(err, &other) {
+	var large *replay.TooLargeError
+	switch {
+	case errors.As(err, &other):
 		return nil, &api.Problem{Status: http.StatusUnprocessableEntity, Message: other.Error()}
-	}
-	if err != nil {
-		return nil, unreadable(err)
-	}
-	if n := log.Clients(); n > s.clients {
+	case errors.As(err, &large):
 		return nil, &api.Problem{Status: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf(
-			"the file has %d clients, more than %d: send a part of it, or use pglimit replay", n, s.clients)}
+			"the file has more than %d %s: send a part of it, or use pglimit replay --max-%s", large.Most, large.What, large.What)}
+	case err != nil:
+		return nil, unreadable(err)
 	}
 	return log, nil
 }

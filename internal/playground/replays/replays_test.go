@@ -142,7 +142,7 @@ func TestReplayErrors(t *testing.T) {
 	if got := s.send(t, sitetest.ReplayPath(good), two); got.Requests != 4 {
 		t.Errorf("two clients: %+v", got)
 	}
-	s.ExpectProblem(t, http.MethodPost, sitetest.ReplayPath(good), two+strings.ReplaceAll(two, "192.0.2.1", "192.0.2.3"), 413, "", "", "the file has 3 clients, more than 2: send a part")
+	s.ExpectProblem(t, http.MethodPost, sitetest.ReplayPath(good), two+strings.ReplaceAll(two, "192.0.2.1", "192.0.2.3"), 413, "", "", "the file has more than 2 clients: send a part of it, or use pglimit replay --max-clients")
 }
 
 // TestReportsKept: only the last reports are kept.

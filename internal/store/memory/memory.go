@@ -4,8 +4,10 @@ package memory
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
-	"sync"
+	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -16,74 +18,79 @@ import (
 type Store struct {
 	seed         maphash.Seed
 	shards       [64]shard
+	free         atomic.Int64 // places for new keys
+	full         error        // of a request for a new key without a place
 	reservations reservations
 }
 
-// shard has the keys of one hash. It forgets idle ones each time it has doubled since the
-// last time.
-type shard struct {
-	mu      sync.Mutex
-	entries map[entryKey]*entry
-	sweepAt int
-}
+// New returns an empty Store without a bound.
+func New() *Store { return NewBounded(math.MaxInt) }
 
-type entryKey struct {
-	algorithm   algorithm.Name
-	policy, key string
-}
-
-type entry struct {
-	state                   algorithm.State
-	rules                   algorithm.Rules // as of the last decision
-	updatedAt, blockedUntil int64
-}
-
-func newEntry(a algorithm.Name, now int64) entry {
-	return entry{state: algorithm.New(a.Family(), now), rules: algorithm.Rules{Leak: 1, Tick: 1, Period: 1}, updatedAt: now}
-}
-
-const minSweep = 64 // entries in a shard before it looks for idle ones
-
-// New returns an empty Store.
-func New() *Store {
-	m := &Store{seed: maphash.MakeSeed(), reservations: newReservations()}
+// NewBounded returns an empty Store of at most keys keys, and as many reservations and
+// remembered admissions.
+func NewBounded(keys int) *Store {
+	m := &Store{
+		seed:         maphash.MakeSeed(),
+		full:         fmt.Errorf("%w: all of its %d keys are in use: raise Config.MaxKeys", store.ErrFull, keys),
+		reservations: newReservations(keys),
+	}
+	m.free.Store(int64(keys))
 	for i := range m.shards {
-		m.shards[i] = shard{entries: map[entryKey]*entry{}, sweepAt: minSweep}
+		m.shards[i].entries, m.shards[i].sweepAt = map[entryKey]*entry{}, minSweep
+		m.shards[i].note()
 	}
 	return m
 }
 
 func (m *Store) shard(q *store.Query) (*shard, entryKey) {
-	return &m.shards[m.shardOf(q)], entryKey{q.Algorithm, q.Policy, q.Key}
+	k := entryKey{q.Algorithm, q.Policy, q.Key}
+	return &m.shards[m.shardOf(&k)], k
 }
 
-func (m *Store) shardOf(q *store.Query) uint64 {
-	return maphash.Comparable(m.seed, entryKey{q.Algorithm, q.Policy, q.Key}) % uint64(len(m.shards))
+func (m *Store) shardOf(k *entryKey) uint64 {
+	return maphash.Comparable(m.seed, *k) % uint64(len(m.shards))
 }
 
 // with runs f on the key's entry, with the clock as read and the one that never moves
 // back. f returns the number of granted steps of q.Cost. A key without an entry gets a
-// new one, which is stored if keep is true.
+// new one, which is stored if keep is true. The error is a store.ErrFull, before f runs.
 func (m *Store) with(q *store.Query, keep bool, f func(e *entry, now, at int64) float64) (store.Outcome, error) {
 	s, k := m.shard(q)
-	s.mu.Lock()
+	e, now, err := m.entry(s, k, q, keep)
+	if err != nil {
+		return store.Outcome{}, err
+	}
 	defer s.mu.Unlock()
-	now := clock(q.Now)
-	e := s.entries[k]
-	if e == nil {
-		n := newEntry(q.Algorithm, now)
-		e = &n
-		if keep {
-			s.sweep(now)
-			s.entries[k] = e
-		}
+	stored := e != nil
+	switch {
+	case !stored:
+		e = &entry{row: newRow(q.Algorithm, now), key: k}
+	case e.blank && !keep:
+		e, stored = &entry{row: newRow(q.Algorithm, now), key: k}, false
+	case e.blank:
+		e.row, e.blank = newRow(q.Algorithm, now), false
 	}
 	at := max(e.updatedAt, now)
-	return e.outcome(q, &q.Rules, now, at, f(e, now, at)), nil
+	o := e.outcome(q, &q.Rules, now, at, f(e, now, at))
+	switch {
+	case stored:
+		s.changed(e)
+	case keep:
+		s.add(e)
+		m.tidy(s, now)
+	}
+	return o, nil
+}
+
+// tidy forgets idle entries of a shard that has doubled since the last time.
+func (m *Store) tidy(s *shard, now int64) {
+	if len(s.entries) > s.sweepAt {
+		m.free.Add(int64(s.sweep(now)))
+	}
 }
 
 // outcome returns the key's state by rules r.
-func (e *entry) outcome(q *store.Query, r *algorithm.Rules, now, at int64, granted float64) store.Outcome {
+func (e *row) outcome(q *store.Query, r *algorithm.Rules, now, at int64, granted float64) store.Outcome {
 	o := store.Outcome{Decided: true, Granted: granted, Now: now, UpdatedAt: at, BlockedUntil: e.blockedUntil}
 	if b, ok := e.state.(*algorithm.Bucket); ok {
 		o.Ticket = b.Ticket
@@ -100,27 +107,13 @@ func clock(now *int64) int64 {
 	return time.Now().UnixMicro()
 }
 
-// sweep forgets idle entries to make room for a new one.
-func (s *shard) sweep(now int64) {
-	if len(s.entries) < s.sweepAt {
-		return
-	}
-	for k, e := range s.entries {
-		if e.idleAt() <= now {
-			delete(s.entries, k)
-		}
-	}
-	s.sweepAt = max(minSweep, 2*len(s.entries))
-}
-
 // Forget forgets idle keys, which also happens as keys are added. now is the caller's
 // clock, nil for this machine's.
 func (m *Store) Forget(now *int64) {
 	for i := range m.shards {
 		s := &m.shards[i]
 		s.mu.Lock()
-		s.sweepAt = 0
-		s.sweep(clock(now))
+		m.free.Add(int64(s.sweep(clock(now))))
 		s.mu.Unlock()
 	}
 }
@@ -135,13 +128,17 @@ func (m *Store) Len() (n int) {
 	return n
 }
 
-// idleAt returns the time from which the entry decides as a missing one would.
-func (e *entry) idleAt() int64 { return max(e.state.IdleAt(&e.rules), e.updatedAt, e.blockedUntil) }
-
 // Take grants as many steps as fit.
 func (m *Store) Take(_ context.Context, q *store.Query) (store.Outcome, error) {
+	o, _, err := m.take(q, 0)
+	return o, err
+}
+
+// take grants as many steps as fit. If it grants any and ttl is positive, the entry, which
+// it returns, has an open reservation for so long.
+func (m *Store) take(q *store.Query, ttl int64) (o store.Outcome, reserved *entry, err error) {
 	blocked := false
-	o, err := m.with(q, true, func(e *entry, now, at int64) (granted float64) {
+	o, err = m.with(q, true, func(e *entry, now, at int64) (granted float64) {
 		fit := algorithm.Fit(q.Room, e.state.Used(&q.Rules, now, at), q.Cost)
 		blocked = e.blockedUntil > at
 		switch {
@@ -157,10 +154,13 @@ func (m *Store) Take(_ context.Context, q *store.Query) (store.Outcome, error) {
 			e.state.Deny(&q.Rules, now, at)
 		}
 		e.rules, e.updatedAt = q.Rules, at
+		if granted > 0 && ttl > 0 {
+			e.open, e.reservedUntil, reserved = e.open+1, max(e.reservedUntil, at+ttl), e
+		}
 		return granted
 	})
 	o.Blocked = blocked
-	return o, err
+	return o, reserved, err
 }
 
 // Charge adds units up to the burst.
@@ -197,7 +197,7 @@ func (m *Store) giveBack(q *store.Query, f func(e *entry, now, at int64) float64
 
 // standing is outcome by the entry's own numbers: for a log, the time for which its
 // entries may count.
-func (e *entry) standing(q *store.Query, now, at int64, granted float64) store.Outcome {
+func (e *row) standing(q *store.Query, now, at int64, granted float64) store.Outcome {
 	r := q.Rules
 	if l, ok := e.state.(*algorithm.Log); ok {
 		r.Period = l.Keep
@@ -240,7 +240,9 @@ func (m *Store) Reset(_ context.Context, q *store.Query) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.entries, k)
+	if e := s.entries[k]; e != nil && s.reset(e, k.algorithm) {
+		m.free.Add(1)
+	}
 	return nil
 }
 

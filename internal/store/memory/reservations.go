@@ -2,9 +2,11 @@ package memory
 
 import (
 	"cmp"
+	"container/heap"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -15,10 +17,12 @@ import (
 // locks.
 type reservations struct {
 	mu           sync.Mutex
+	most         int   // number of records
+	full         error // of a request to store one more
 	byID         map[string]*record
 	byIdempotent map[idempotent]*record
 	open         map[entryKey]map[*record]bool
-	sweepAt      int
+	ages         ageOrder
 }
 
 // idempotent identifies an admission under an idempotency key.
@@ -32,11 +36,14 @@ type record struct {
 	store.Reservation
 	idempotency string // as stored; empty for none
 	forgetAt    int64
+	place       int    // in ages
+	pins        *entry // that counts the reservation as open; nil: none
 }
 
-func newReservations() reservations {
+func newReservations(most int) reservations {
 	return reservations{
-		byID: map[string]*record{}, byIdempotent: map[idempotent]*record{}, open: map[entryKey]map[*record]bool{}, sweepAt: minSweep,
+		most: most, full: fmt.Errorf("%w: it remembers %d reservations and admissions: raise Config.MaxKeys or lower Config.IdempotencyTTL", store.ErrFull, most),
+		byID: map[string]*record{}, byIdempotent: map[idempotent]*record{}, open: map[entryKey]map[*record]bool{},
 	}
 }
 
@@ -62,9 +69,18 @@ func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission)
 	case before != nil && before.forgetAt <= now:
 		m.drop(before, now)
 	case before != nil:
-		m.end(before, store.Expired, 0, now)
+		if _, err := m.end(before, store.Expired, 0, now); err != nil {
+			return store.Outcome{}, err
+		}
 	}
-	o, err := m.Take(ctx, q)
+	if len(m.reservations.byID) >= m.reservations.most {
+		return store.Outcome{}, m.reservations.full
+	}
+	ttl := int64(0)
+	if a.State == store.Open {
+		ttl = a.TTL
+	}
+	o, pinned, err := m.take(q, ttl)
 	if err != nil || o.Granted <= 0 {
 		return o, err
 	}
@@ -74,14 +90,17 @@ func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission)
 			Reserved: q.Units, Units: q.Units, Level: o.View.Level(&q.Rules, o.UpdatedAt),
 			CountedAt: o.UpdatedAt, CreatedAt: o.UpdatedAt, ExpiresAt: o.UpdatedAt + a.TTL,
 		},
-		idempotency: a.Idempotency, forgetAt: o.UpdatedAt + a.TTL + a.Remember,
+		idempotency: strings.Clone(a.Idempotency), forgetAt: o.UpdatedAt + a.TTL + a.Remember, pins: pinned,
 	}
+	n.Key = strings.Clone(n.Key) // it may be a part of a large text
+	k.key = n.Key
 	if g := o.View.Counted(o.UpdatedAt); g.At != 0 {
 		n.CountedAt = g.At
 	} else {
 		n.EndsAt = g.EndsAt
 	}
 	m.reservations.byID[n.ID] = n
+	heap.Push(&m.reservations.ages, n)
 	if n.State == store.Open {
 		if m.reservations.open[k] == nil {
 			m.reservations.open[k] = map[*record]bool{}
@@ -102,18 +121,19 @@ func (m *Store) Settle(_ context.Context, c *store.Ending) (store.Ended, error) 
 	if h == nil || h.State == store.Spent || h.forgetAt <= now && c.State != store.Expired {
 		return store.Ended{}, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(c.ID))
 	}
-	return m.end(h, c.State, c.Units, now), nil
+	return m.end(h, c.State, c.Units, now)
 }
 
 // end brings a reservation to a state and changes the key's units accordingly. The
-// reservations are locked.
-func (m *Store) end(h *record, state store.State, units float64, now int64) store.Ended {
+// reservations are locked. The error is a store.ErrFull if the key was forgotten and more
+// was spent than reserved; then nothing was changed.
+func (m *Store) end(h *record, state store.State, units float64, now int64) (store.Ended, error) {
 	s := store.Ended{Reservation: h.Reservation, Now: now}
 	s.Changed = h.State == store.Open && (state != store.Expired || h.ExpiresAt <= now) || h.State == store.Expired && state == store.Settled
 	back := 0.0
 	moves := s.Changed && units != h.Units && (h.Algorithm != algorithm.FixedWindow || h.EndsAt > now)
 	q := store.Query{Rules: h.Rules, Algorithm: h.Algorithm, Policy: h.Policy, Key: h.Key, Now: &now}
-	_, _ = m.with(&q, moves, func(e *entry, now, at int64) float64 {
+	change := func(e *entry, now, at int64) float64 {
 		if moves {
 			fresh := e.rules.Capacity == 0 // or made only by a block
 			if fresh {
@@ -124,10 +144,15 @@ func (m *Store) end(h *record, state store.State, units float64, now int64) stor
 		}
 		s.Outcome = e.standing(&q, now, at, 0)
 		return 0
-	})
-	if !s.Changed {
-		return s
 	}
+	_, err := m.with(&q, moves, change)
+	if err != nil && units <= h.Units { // a forgotten key has nothing to give back
+		_, err = m.with(&q, false, change)
+	}
+	if err != nil || !s.Changed {
+		return s, err
+	}
+	m.unpin(h)
 	s.Freed = back > 0
 	h.State = state
 	delete(m.reservations.open[h.entryKey()], h)
@@ -136,14 +161,37 @@ func (m *Store) end(h *record, state store.State, units float64, now int64) stor
 	}
 	if state == store.Settled {
 		h.Units = units
-		return s
+		return s, nil
 	}
 	h.Units -= back
 	if h.idempotency != "" { // the request may be made again
 		delete(m.reservations.byIdempotent, idempotent{h.entryKey(), h.idempotency})
 		h.idempotency = ""
 	}
-	return s
+	return s, nil
+}
+
+// unpin makes the key's entry count a reservation as open no longer.
+func (m *Store) unpin(h *record) {
+	e := h.pins
+	if e == nil {
+		return
+	}
+	h.pins = nil
+	s := &m.shards[m.shardOf(&e.key)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.open--; e.open == 0 {
+		e.reservedUntil = 0
+	}
+	switch {
+	case s.entries[e.key] != e: // forgotten since
+	case e.blank && e.open == 0:
+		s.remove(e)
+		m.free.Add(1)
+	default:
+		s.changed(e)
+	}
 }
 
 // Due lists the key's open reservations that have expired, the first to expire first.
@@ -181,23 +229,26 @@ func (m *Store) NextDue(context.Context) (int64, error) {
 	return wait, nil
 }
 
-// forget drops records that need not be remembered any longer, each time their number has
-// doubled. The reservations are locked.
+// maxForget is the number of records that a Reserve forgets: more than it adds, but not so
+// many that it takes long.
+const maxForget = 8
+
+// forget drops records that need not be remembered any longer, the oldest first, if there
+// are many. The reservations are locked.
 func (m *Store) forget(now int64) {
-	if len(m.reservations.byID) < m.reservations.sweepAt {
-		return
-	}
-	for _, h := range m.reservations.byID {
-		if h.forgetAt <= now {
-			m.drop(h, now)
+	r := &m.reservations
+	for range maxForget {
+		if len(r.ages) < min(minSweep, r.most) || r.ages[0].forgetAt > now {
+			return
 		}
+		m.drop(r.ages[0], now)
 	}
-	m.reservations.sweepAt = max(minSweep, 2*len(m.reservations.byID))
 }
 
 // drop forgets one reservation and gives back the units that it still counts.
 func (m *Store) drop(h *record, now int64) {
-	m.end(h, store.Expired, 0, now)
+	_, _ = m.end(h, store.Expired, 0, now) // adds nothing, so that there is always a place
+	heap.Remove(&m.reservations.ages, h.place)
 	delete(m.reservations.byID, h.ID)
 	if h.idempotency != "" {
 		delete(m.reservations.byIdempotent, idempotent{h.entryKey(), h.idempotency})
@@ -219,4 +270,28 @@ func (m *Store) Usage(ctx context.Context, q *store.Query) (u store.Usage, err e
 		}
 	}
 	return u, nil
+}
+
+// ageOrder is a heap of records, the first to be forgotten first.
+type ageOrder []*record
+
+func (o ageOrder) Len() int           { return len(o) }
+func (o ageOrder) Less(i, j int) bool { return o[i].forgetAt < o[j].forgetAt }
+func (o ageOrder) Swap(i, j int) {
+	o[i], o[j] = o[j], o[i]
+	o[i].place, o[j].place = i, j
+}
+
+func (o *ageOrder) Push(x any) {
+	h := x.(*record)
+	h.place = len(*o)
+	*o = append(*o, h)
+}
+
+func (o *ageOrder) Pop() any {
+	last := len(*o) - 1
+	h := (*o)[last]
+	(*o)[last] = nil
+	*o = (*o)[:last]
+	return h
 }

@@ -14,7 +14,7 @@ import (
 // TestReplayPageNotRenamed: if renaming fails, the temporary file is removed.
 func TestReplayPageNotRenamed(t *testing.T) {
 	t.Parallel()
-	log, err := replay.Read(t.Context(), strings.NewReader(`192.0.2.1 - - [17/May/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1`), nil)
+	log, err := replay.Read(t.Context(), strings.NewReader(`192.0.2.1 - - [17/May/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1`), replay.Bounds{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,8 +2,10 @@
 package replay
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -25,6 +27,7 @@ func New(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	var others []string
 	var html string
+	var most replay.Bounds
 	cmd := &cobra.Command{
 		Use:   "replay FILE|-",
 		Short: "Report what policies would have done to a web access log",
@@ -44,7 +47,11 @@ Decisions are made in memory, without a database. With --database-url,
 tables, which the database user must be allowed to create. DATABASE_URL alone
 does not select a database.
 
-Lines that cannot be read are counted, reported on stderr and skipped.`,
+Lines that cannot be read are counted, reported on stderr and skipped.
+
+--max-clients and --max-requests bound the memory, also for input that never
+ends. A client takes about 500 bytes and twice its name, a request up to 36 bytes.
+Reading ends with an error after 64 MiB without a request.`,
 		Example: `  pglimit replay --limit 60 --period 1m access.log
   pglimit replay --algorithm sliding_window_counter --limit 1000 --period 1h access.log.gz --json
   pglimit replay --limit 60 --candidate algorithm=sliding_window_log,limit=60,period=1m --html report.html access.log
@@ -56,12 +63,17 @@ Lines that cannot be read are counted, reported on stderr and skipped.`,
 			if err != nil {
 				return err
 			}
+			for name, value := range map[string]int{"max-clients": most.Clients, "max-requests": most.Requests} {
+				if value < 1 || value > math.MaxInt32 {
+					return fmt.Errorf("--%s is %d: must be from 1 to %d", name, value, math.MaxInt32)
+				}
+			}
 			if cmd.Flags().Changed("html") {
 				if err := checkPage(html, args[0]); err != nil {
 					return err
 				}
 			}
-			log, err := readLog(cmd, args[0])
+			log, err := readLog(cmd, args[0], most)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
@@ -94,13 +106,15 @@ Lines that cannot be read are counted, reported on stderr and skipped.`,
 	flags.RegisterDecision(cmd)
 	cmd.Flags().StringArrayVar(&others, "candidate", nil, "another `policy` to compare, such as algorithm=gcra,limit=60,period=1m,cost=1; at most twice")
 	cmd.Flags().StringVar(&html, "html", "", "also write the report as a web page to this `file`, replacing it")
+	cmd.Flags().IntVar(&most.Clients, "max-clients", replay.DefaultClients, "largest `number` of client addresses in the log")
+	cmd.Flags().IntVar(&most.Requests, "max-requests", replay.DefaultRequests, "largest `number` of requests in the log")
 	_ = cmd.RegisterFlagCompletionFunc("candidate", cobra.NoFileCompletions)
 	_ = cmd.MarkFlagFilename("html", "html")
 	return cmd
 }
 
-// readLog reads the named log and reports bad lines on stderr.
-func readLog(cmd *cobra.Command, name string) (*replay.Log, error) {
+// readLog reads the named log within bounds and reports bad lines on stderr.
+func readLog(cmd *cobra.Command, name string, most replay.Bounds) (*replay.Log, error) {
 	in, size, title := cmd.InOrStdin(), int64(-1), "standard input"
 	if name != "-" {
 		file, err := os.Open(name)
@@ -117,12 +131,16 @@ func readLog(cmd *cobra.Command, name string) (*replay.Log, error) {
 	bar := progressBar(cmd, size, "reading")
 	defer bar.Close()
 	bad := 0
-	log, err := replay.Read(cmd.Context(), io.TeeReader(in, bar), func(number int, err error) {
+	log, err := replay.Read(cmd.Context(), io.TeeReader(in, bar), most, func(number int, err error) {
 		bad++
 		if bad <= badShown {
 			fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: line %d: %v: skipped\n", number, err)
 		}
 	})
+	var large *replay.TooLargeError
+	if errors.As(err, &large) {
+		return nil, fmt.Errorf("%w: raise --max-%s if this machine has the memory, or replay a part of the log", err, large.What)
+	}
 	if err != nil {
 		return nil, err
 	}

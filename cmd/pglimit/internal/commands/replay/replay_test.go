@@ -96,6 +96,25 @@ func TestReplayCandidateErrors(t *testing.T) {
 	}
 }
 
+// TestReplayBounds: a log above a bound is an error that names the line and the flag.
+func TestReplayBounds(t *testing.T) {
+	t.Parallel()
+	log := logFile(t)
+	for flag, want := range map[string]string{
+		"--max-clients=1":   log + ": line 6: more than 1 clients: raise --max-clients",
+		"--max-requests=5":  log + ": line 6: more than 5 requests: raise --max-requests",
+		"--max-clients=0":   "--max-clients is 0: must be from 1 to 2147483647",
+		"--max-requests=-1": "--max-requests is -1: must be from 1 to 2147483647",
+	} {
+		if code, stdout, stderr := commandtest.Call(t, "replay", "--limit", "3", flag, log); code != cli.ExitUsage || stdout != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q", flag, code, stdout, stderr)
+		}
+	}
+	if code, _, stderr := commandtest.Call(t, "replay", "--limit", "3", "--max-clients=2", "--max-requests=6", log); code != 0 {
+		t.Errorf("at the bounds: exit code %d, %q", code, stderr)
+	}
+}
+
 // files returns the names of the files in the directory of name.
 func files(t *testing.T, name string) (names []string) {
 	t.Helper()
