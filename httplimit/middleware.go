@@ -117,11 +117,14 @@ func WithOnError(answer func(w http.ResponseWriter, r *http.Request, err error))
 //
 //   - 200 if the handler writes nothing;
 //   - 500 if the handler panics before it writes;
-//   - never 1xx, except 101 (Switching Protocols).
+//   - never 1xx, except 101 (Switching Protocols);
+//   - 499 if the request's context is cancelled before the answer begins: the client has
+//     closed the request. 499 is never refunded, and is is not called. Otherwise a client
+//     could close each request before its answer and never reach the limit.
 //
-// The refund runs after the handler has returned, even if the client is gone. It takes at
-// most limiter.Config.Timeout for each policy; errors are logged. The response's fields
-// do not include the refund.
+// The refund runs after the handler has returned, even if the client goes away during the
+// answer. It takes at most limiter.Config.Timeout for each policy; errors are logged. The
+// response's fields do not include the refund.
 //
 // limiter.Limiter.Undo returns the units. These are not returned:
 //
@@ -179,17 +182,25 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 }
 
+// clientClosedRequest is nginx's status of a request whose client went away before the
+// answer. A status that the handler writes after that reaches nobody: a reverse proxy
+// writes 502 then.
+const clientClosedRequest = 499
+
 // serveRefunding serves a granted request and refunds it if its status matches.
 func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next http.Handler, requests []limiter.Request, all limiter.Results) {
 	answered := 0
 	answers := func(code int) {
 		if answered == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
 			answered = code
+			if errors.Is(r.Context().Err(), context.Canceled) {
+				answered = clientClosedRequest
+			}
 		}
 	}
 	defer func() { // does not recover, so that a panic continues unchanged
 		answers(http.StatusInternalServerError)
-		if m.refundIf(answered) {
+		if answered != clientClosedRequest && m.refundIf(answered) {
 			m.refund(context.WithoutCancel(r.Context()), requests, all)
 		}
 	}()
