@@ -28,6 +28,7 @@ import (
 // that does not pass gets a response of application/problem+json:
 //
 //	429  denied: by Deny, or by WithOnDeny
+//	413  denied because it costs more than a burst: likewise
 //	403  no key (ErrNoKey), unless WithNoKey(Pass) is set
 //	500  requests returned another error or an invalid request
 //	503  no decision and a policy fails closed, or the context's deadline is over
