@@ -56,6 +56,7 @@ type middleware struct {
 	limiter     *limiter.Limiter
 	requests    func(*http.Request) ([]limiter.Request, error)
 	keyless     Keyless
+	preflights  bool // pass
 	xRateLimit  bool
 	onDeny      func(http.ResponseWriter, *http.Request, []limiter.Request, limiter.Results)
 	onError     func(http.ResponseWriter, *http.Request, error)
@@ -81,6 +82,20 @@ const (
 func WithNoKey(k Keyless) Option {
 	require(k <= Pass, "WithNoKey: must be Refuse or Pass")
 	return func(m *middleware) { m.keyless = k }
+}
+
+// WithPassPreflight lets CORS preflights pass and counts nothing for them: OPTIONS with
+// the fields Origin and Access-Control-Request-Method. Browsers send them before a request
+// of another origin, without credentials. Any client can send as many as it likes, so set
+// it only if the next handler answers them itself, as CORS middleware does. Default:
+// preflights count as other requests.
+//
+// CORS middleware outside of New's also answers preflights before they count. It is needed
+// there for browsers to show 429 to scripts: see docs/http.md.
+func WithPassPreflight() Option { return func(m *middleware) { m.preflights = true } }
+
+func isPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
 // WithXRateLimit also sets three older fields that many clients read:
@@ -145,6 +160,10 @@ func WithRefundIf(is func(status int) bool) Option {
 func WithLogger(l *slog.Logger) Option { return func(m *middleware) { m.givenLogger = l } }
 
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if m.preflights && isPreflight(r) {
+		next.ServeHTTP(w, r)
+		return
+	}
 	requests, err := m.requests(r)
 	switch {
 	case err != nil && errors.Is(err, ErrNoKey) && m.keyless == Pass, err == nil && len(requests) == 0:
