@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/turns"
 )
 
 // maxRequests is the largest number of requests of one AllowAll.
@@ -41,8 +42,9 @@ func (e *engine) AllowAll(ctx context.Context, requests ...Request) (Results, er
 type joint struct {
 	store.Joint
 	source  Policy
-	indexes []int   // of its requests
-	ahead   float64 // for a WaitAll: the most that may be in a queue before its last request
+	indexes []int      // of its requests
+	ahead   float64    // for a WaitAll: the most that may be in a queue before its last request
+	reused  turns.Turn // for a WaitAll: abandoned by another and taken; or none
 }
 
 // all decides an AllowAll, or with w a WaitAll.
@@ -73,6 +75,10 @@ func (e *engine) all(ctx context.Context, requests []Request, w *places) (all Re
 		var o store.Outcome
 		o, err = e.onward(ctx, func(ctx context.Context) (o store.Outcome, err error) {
 			allowed, err := e.takeAll(ctx, joints)
+			if err == nil && !allowed {
+				allowed, err = e.reuseAll(ctx, w)
+			}
+			w.received = time.Now()
 			if allowed {
 				o.Granted = 1
 			}
@@ -172,9 +178,12 @@ func (e *engine) results(requests []Request, joints []*joint, allowed bool) Resu
 	all := Results{Allowed: allowed, DeniedBy: -1, PerRequest: make([]Result, len(requests))}
 	for _, j := range joints {
 		for i, index := range j.indexes {
-			if allowed {
+			switch {
+			case !j.reused.IsZero():
+				all.PerRequest[index] = j.shareTurn(i, requests[index], e.source)
+			case allowed:
 				all.PerRequest[index] = j.share(i, requests[index], e.source)
-			} else {
+			default:
 				all.PerRequest[index] = j.refused(i, requests[index], e.source)
 			}
 		}
@@ -216,13 +225,16 @@ func (j *joint) refused(i int, in Request, source Source) Result {
 
 // places are the joints of a WaitAll.
 type places struct {
-	within time.Duration // how long it can wait
-	joints []*joint
+	within   time.Duration // how long it can wait
+	by       time.Time     // its deadline; zero: none
+	received time.Time     // when it got its places
+	requests []Request
+	joints   []*joint
 }
 
 // want notes the joints. In a queue it limits the room to what has its turn in time.
 func (w *places) want(joints []*joint, requests []Request) {
-	w.joints = joints
+	w.requests, w.joints = requests, joints
 	for _, j := range joints {
 		if j.source.Algorithm == LeakyBucketQueue {
 			j.ahead = float64(w.within.Microseconds()) * j.Leak
@@ -233,10 +245,13 @@ func (w *places) want(joints []*joint, requests []Request) {
 
 // leaveAll tries to give back what was granted to a WaitAll.
 func (e *engine) leaveAll(ctx context.Context, requests []Request, w *places) {
+	defer w.returnTurns(e)
 	for _, j := range w.joints {
 		request := requests[j.Index]
 		if request.Policy.Algorithm == LeakyBucketQueue {
-			e.leave(ctx, request, &j.Query, j.Outcome.Ticket)
+			if j.reused.IsZero() {
+				e.leave(ctx, request, &j.Query, j.Outcome.Ticket, e.turnOf(&j.Query, &j.Outcome, w.received))
+			}
 			continue
 		}
 		q, g := j.Query, j.Outcome.View.Counted(j.Outcome.UpdatedAt)

@@ -14,6 +14,7 @@ import (
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/turns"
 )
 
 // engine has the methods that Limiter and Tx share. Those for one key are in verbs.go and
@@ -38,6 +39,7 @@ type shared struct {
 	leaving  sync.RWMutex // read-locked while places of a queue may go back
 	calls    sync.Pool    // of *call
 	denied   *denials     // nil: none are remembered
+	turns    *abandonedTurns
 	degraded degradedLog
 }
 
@@ -50,6 +52,7 @@ type call struct {
 	compiled Policy
 
 	within    time.Duration    // verbWait: the time until the caller's deadline
+	turn      turns.Turn       // verbWait: abandoned by another and taken; or none
 	ttl       time.Duration    // verbReserve
 	admission *store.Admission // to store once it is granted; nil: none
 	grant     algorithm.Grant  // verbUndo: where the units were counted
@@ -118,6 +121,9 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 		return replay(c.query, c.verb, &c.request, c.outcome.Before, e.source)
 	}
 	r = result(&c.query, c.verb, &c.outcome, c.request.Policy.Limit, e.source)
+	if c.verb == verbWait && !r.Allowed {
+		e.reuse(ctx, c, &r)
+	}
 	if at.Valid() && !r.Allowed {
 		e.denied.keep(at, &c.query, &c.request, &c.outcome, r)
 	}
@@ -131,7 +137,7 @@ func (e *engine) run(ctx context.Context, c *call) (o store.Outcome, err error) 
 	case verbWait:
 		return e.onward(ctx,
 			func(ctx context.Context) (store.Outcome, error) { return e.take(ctx, c) },
-			func(o store.Outcome) { e.leave(ctx, c.request, q, o.Ticket) })
+			func(o store.Outcome) { e.leave(ctx, c.request, q, o.Ticket, e.turnOf(q, &o, time.Now())) })
 	case verbCheck:
 		return e.store.Get(ctx, q)
 	case verbUsage:
@@ -365,12 +371,6 @@ func (e *engine) onward(ctx context.Context, take func(context.Context) (store.O
 		}
 		return store.Outcome{}, store.EndedContext(ctx)
 	}
-}
-
-// leave tries to give the place of a cancelled Wait back. A place that stays taken only
-// makes others wait longer.
-func (e *engine) leave(ctx context.Context, request Request, q *store.Query, ticket int64) {
-	e.undo(ctx, request, q, func(ctx context.Context) error { return e.store.Leave(ctx, q, ticket) })
 }
 
 // longestUndo bounds an undo without Config.Timeout.

@@ -15,6 +15,7 @@ import (
 	"github.com/pglimit/pglimit/internal/store/postgres"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/internal/store/reap"
+	"github.com/pglimit/pglimit/internal/turns"
 )
 
 // Limiter decides requests against policies. Make one with New, NewSQL or NewMemory. It
@@ -103,7 +104,7 @@ func newPooled(connections exec.Connections, most int, config *Config) (*Limiter
 func newEngine(c *Config, source Source) *engine {
 	return &engine{shared: &shared{
 		source: source, timeout: c.Timeout, remember: c.IdempotencyTTL, keySecret: c.KeySecret,
-		clock: c.Now, observe: c.Observe, logger: c.Logger,
+		clock: c.Now, observe: c.Observe, logger: c.Logger, turns: turns.New[queueKey](maxTurns),
 	}}
 }
 
