@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"net"
 	"net/http"
 	"time"
 
@@ -24,7 +25,7 @@ func Handler(h *Hub) http.Handler {
 		err := parse.Key(key)
 		var in *stream
 		if err == nil {
-			in, err = h.join(key, func() { _ = out.SetWriteDeadline(time.Now()) })
+			in, err = h.join(key, addressOf(r), func() { _ = out.SetWriteDeadline(time.Now()) })
 		}
 		if err != nil {
 			api.Send(w, nil, err)
@@ -61,6 +62,12 @@ func Handler(h *Hub) http.Handler {
 			}
 		}
 	})
+}
+
+// addressOf returns the client's address without the port.
+func addressOf(r *http.Request) string {
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	return host
 }
 
 // hello returns the beginning of a stream: the time of the limiter's clock, and the
