@@ -186,6 +186,46 @@ func TestServerKeepsConnections(t *testing.T) {
 	}
 }
 
+// TestServerUploadsDrip: uploads that hold all replays and send a byte now and then do not
+// keep another out.
+func TestServerUploadsDrip(t *testing.T) {
+	t.Parallel()
+	r := newRaw(t, sitetest.Hang)
+	r.replays.SetPatience(20 * time.Millisecond)
+	reads := make(chan struct{}, 10)
+	r.handler = sitetest.Telling(reads).Handler(r.handler)
+	var slow []net.Conn
+	for range 2 { // as many as run at once
+		c := r.dial(t, post(sitetest.ReplayPath(sitetest.FourAMinute), 1<<20))
+		slow = append(slow, c)
+		<-reads
+		go func() {
+			drop := time.NewTicker(time.Millisecond)
+			defer drop.Stop()
+			for ; ; <-drop.C {
+				if _, err := io.WriteString(c, " "); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	for range 2 {
+		if answer, text := r.Call(t, http.MethodPost, sitetest.ReplayPath(sitetest.FourAMinute), sitetest.AccessLog()); answer.StatusCode != http.StatusCreated {
+			t.Errorf("%s %s", answer.Status, text)
+		}
+	}
+	ended := make(chan string, 2)
+	for _, c := range slow {
+		go func() {
+			text, _ := io.ReadAll(c)
+			ended <- string(text)
+		}()
+	}
+	if text := <-ended; !strings.Contains(text, "503 Service Unavailable") || !strings.Contains(text, "slower than 1 MiB a second while another replay waited") {
+		t.Errorf("the upload that gave way got %s", text)
+	}
+}
+
 // TestServerStreamsUnread: readers that open all streams and read nothing do not keep
 // others out, and those that are behind are closed.
 func TestServerStreamsUnread(t *testing.T) {

@@ -68,8 +68,8 @@ type body struct {
 	err   error // the first one, returned by all later reads
 }
 
-// ErrEnded is the error of a body after EndBody.
-var ErrEnded = errors.New("the body was ended")
+// errEnded is the error of a body after EndBody.
+var errEnded = errors.New("the body was ended")
 
 func (b *body) Read(p []byte) (int, error) {
 	if b.err != nil {
@@ -84,7 +84,7 @@ func (b *body) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	if b.ended.Load() {
-		return 0, ErrEnded
+		return 0, errEnded
 	}
 	n, err := b.ReadCloser.Read(p)
 	b.n += int64(n)
@@ -94,7 +94,7 @@ func (b *body) Read(p []byte) (int, error) {
 	switch {
 	case !errors.Is(err, os.ErrDeadlineExceeded):
 	case b.ended.Load():
-		err = ErrEnded
+		err = errEnded
 	default:
 		err = &Problem{Status: http.StatusRequestTimeout, Message: fmt.Sprintf(
 			"the body paused for more than %v, or came slower than %d KiB a second: send it again", b.pause, minRate>>10)}
