@@ -22,7 +22,9 @@ import (
 // connection's.
 //
 // A key is an address, such as "192.0.2.7", or a network, such as "2001:db8:1:2::/64".
-// IPv4 addresses mapped into IPv6 are IPv4. Zones are removed.
+// IPv4 addresses mapped into IPv6 are IPv4, and so are those behind a NAT64 with the
+// well-known prefix, 64:ff9b::/96. Without that all IPv4 clients that such a translator
+// forwards would share the limit of one /64. Zones are removed.
 type Address struct {
 	// Hops is the number of proxies that every request passes through: the client
 	// is the Hops-th entry from the right. With 1 it is the address that the nearest
@@ -84,6 +86,7 @@ func (a Address) Key(r *http.Request) (string, error) {
 	if !ok {
 		return "", ErrNoKey
 	}
+	client = translated(client)
 	bits := a.IPv4Bits
 	if client.Is6() {
 		if bits = a.IPv6Bits; bits == 0 {
@@ -117,6 +120,19 @@ func (a Address) client(r *http.Request) (netip.Addr, bool) {
 		}
 	}
 	return client, ok
+}
+
+// nat64 is the well-known prefix of RFC 6052. The IPv4 address is in the last 32 bits.
+// Under other prefixes, such as 64:ff9b:1::/48 of RFC 8215, a network chooses its place.
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// translated returns the IPv4 address of a client behind a NAT64, and any other as it is.
+// Proxies are compared before: a client in 64:ff9b::10.0.0.0/104 is not in 10.0.0.0/8.
+func translated(client netip.Addr) netip.Addr {
+	if b := client.As16(); nat64.Contains(client) {
+		return netip.AddrFrom4([4]byte(b[12:]))
+	}
+	return client
 }
 
 func (a Address) trusts(addr netip.Addr) bool {

@@ -179,6 +179,25 @@ func ExampleWithNoKey() {
 	// hello
 }
 
+// The next handler answers preflights itself, as CORS middleware does.
+func ExampleWithPassPreflight() {
+	cors := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Allow-Origin", "https://app.example")
+		w.WriteHeader(http.StatusNoContent)
+	})
+	limit := httplimit.New(memory(), httplimit.Each(httplimit.Address{}.Key, perClient), httplimit.WithPassPreflight())
+	for range 3 { // the client may send one request, and any number of preflights
+		r := httptest.NewRequest("OPTIONS", "/", nil)
+		r.Header.Set("Origin", "https://app.example")
+		r.Header.Set("Access-Control-Request-Method", "PUT")
+		show(limit(cors), r)
+	}
+	// Output:
+	// 204
+	// 204
+	// 204
+}
+
 func ExampleWithXRateLimit() {
 	requests := httplimit.Each(httplimit.Address{}.Key, perClient)
 	show(httplimit.New(memory(), requests, httplimit.WithXRateLimit())(hello), request())

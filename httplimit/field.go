@@ -59,7 +59,10 @@ func SetHeader(h http.Header, requests []limiter.Request, all limiter.Results) {
 		h.Del(policyField)
 		h.Del(limitField)
 	}
-	if retry > 0 && retry != limiter.Never {
+	switch {
+	case retry == limiter.Never:
+		h.Del(retryField)
+	case retry > 0:
 		h.Set(retryField, strconv.FormatInt(ceilSeconds(retry), 10))
 	}
 	policies, limits := make([]byte, 0, 128), make([]byte, 0, 128) // on the stack

@@ -28,6 +28,7 @@ import (
 // that does not pass gets a response of application/problem+json:
 //
 //	429  denied: by Deny, or by WithOnDeny
+//	413  denied because it costs more than a burst: likewise
 //	403  no key (ErrNoKey), unless WithNoKey(Pass) is set
 //	500  requests returned another error or an invalid request
 //	503  no decision and a policy fails closed, limiter.ErrMisconfigured, or the
@@ -56,6 +57,7 @@ type middleware struct {
 	limiter     *limiter.Limiter
 	requests    func(*http.Request) ([]limiter.Request, error)
 	keyless     Keyless
+	preflights  bool // pass
 	xRateLimit  bool
 	onDeny      func(http.ResponseWriter, *http.Request, []limiter.Request, limiter.Results)
 	onError     func(http.ResponseWriter, *http.Request, error)
@@ -81,6 +83,20 @@ const (
 func WithNoKey(k Keyless) Option {
 	require(k <= Pass, "WithNoKey: must be Refuse or Pass")
 	return func(m *middleware) { m.keyless = k }
+}
+
+// WithPassPreflight lets CORS preflights pass and counts nothing for them: OPTIONS with
+// the fields Origin and Access-Control-Request-Method. Browsers send them before a request
+// of another origin, without credentials. Any client can send as many as it likes, so set
+// it only if the next handler answers them itself, as CORS middleware does. Default:
+// preflights count as other requests.
+//
+// CORS middleware outside of New's also answers preflights before they count. It is needed
+// there for browsers to show 429 to scripts: see docs/http.md.
+func WithPassPreflight() Option { return func(m *middleware) { m.preflights = true } }
+
+func isPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
 // WithXRateLimit also sets three older fields that many clients read:
@@ -121,11 +137,14 @@ func WithOnError(answer func(w http.ResponseWriter, r *http.Request, err error))
 //
 //   - 200 if the handler writes nothing;
 //   - 500 if the handler panics before it writes;
-//   - never 1xx, except 101 (Switching Protocols).
+//   - never 1xx, except 101 (Switching Protocols);
+//   - 499 if the request's context is cancelled before the answer begins: the client has
+//     closed the request. 499 is never refunded, and is is not called. Otherwise a client
+//     could close each request before its answer and never reach the limit.
 //
-// The refund runs after the handler has returned, even if the client is gone. It takes at
-// most limiter.Config.Timeout for each policy; errors are logged. The response's fields
-// do not include the refund.
+// The refund runs after the handler has returned, even if the client goes away during the
+// answer. It takes at most limiter.Config.Timeout for each policy; errors are logged. The
+// response's fields do not include the refund.
 //
 // limiter.Limiter.Undo returns the units. These are not returned:
 //
@@ -145,6 +164,10 @@ func WithRefundIf(is func(status int) bool) Option {
 func WithLogger(l *slog.Logger) Option { return func(m *middleware) { m.givenLogger = l } }
 
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if m.preflights && isPreflight(r) {
+		next.ServeHTTP(w, r)
+		return
+	}
 	requests, err := m.requests(r)
 	switch {
 	case err != nil && errors.Is(err, ErrNoKey) && m.keyless == Pass, err == nil && len(requests) == 0:
@@ -183,17 +206,25 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 }
 
+// clientClosedRequest is nginx's status of a request whose client went away before the
+// answer. A status that the handler writes after that reaches nobody: a reverse proxy
+// writes 502 then.
+const clientClosedRequest = 499
+
 // serveRefunding serves a granted request and refunds it if its status matches.
 func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next http.Handler, requests []limiter.Request, all limiter.Results) {
 	answered := 0
 	answers := func(code int) {
 		if answered == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
 			answered = code
+			if errors.Is(r.Context().Err(), context.Canceled) {
+				answered = clientClosedRequest
+			}
 		}
 	}
 	defer func() { // does not recover, so that a panic continues unchanged
 		answers(http.StatusInternalServerError)
-		if m.refundIf(answered) {
+		if answered != clientClosedRequest && m.refundIf(answered) {
 			m.refund(context.WithoutCancel(r.Context()), requests, all)
 		}
 	}()

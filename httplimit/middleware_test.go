@@ -148,8 +148,8 @@ func TestOnDeny(t *testing.T) {
 		t.Errorf("got %d %q %s", w.Code, w.Header(), w.Body)
 	}
 	h = New(l, fixed(p.Request("k", 2)), WithOnDeny(nil), WithOnError(nil), WithLogger(nil))(&answering{status: 200})
-	if w := get(h, request()); w.Code != 429 {
-		t.Errorf("OnDeny(nil): got %d", w.Code)
+	if w := get(h, request()); w.Code != 413 || w.Header()[retryField] != nil {
+		t.Errorf("OnDeny(nil): got %d, %q", w.Code, w.Header())
 	}
 }
 

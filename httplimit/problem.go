@@ -32,11 +32,17 @@ type problem struct {
 //	 "title":"Request cannot be satisfied as assigned quota has been exceeded",
 //	 "status":429,"detail":"Try again in 12 s.","violated-policies":["login"]}
 //
+// If a request costs more than the burst, it can never be granted (limiter.Never). Then
+// the status is 413 (Content Too Large) without Retry-After, and the type is about:blank,
+// so that clients do not repeat the request. To them it is larger than the server accepts,
+// whether its cost comes from its content or not.
+//
 // all are the results of requests; all.Allowed must be false.
 func Deny(w http.ResponseWriter, requests []limiter.Request, all limiter.Results) {
 	SetHeader(w.Header(), requests, all)
 	p := problem{Type: quotaExceeded, Title: quotaTitle, Status: http.StatusTooManyRequests}
 	if retry := retryAfter(all); retry == limiter.Never {
+		p.Type, p.Title, p.Status = "about:blank", "Content Too Large", http.StatusRequestEntityTooLarge
 		p.Detail = "The request costs more than the limit ever allows: do not repeat it."
 	} else {
 		p.Detail = "Try again in " + strconv.FormatInt(ceilSeconds(retry), 10) + " s."

@@ -16,18 +16,21 @@ func TestDeny(t *testing.T) {
 	denied := func(retry time.Duration) limiter.Result { return limiter.Result{Burst: 1, RetryAfter: retry, At: at} }
 	fits := limiter.Result{Allowed: true, Burst: 1, Remaining: 1, At: at}
 	for _, test := range []struct {
-		c    limiter.Result
-		want string
+		c      limiter.Result
+		status int
+		retry  string
+		want   string
 	}{
-		{denied(12 * time.Second), `"detail":"Try again in 12 s.",`},
-		{denied(limiter.Never), `"detail":"The request costs more than the limit ever allows: do not repeat it.",`},
+		{denied(12 * time.Second), 429, "12", `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+			`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"Try again in 12 s.",`},
+		// A status that invites no retry, although others could be repeated.
+		{denied(limiter.Never), 413, "", `{"type":"about:blank","title":"Content Too Large","status":413,` +
+			`"detail":"The request costs more than the limit ever allows: do not repeat it.",`},
 	} {
 		w := httptest.NewRecorder()
 		Deny(w, requests, limiter.Results{PerRequest: []limiter.Result{denied(time.Second), fits, test.c, denied(time.Second)}, DeniedBy: 2})
-		want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
-			`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` + test.want +
-			`"violated-policies":["a","c"]}` + "\n"
-		if w.Code != 429 || w.Body.String() != want || w.Header().Get("Content-Type") != "application/problem+json" ||
+		want := test.want + `"violated-policies":["a","c"]}` + "\n"
+		if w.Code != test.status || w.Header().Get(retryField) != test.retry || w.Body.String() != want || w.Header().Get("Content-Type") != "application/problem+json" ||
 			w.Header().Get("Cache-Control") != "no-store" || w.Header().Get(limitField) == "" {
 			t.Errorf("got %d %q\n%s, want\n%s", w.Code, w.Header(), w.Body, want)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/turns"
 )
 
 // maxRequests is the largest number of requests of one AllowAll.
@@ -41,10 +42,11 @@ func (e *engine) AllowAll(ctx context.Context, requests ...Request) (Results, er
 type joint struct {
 	store.Joint
 	source  Policy
-	key     string  // the caller's
-	indexes []int   // of its requests
-	ahead   float64 // for a WaitAll: the most that may be in a queue before its last request
-	at      attempt // to remember its denial
+	key     string     // the caller's
+	indexes []int      // of its requests
+	ahead   float64    // for a WaitAll: the most that may be in a queue before its last request
+	at      attempt    // to remember its denial
+	reused  turns.Turn // for a WaitAll: abandoned by another and taken; or none
 }
 
 // all decides an AllowAll, or with w a WaitAll.
@@ -88,15 +90,8 @@ func (e *engine) decideAll(ctx context.Context, requests []Request, w *places) (
 		allowed, err = e.takeAll(ctx, joints)
 	} else {
 		w.want(joints, requests)
-		var o store.Outcome
-		o, err = e.onward(ctx, &joints[0].Query, func(ctx context.Context) (o store.Outcome, err error) {
-			allowed, err := e.takeAll(ctx, joints)
-			if allowed {
-				o.Granted = 1
-			}
-			return o, err
-		}, func(store.Outcome) { e.leaveAll(ctx, requests, w) })
-		allowed = o.Granted > 0
+		allowed, err = e.takeOrReuse(ctx, w)
+		w.received = time.Now()
 	}
 	e.refusals.note(ctx, e.logger, err)
 	failsClosed := func(in Request) bool { return in.Policy.OnError != FailOpen }
@@ -195,9 +190,12 @@ func (e *engine) results(requests []Request, joints []*joint, allowed bool) Resu
 	all := Results{Allowed: allowed, DeniedBy: -1, PerRequest: make([]Result, len(requests))}
 	for _, j := range joints {
 		for i, index := range j.indexes {
-			if allowed {
+			switch {
+			case !j.reused.IsZero():
+				all.PerRequest[index] = j.shareTurn(i, requests[index], e.source)
+			case allowed:
 				all.PerRequest[index] = j.share(i, requests[index], e.source)
-			} else {
+			default:
 				all.PerRequest[index] = j.refused(i, requests[index], e.source)
 			}
 		}
@@ -214,61 +212,6 @@ func (all *Results) blame() {
 	for i, r := range all.PerRequest {
 		if !r.Allowed && r.Source != SourceSkipped && (all.DeniedBy < 0 || r.RetryAfter > all.PerRequest[all.DeniedBy].RetryAfter) {
 			all.DeniedBy = i
-		}
-	}
-}
-
-// known returns the denial by remembered denials, if they suffice. If not, it begins an
-// attempt for each joint.
-func (e *engine) known(requests []Request, joints []*joint) (all Results, known bool) {
-	for _, j := range joints {
-		in := j.source.Request(j.key, j.Units)
-		var r Result
-		var denied bool
-		if r, j.at, denied = e.denied.lookup(&in); !denied {
-			continue
-		}
-		if !known {
-			known = true
-			all = Results{DeniedBy: -1, PerRequest: make([]Result, len(requests))}
-			for i, in := range requests {
-				all.PerRequest[i] = Result{Limit: in.Policy.Limit, Burst: in.Policy.burst(), Source: SourceSkipped, At: r.At}
-			}
-		}
-		for i, index := range j.indexes {
-			in.Cost = j.Needs[i]
-			if r, _, denied := e.denied.lookup(&in); denied {
-				all.PerRequest[index] = r
-			}
-		}
-	}
-	all.blame()
-	return all, known && all.DeniedBy >= 0 // a denial may have ended meanwhile
-}
-
-// anyKnown reports whether remembered denials deny the whole by now.
-func (e *engine) anyKnown(joints []*joint) bool {
-	return slices.ContainsFunc(joints, func(j *joint) bool {
-		in := j.source.Request(j.key, j.Units)
-		_, _, known := e.denied.lookup(&in)
-		return known
-	})
-}
-
-// keep remembers the denials of an AllowAll.
-func (e *engine) keep(requests []Request, joints []*joint, all Results) {
-	for _, j := range joints {
-		if !j.at.Valid() || j.Hurried() {
-			continue
-		}
-		for i, index := range j.indexes {
-			if r := all.PerRequest[index]; !r.Allowed {
-				q, o, in := j.Query, j.Outcome, requests[index]
-				q.Units, q.Cost, q.Unit, in.Cost = j.Needs[i], j.Needs[i], j.Needs[i], j.Needs[i]
-				o.View = j.Views[i]
-				e.denied.keep(j.at, &q, &in, &o, r)
-				break
-			}
 		}
 	}
 }
@@ -299,13 +242,16 @@ func (j *joint) refused(i int, in Request, source Source) Result {
 
 // places are the joints of a WaitAll.
 type places struct {
-	within time.Duration // how long it can wait
-	joints []*joint
+	within   time.Duration // how long it can wait
+	by       time.Time     // its deadline; zero: none
+	received time.Time     // when it got its places
+	requests []Request
+	joints   []*joint
 }
 
 // want notes the joints. In a queue it limits the room to what has its turn in time.
 func (w *places) want(joints []*joint, requests []Request) {
-	w.joints = joints
+	w.requests, w.joints = requests, joints
 	for _, j := range joints {
 		if j.source.Algorithm == LeakyBucketQueue {
 			j.ahead = float64(w.within.Microseconds()) * j.Leak
@@ -315,11 +261,18 @@ func (w *places) want(joints []*joint, requests []Request) {
 }
 
 // leaveAll tries to give back what was granted to a WaitAll.
-func (e *engine) leaveAll(ctx context.Context, requests []Request, w *places) {
-	for _, j := range w.joints {
-		request := requests[j.Index]
+func (e *engine) leaveAll(ctx context.Context, w *places) {
+	e.leaveJoints(ctx, slices.DeleteFunc(slices.Clone(w.joints), func(j *joint) bool { return !j.reused.IsZero() }), w.received)
+	w.returnTurns(e)
+}
+
+// leaveJoints tries to give back what was granted to joints, which was received at that
+// time.
+func (e *engine) leaveJoints(ctx context.Context, joints []*joint, received time.Time) {
+	for _, j := range joints {
+		request := j.source.Request(j.key, j.Units)
 		if request.Policy.Algorithm == LeakyBucketQueue {
-			e.leave(ctx, request, &j.Query, j.Outcome.Ticket)
+			e.leave(ctx, request, &j.Query, j.Outcome.Ticket, e.turnOf(&j.Query, &j.Outcome, received))
 			continue
 		}
 		q, g := j.Query, j.Outcome.View.Counted(j.Outcome.UpdatedAt)

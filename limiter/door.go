@@ -14,6 +14,7 @@ import (
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/turns"
 )
 
 // engine has the methods that Limiter and Tx share. Those for one key are in verbs.go and
@@ -38,6 +39,7 @@ type shared struct {
 	leaving  *tally    // places of a queue that go back
 	calls    sync.Pool // of *call
 	denied   *denials  // nil: none are remembered
+	turns    *abandonedTurns
 	degraded degradedLog
 	refusals refusals
 }
@@ -51,6 +53,7 @@ type call struct {
 	compiled Policy
 
 	within    time.Duration    // verbWait: the time until the caller's deadline
+	turn      turns.Turn       // verbWait: abandoned by another and taken; or none
 	ttl       time.Duration    // verbReserve
 	admission *store.Admission // to store once it is granted; nil: none
 	grant     algorithm.Grant  // verbUndo: where the units were counted
@@ -96,7 +99,7 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 		return r, store.ErrClosed
 	}
 	var at attempt
-	if c.verb.remembers() && e.remembers(ctx) {
+	if c.verb.remembers() && e.remembers(ctx) && !e.reusable(&c.request) {
 		var known bool
 		if r, at, known = e.denied.lookup(&c.request); known {
 			return r, nil
@@ -134,6 +137,9 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 		return replay(c.query, c.verb, &c.request, c.outcome.Before, e.source)
 	}
 	r = result(&c.query, c.verb, &c.outcome, c.request.Policy.Limit, e.source)
+	if c.verb == verbWait && !r.Allowed {
+		e.reuse(ctx, c, &r)
+	}
 	if at.Valid() && !r.Allowed && !c.query.Hurried() { // a deadline denies only for itself
 		e.denied.keep(at, &c.query, &c.request, &c.outcome, r)
 	}
@@ -150,9 +156,7 @@ func (e *engine) run(ctx context.Context, c *call) (o store.Outcome, err error) 
 	q := &c.query
 	switch c.verb {
 	case verbWait:
-		return e.onward(ctx, q,
-			func(ctx context.Context) (store.Outcome, error) { return e.take(ctx, c) },
-			func(o store.Outcome) { e.leave(ctx, c.request, q, o.Ticket) })
+		e.undoLate(q, func(o store.Outcome) { e.leave(ctx, c.request, q, o.Ticket, e.turnOf(q, &o, time.Now())) })
 	case verbCheck:
 		return e.store.Get(ctx, q)
 	case verbUsage:
@@ -361,10 +365,9 @@ func (s *shared) freed(a algorithm.Name, policy, key string) {
 	}
 }
 
-// onward makes a decision for a caller that may stop waiting. undo gives back what is
-// granted after that: the store does not cancel a statement in flight, whose outcome
-// would be unknown.
-func (e *engine) onward(ctx context.Context, q *store.Query, take func(context.Context) (store.Outcome, error), undo func(store.Outcome)) (store.Outcome, error) {
+// undoLate makes undo give back what is granted to q after its caller has left: the store
+// does not cancel a statement in flight, whose outcome would be unknown.
+func (e *engine) undoLate(q *store.Query, undo func(store.Outcome)) {
 	q.Late = func(o store.Outcome) {
 		e.leaving.add()
 		go func() {
@@ -372,51 +375,6 @@ func (e *engine) onward(ctx context.Context, q *store.Query, take func(context.C
 			undo(o)
 		}()
 	}
-	return take(ctx)
-}
-
-// tally counts what goes on.
-type tally struct {
-	mu   sync.Mutex
-	zero sync.Cond
-	n    int
-}
-
-func newTally() *tally {
-	t := new(tally)
-	t.zero.L = &t.mu
-	return t
-}
-
-func (t *tally) add() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.n++
-}
-
-func (t *tally) done() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.n--; t.n == 0 {
-		t.zero.Broadcast()
-	}
-}
-
-// awaitZero waits until nothing goes on, and reports whether that was so before.
-func (t *tally) awaitZero() (was bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	was = t.n == 0
-	for t.n > 0 {
-		t.zero.Wait()
-	}
-	return was
-}
-
-// leave tries to give the place of a cancelled Wait back. A place that stays taken only
-// makes others wait longer.
-func (e *engine) leave(ctx context.Context, request Request, q *store.Query, ticket int64) {
-	e.undo(ctx, request, q, func(ctx context.Context) error { return e.store.Leave(ctx, q, ticket) })
 }
 
 // longestUndo bounds an undo without Config.Timeout.

@@ -17,6 +17,7 @@ import (
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/internal/store/reap"
 	"github.com/pglimit/pglimit/internal/store/waiting"
+	"github.com/pglimit/pglimit/internal/turns"
 )
 
 // Limiter decides requests against policies. Make one with New, NewSQL or NewMemory. It
@@ -110,7 +111,7 @@ func newPooled(connections exec.Connections, most int, config *Config) (*Limiter
 func newEngine(c *Config, source Source) *engine {
 	return &engine{shared: &shared{
 		source: source, timeout: c.Timeout, remember: c.IdempotencyTTL, keySecret: c.KeySecret,
-		clock: c.Now, observe: c.Observe, logger: c.Logger, leaving: newTally(),
+		clock: c.Now, observe: c.Observe, logger: c.Logger, leaving: newTally(), turns: turns.New[queueKey](maxTurns),
 		refusals: refusals{failOpen: c.MisconfiguredFailsOpen},
 	}}
 }

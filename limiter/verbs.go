@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/turns"
 )
 
 // The methods for one key that Limiter and Tx share.
@@ -123,7 +124,9 @@ func (e *engine) Undo(ctx context.Context, p Policy, key string, r Result) (Resu
 // nothing to give back, and Settle counts what was spent in full. Admissions under an
 // IdempotencyKey stay remembered.
 func (e *engine) Reset(ctx context.Context, p Policy, key string) error {
-	_, err := e.one(ctx, verbReset, p.Request(key, 0))
+	request := p.Request(key, 0)
+	_, err := e.one(ctx, verbReset, request)
+	e.turns.Drop(queueOf(&request))
 	return err
 }
 
@@ -262,17 +265,28 @@ func (e *engine) end(ctx context.Context, id string, state store.State, units fl
 // is in the queue. A place that it has is given back before DoWait returns, within
 // Config.Timeout; one that a statement in flight is taking, after that. The sleep is real
 // time even if Config.Now is set.
+//
+// If later requests are in the queue, they keep their turns, and the queue stays as full.
+// The unused turn goes to the next DoWait or WaitAll of the same Limiter that would be
+// denied for lack of room, and that the turn suits. That one overtakes others. A Limiter
+// keeps at most 16,384 such turns, and forgets those of a key at a Reset. A denial that
+// starts a block stays a denial.
 func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
 	c := l.call(verbWait, request)
 	defer l.put(c)
-	c.within = left(ctx)
+	c.within, c.turn = left(ctx), turns.Turn{}
 	r, err := l.pass(ctx, c)
+	received := time.Now()
 	if err != nil || sleep(ctx, r.Delay) {
 		return r, err
 	}
+	if !c.turn.IsZero() {
+		l.abandon(&request, c.turn)
+		return Result{}, store.EndedContext(ctx)
+	}
 	l.leaving.add() // Close waits for this one
 	defer l.leaving.done()
-	l.leave(ctx, request, &c.query, c.outcome.Ticket)
+	l.leave(ctx, request, &c.query, c.outcome.Ticket, l.turnOf(&c.query, &c.outcome, received))
 	return Result{}, store.EndedContext(ctx)
 }
 
@@ -291,11 +305,13 @@ func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) err
 //
 // A request whose turn would come after ctx's deadline denies the whole immediately. If
 // ctx ends first, WaitAll returns ctx's error and gives back when DoWait does: places in
-// queues that no later request follows, and for other requests what Undo would.
+// queues that no later request follows, and for other requests what Undo would. Turns that
+// stay unused go to later requests as with DoWait.
 // Config.Timeout bounds that for each request.
 func (l *Limiter) WaitAll(ctx context.Context, requests ...Request) (Results, error) {
 	requests = slices.Clone(requests) // used after the return if ctx ends
 	w := &places{within: left(ctx)}
+	w.by, _ = ctx.Deadline()
 	all, err := l.all(ctx, requests, w)
 	if err != nil {
 		return all, err
@@ -309,7 +325,7 @@ func (l *Limiter) WaitAll(ctx context.Context, requests ...Request) (Results, er
 	}
 	l.leaving.add()
 	defer l.leaving.done()
-	l.leaveAll(ctx, requests, w)
+	l.leaveAll(ctx, w)
 	return Results{DeniedBy: -1}, store.EndedContext(ctx)
 }
 

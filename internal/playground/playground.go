@@ -64,7 +64,7 @@ type Server struct {
 	hub     *hub.Hub
 	replays *replays.Server
 	handler http.Handler
-	pause   time.Duration // longest pause in a body
+	pause   time.Duration // longest pause of a client
 	grace   time.Duration // longest wait at the end for answers in progress
 }
 
@@ -127,7 +127,7 @@ func (s *Server) setup(http.ResponseWriter, *http.Request) (any, error) {
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	api.LimitPauses(w, r, s.pause)
+	w, r = api.Pace(w, r, s.pause)
 	s.handler.ServeHTTP(w, r)
 }
 

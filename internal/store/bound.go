@@ -111,8 +111,8 @@ func (b bound) Reset(ctx context.Context, q *Query) error {
 	return do(ctx, b.timeout, func(ctx context.Context) error { return b.inner.Reset(ctx, q) })
 }
 
-func (b bound) Leave(ctx context.Context, q *Query, ticket int64) error {
-	return do(ctx, b.timeout, func(ctx context.Context) error { return b.inner.Leave(ctx, q, ticket) })
+func (b bound) Leave(ctx context.Context, q *Query, ticket int64) (bool, error) {
+	return Within(ctx, b.timeout, func(ctx context.Context) (bool, error) { return b.inner.Leave(ctx, q, ticket) })
 }
 
 func (b bound) Reserve(ctx context.Context, q *Query, a *Admission) (Outcome, error) {

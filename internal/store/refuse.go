@@ -20,7 +20,7 @@ func (r refusing) Usage(context.Context, *Query) (u Usage, _ error)      { retur
 func (r refusing) Block(context.Context, *Query, int64) error            { return r.err }
 func (r refusing) Unblock(context.Context, *Query, int64) error          { return r.err }
 func (r refusing) Reset(context.Context, *Query) error                   { return r.err }
-func (r refusing) Leave(context.Context, *Query, int64) error            { return r.err }
+func (r refusing) Leave(context.Context, *Query, int64) (bool, error)    { return false, r.err }
 func (r refusing) Settle(context.Context, *Ending) (e Ended, _ error)    { return e, r.err }
 func (r refusing) Due(context.Context, *Query) ([]string, error)         { return nil, r.err }
 func (r refusing) NextDue(context.Context) (int64, error)                { return 0, r.err }

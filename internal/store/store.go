@@ -41,8 +41,9 @@ type Store interface {
 	Unblock(ctx context.Context, q *Query, until int64) error
 	// Reset forgets the key.
 	Reset(ctx context.Context, q *Query) error
-	// Leave gives a place in a queue back if no later request has one.
-	Leave(ctx context.Context, q *Query, ticket int64) error
+	// Leave gives a place in a queue back if no later request has one, and reports whether
+	// it did.
+	Leave(ctx context.Context, q *Query, ticket int64) (bool, error)
 
 	// Reserve is Take for one step, and stores a if it is granted. If a was admitted
 	// before, Reserve decides nothing and returns the admission in Outcome.Before.

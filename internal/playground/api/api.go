@@ -2,14 +2,11 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
-	"os"
-	"time"
 )
 
 // maxJSON is the largest JSON body in bytes.
@@ -62,43 +59,4 @@ func Read(w http.ResponseWriter, r *http.Request, value any) error {
 		return &Problem{Message: "the body is more than one JSON value"}
 	}
 	return nil
-}
-
-// MaxPause is the longest pause within a request's body.
-const MaxPause = 30 * time.Second
-
-// LimitPauses makes reading r's body fail after a pause longer than pause, so that a
-// client that sends half a body does not occupy the server.
-func LimitPauses(w http.ResponseWriter, r *http.Request, pause time.Duration) {
-	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &body{ReadCloser: r.Body, ctx: r.Context(), out: http.NewResponseController(w), pause: pause}
-	}
-}
-
-// body is a request's body with bounded pauses.
-type body struct {
-	io.ReadCloser
-	ctx   context.Context
-	out   *http.ResponseController
-	pause time.Duration
-	err   error // the first one, returned by all later reads
-}
-
-func (b *body) Read(p []byte) (int, error) {
-	if b.err != nil {
-		return 0, b.err
-	}
-	_ = b.out.SetReadDeadline(time.Now().Add(b.pause)) // if the connection has deadlines
-	if err := b.ctx.Err(); err != nil {                // the new deadline replaced one that ended the request
-		return 0, err
-	}
-	n, err := b.ReadCloser.Read(p)
-	if err != nil {
-		_ = b.out.SetReadDeadline(time.Time{}) // net/http still reads, to notice when the client disconnects
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = &Problem{Status: http.StatusRequestTimeout, Message: "the body paused for more than " + b.pause.String() + ": send it again"}
-	}
-	b.err = err
-	return n, err
 }

@@ -42,7 +42,7 @@ func TestDecided(t *testing.T) {
 	if d.Status != 429 || d.Outcome != "denied" || d.Level != 2 || *d.RetryAfter <= 3599 || d.Reason != limiter.ReasonLimit || !strings.Contains(d.Body, `"status":429`) {
 		t.Errorf("denied: %+v", d)
 	}
-	if d = send(fixed, 4); d.Status != 429 || d.RetryAfter != nil || d.Reason != limiter.ReasonLimit {
+	if d = send(fixed, 4); d.Status != 413 || !strings.Contains(d.Body, `"status":413`) || d.RetryAfter != nil || d.Reason != limiter.ReasonLimit {
 		t.Errorf("denied for ever: %+v", d)
 	}
 	if d = send(`{"algorithm":"gcra","limit":1,"period":"1000h","block_for":"1h"}`, 1); d.Status != 200 {

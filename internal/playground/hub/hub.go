@@ -40,6 +40,7 @@ type Hub struct {
 	mu      sync.Mutex // guards the fields below and what they point to
 	keys    map[string]*watched
 	streams int
+	joined  int // streams so far
 	closed  bool
 }
 
@@ -54,6 +55,8 @@ type watched struct {
 
 // stream is one reader of events.
 type stream struct {
+	from   string      // the client's address
+	n      int         // streams before it
 	events chan []byte // closed when the hub ends the stream
 	cut    func()      // ends a write that waits for the reader
 }
@@ -134,23 +137,48 @@ func (h *Hub) publish(w *watched, text []byte) {
 	}
 }
 
-// join begins a stream of the key's events, which leave ends.
-func (h *Hub) join(key string, cut func()) (*stream, error) {
+// join begins a stream of the key's events for a client's address, which leave ends. If
+// there are too many streams, it ends another.
+func (h *Hub) join(key, from string, cut func()) (*stream, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return nil, api.Unavailable("the playground is ending")
 	}
 	if h.streams >= maxStreams {
-		return nil, api.Unavailable(fmt.Sprintf("%d streams of events are open already: close another tab", maxStreams))
+		h.makeRoom()
 	}
 	h.streams++
-	s := &stream{events: make(chan []byte, maxBehind), cut: cut}
+	h.joined++
+	s := &stream{from: from, n: h.joined, events: make(chan []byte, maxBehind), cut: cut}
 	w := h.key(key)
 	w.streams[s] = struct{}{}
 	w.changes++
 	h.wake(key, w)
 	return s, nil
+}
+
+// makeRoom ends a stream of the address that has the most: the one with the most events
+// that its reader has not read, or else the oldest. The server cannot notice that a reader
+// stalls until there is something to read, and stalled ones would keep others out. A page
+// that is still open connects again. The hub must be locked.
+func (h *Hub) makeRoom() {
+	count := map[string]int{}
+	for _, w := range h.keys {
+		for s := range w.streams {
+			count[s.from]++
+		}
+	}
+	var of *watched
+	var worst *stream
+	for _, w := range h.keys {
+		for s := range w.streams {
+			if worst == nil || cmp.Or(cmp.Compare(count[s.from], count[worst.from]), cmp.Compare(len(s.events), len(worst.events)), worst.n-s.n) > 0 {
+				of, worst = w, s
+			}
+		}
+	}
+	h.end(of, worst)
 }
 
 func (h *Hub) leave(key string, s *stream) {

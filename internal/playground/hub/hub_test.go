@@ -237,7 +237,7 @@ func TestHubDecisionInMidLook(t *testing.T) {
 		h := newHub(t, looking(&looks, func() { looked <- struct{}{}; <-goOn }))
 		allow(t, h, policy(limiter.FixedWindow, 1, time.Millisecond), 1)
 		<-time.After(time.Second) // nothing is counted any more
-		s, err := h.join("k", func() {})
+		s, err := h.join("k", "", func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -336,7 +336,7 @@ func TestHandlerBeat(t *testing.T) {
 	})
 }
 
-// TestHandlerErrors: a stream needs a key, and the number of streams is limited.
+// TestHandlerErrors: a stream needs a key, and the hub must be open.
 func TestHandlerErrors(t *testing.T) {
 	t.Parallel()
 	h := newHub(t, sitetest.Memory)
@@ -344,19 +344,13 @@ func TestHandlerErrors(t *testing.T) {
 	s.ExpectProblem(t, http.MethodGet, "/api/events", "", 400, "key", "", "key is empty")
 	s.ExpectProblem(t, http.MethodGet, "/api/events?key="+strings.Repeat("k", 257), "", 400, "key", "", "257 bytes")
 	s.ExpectProblem(t, http.MethodGet, "/api/events?key=%ff", "", 400, "key", "", "not valid UTF-8")
-	var open []*stream
-	for i := range maxStreams {
-		in, err := h.join(fmt.Sprint(i), func() {})
-		if err != nil {
-			t.Fatal(err)
-		}
-		open = append(open, in)
+	in, err := h.join("0", "", func() {})
+	if err != nil {
+		t.Fatal(err)
 	}
-	s.ExpectProblem(t, http.MethodGet, "/api/events?key=k", "", 503, "", "", "64 streams of events are open already: close another tab")
-	h.leave("0", open[0])
-	h.leave("0", open[0]) // leaving twice counts once
+	h.leave("0", in)
+	h.leave("0", in) // leaving twice counts once
 	w := s.Watch(t, "k")
-	s.ExpectProblem(t, http.MethodGet, "/api/events?key=k", "", 503, "", "", "64 streams")
 	h.endStreams()
 	w.Ended()
 	s.ExpectProblem(t, http.MethodGet, "/api/events?key=k", "", 503, "", "", "the playground is ending")
@@ -364,6 +358,45 @@ func TestHandlerErrors(t *testing.T) {
 	defer h.mu.Unlock()
 	if h.streams != 0 {
 		t.Errorf("%d streams are left", h.streams)
+	}
+}
+
+// TestHubMakesRoom: the number of streams is limited. A new one ends one of the address
+// that has the most: the one furthest behind, or else the oldest.
+func TestHubMakesRoom(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	defer h.Close()
+	cut := make(chan int, maxStreams+10)
+	joined := 0
+	join := func(from string) *stream {
+		t.Helper()
+		n := joined
+		joined++
+		s, err := h.join(fmt.Sprint(n), from, func() { cut <- n })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	var all []*stream
+	for i := range maxStreams {
+		all = append(all, join([]string{"few", "many", "many"}[i%3]))
+	}
+	if len(cut) > 0 {
+		t.Fatal("ended before there were too many")
+	}
+	all[7].events <- nil // behind
+	all[6].events <- nil // further behind, at the other address
+	all[6].events <- nil
+	for i, want := range []int{7, 1, 2, 4} {
+		join([]string{"new", "few"}[i%2])
+		if got := <-cut; got != want || h.streams != maxStreams {
+			t.Errorf("%d: ended stream %d of %d, want %d of %d", i, got, h.streams, want, maxStreams)
+		}
+		if _, open := <-all[want].events; open && want != 7 {
+			t.Errorf("stream %d goes on", want)
+		}
 	}
 }
 

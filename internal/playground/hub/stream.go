@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"net"
 	"net/http"
 	"time"
 
@@ -10,13 +11,10 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-const (
-	beat = 15 * time.Second // between two comments that keep a stream alive
-	// maxWrite bounds one write to a reader that does not read.
-	maxWrite = 30 * time.Second
-)
+const beat = 15 * time.Second // between two comments that keep a stream alive
 
-// Handler answers GET /api/events: a stream of server-sent events about one key.
+// Handler answers GET /api/events: a stream of server-sent events about one key. The
+// server bounds each write to a reader that does not read: see api.Pace.
 func Handler(h *Hub) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := r.URL.Query().Get("key")
@@ -24,7 +22,7 @@ func Handler(h *Hub) http.Handler {
 		err := parse.Key(key)
 		var in *stream
 		if err == nil {
-			in, err = h.join(key, func() { _ = out.SetWriteDeadline(time.Now()) })
+			in, err = h.join(key, addressOf(r), func() { _ = out.SetWriteDeadline(time.Now()) })
 		}
 		if err != nil {
 			api.Send(w, nil, err)
@@ -36,7 +34,6 @@ func Handler(h *Hub) http.Handler {
 		pulse := time.NewTicker(beat)
 		defer pulse.Stop()
 		for text := hello(r, h.Limiter, key); ; {
-			_ = out.SetWriteDeadline(time.Now().Add(maxWrite)) // if the connection has deadlines
 			if _, err := w.Write(text); err != nil {
 				return
 			}
@@ -61,6 +58,12 @@ func Handler(h *Hub) http.Handler {
 			}
 		}
 	})
+}
+
+// addressOf returns the client's address without the port.
+func addressOf(r *http.Request) string {
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	return host
 }
 
 // hello returns the beginning of a stream: the time of the limiter's clock, and the

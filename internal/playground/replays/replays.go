@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/accesslog"
@@ -27,7 +28,7 @@ const (
 	maxClients  = replay.DefaultClients
 	maxReplays  = 2 // at once
 	// maxWait is how long a replay waits for another to end. A replay whose client has
-	// disconnected ends soon.
+	// disconnected ends soon, and a slow upload gives way.
 	maxWait = 10 * time.Second
 )
 
@@ -38,12 +39,20 @@ type Server struct {
 	upload, unpacked int64         // largest log in bytes: as sent, and unpacked
 	clients          int           // most clients of a log
 	wait             time.Duration // longest wait of a replay for its turn
+	patience         time.Duration // part of it after which a slow upload gives way
+
+	mu      sync.Mutex
+	uploads map[*upload]struct{} // of the running replays
 }
 
 // New returns a Server.
 func New() *Server {
-	return &Server{turns: make(chan struct{}, maxReplays), upload: MaxUpload, unpacked: maxUnpacked, clients: maxClients, wait: maxWait}
+	return &Server{turns: make(chan struct{}, maxReplays), upload: MaxUpload, unpacked: maxUnpacked, clients: maxClients, wait: maxWait,
+		patience: maxWait / 4, uploads: map[*upload]struct{}{}}
 }
+
+// SetPatience sets how long a slow upload may run while another replay waits.
+func (s *Server) SetPatience(d time.Duration) { s.patience = d }
 
 // Add adds the handlers of POST /api/replay and of the reports.
 func (s *Server) Add(mux *http.ServeMux) {
@@ -68,19 +77,17 @@ func (s *Server) replay(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	waiting, enough := context.WithTimeout(r.Context(), s.wait)
-	defer enough()
-	select {
-	case s.turns <- struct{}{}:
-		defer func() { <-s.turns }()
-	case <-waiting.Done():
-		return nil, api.Unavailable(fmt.Sprintf("%d replays are running already: try again when one has ended", maxReplays))
+	if err := s.turn(r.Context()); err != nil {
+		return nil, err
 	}
+	defer func() { <-s.turns }()
+	stop := func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now()) }
 	// A slow or stalled client must not delay the end of the server.
-	defer context.AfterFunc(r.Context(), func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now()) })()
+	defer context.AfterFunc(r.Context(), stop)()
+	up := s.begin(http.MaxBytesReader(w, r.Body, s.upload), func() { api.EndBody(r.Context()); stop() })
 	// Read without the context: the body's error says more than the context's.
-	log, err := s.readLog(context.WithoutCancel(r.Context()), http.MaxBytesReader(w, r.Body, s.upload))
-	if err != nil {
+	log, err := s.readLog(context.WithoutCancel(r.Context()), up)
+	if s.end(up); err != nil {
 		return nil, err
 	}
 	log.Name = r.URL.Query().Get("name")

@@ -215,7 +215,8 @@ export class Card {
     this.plot.capacity = d.burst;
     this.#count(d.outcome, this.#counts[d.outcome] + 1);
     this.level(d);
-    const line = `HTTP/1.1 ${d.status} ${d.status === 429 ? "Too Many Requests" : "OK"}`;
+    const phrase = { 200: "OK", 413: "Request Entity Too Large", 429: "Too Many Requests" }[d.status];
+    const line = `HTTP/1.1 ${d.status} ${phrase}`;
     const lines = [line, ...d.headers.map(([name, value]) => `${name}: ${value}`)];
     this.find(".headers").textContent = lines.join("\n") + (d.body ? "\n\n" + d.body : "");
   }

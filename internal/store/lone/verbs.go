@@ -99,8 +99,8 @@ func (s *Store) Reset(ctx context.Context, q *store.Query) error {
 }
 
 // Leave is store.Store's.
-func (s *Store) Leave(ctx context.Context, q *store.Query, ticket int64) error {
-	return change(ctx, s, q, func(ctx context.Context) error { return s.inner.Leave(ctx, q, ticket) })
+func (s *Store) Leave(ctx context.Context, q *store.Query, ticket int64) (bool, error) {
+	return write(ctx, s, q, func(ctx context.Context) (bool, error) { return s.inner.Leave(ctx, q, ticket) })
 }
 
 // Get is store.Store's.

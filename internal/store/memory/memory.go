@@ -247,13 +247,14 @@ func (m *Store) Reset(_ context.Context, q *store.Query) error {
 }
 
 // Leave gives a place in a queue back if no later request has one.
-func (m *Store) Leave(_ context.Context, q *store.Query, ticket int64) error {
-	_, err := m.with(q, false, func(e *entry, now, at int64) float64 {
-		if b := e.state.(*algorithm.Bucket); b.Ticket == ticket {
+func (m *Store) Leave(_ context.Context, q *store.Query, ticket int64) (left bool, err error) {
+	_, err = m.with(q, false, func(e *entry, now, at int64) float64 {
+		b := e.state.(*algorithm.Bucket)
+		if left = b.Ticket == ticket; left {
 			b.Refund(&e.rules, now, at, q.Units)
 			e.updatedAt = at
 		}
 		return 0
 	})
-	return err
+	return left, err
 }

@@ -160,13 +160,15 @@ func (p Store) Reset(ctx context.Context, q *store.Query) error {
 }
 
 // Leave gives a place in a queue back if no later request has one.
-func (p Store) Leave(ctx context.Context, q *store.Query, ticket int64) error {
-	return p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
-		_, err := statement.Queries.LeakyBucketQueueLeave(ctx, tx, db.LeakyBucketQueueLeaveParams{
+func (p Store) Leave(ctx context.Context, q *store.Query, ticket int64) (left bool, err error) {
+	err = p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
+		rows, err := statement.Queries.LeakyBucketQueueLeave(ctx, tx, db.LeakyBucketQueueLeaveParams{
 			Policy: q.Policy, Key: q.Key, Ticket: ticket, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: statement.WaitText(q.LockWait),
 		})
+		left = rows > 0
 		return err
 	})
+	return left, err
 }
 
 // TakeMany decides rows of many keys in one statement. It sends rows again for which the

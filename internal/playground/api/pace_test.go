@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// TestLimitPauses: a body that has failed once does not go on, even if its first reader
+// TestPace: a body that has failed once does not go on, even if its first reader
 // drops the error.
-func TestLimitPauses(t *testing.T) {
+func TestPace(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken")
 	for _, c := range []struct{ err, want error }{{broken, broken}, {os.ErrDeadlineExceeded, &Problem{Status: http.StatusRequestTimeout}}} {
 		r := httptest.NewRequest(http.MethodPost, "/", &failingOnce{err: c.err})
-		LimitPauses(httptest.NewRecorder(), r, time.Minute)
+		_, r = Pace(httptest.NewRecorder(), r, time.Minute)
 		for range 2 {
 			_, err := io.ReadAll(r.Body)
 			var got, want *Problem
@@ -31,7 +31,7 @@ func TestLimitPauses(t *testing.T) {
 		}
 	}
 	r := httptest.NewRequest(http.MethodPost, "/", &failingOnce{})
-	LimitPauses(httptest.NewRecorder(), r, time.Minute)
+	_, r = Pace(httptest.NewRecorder(), r, time.Minute)
 	if text, err := io.ReadAll(r.Body); err != nil || string(text) != "more" {
 		t.Errorf("got %q, %v", text, err)
 	}

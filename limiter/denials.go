@@ -1,0 +1,194 @@
+package limiter
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/denycache"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// denials remembers denials in this process. A remembered denial denies only what the
+// database would deny, unless units were given back since. What this process gives back
+// removes the key's denial. What other processes give back is visible after the TTL.
+type denials struct {
+	*denycache.Cache[deniedKey, *denial]
+	ttl   int64 // microseconds
+	clock func() int64
+}
+
+// deniedKey identifies a row by the caller's key, in memory only: a lookup needs no HMAC
+// with Config.KeySecret.
+type deniedKey struct {
+	policy    string
+	algorithm Algorithm
+	key       string
+}
+
+// denial is a denial by the database and the data to answer later requests.
+type denial struct {
+	policy  Policy
+	cost    float64
+	rules   algorithm.Rules
+	outcome store.Outcome
+	result  Result // for cost, as of received
+	// sent and received are times of the statement, by the clock of denials. For lasts
+	// after sent the denial answers requests. All are microseconds.
+	sent, received, lasts int64
+}
+
+// attempt is a decision to remember if it is a denial.
+type attempt struct {
+	denycache.Attempt
+	sent int64
+}
+
+func newDenials(keys int, ttl time.Duration, clock func() int64) (*denials, error) {
+	c, err := denycache.New[deniedKey, *denial](keys)
+	return &denials{Cache: c, ttl: ttl.Microseconds(), clock: clock}, err
+}
+
+// lookup returns the answer of a denial that still holds. If there is none, it returns an
+// attempt for keep. Requests for a calendar's budget always go to the database: their
+// denials are few, and what is given back must be visible immediately.
+func (d *denials) lookup(in *Request) (Result, attempt, bool) {
+	if in.IdempotencyKey != "" || in.Policy.Calendar != "" {
+		return Result{}, attempt{}, false
+	}
+	now, k := d.clock(), deniedKey{in.Policy.Name, in.Policy.Algorithm, in.Key}
+	if known, ok := d.Lookup(k); ok && known.answers(now, in) {
+		return known.answer(now, in.Cost), attempt{}, true
+	}
+	return Result{}, attempt{d.Begin(k), now}, false
+}
+
+// keep remembers the denial r.
+func (d *denials) keep(at attempt, q *store.Query, in *Request, o *store.Outcome, r Result) {
+	n := &denial{policy: in.Policy, cost: in.Cost, rules: q.Rules, outcome: *o, result: r, sent: at.sent}
+	if q.Now != nil {
+		n.sent, n.received = o.Now, o.Now // this clock decided
+	} else {
+		n.received = d.clock() + 1 // rounded up: RetryAfter must not be early
+	}
+	n.lasts = min(d.ttl, r.RetryAfter.Microseconds())
+	// The database decides again when the block or the window ends: a request then may
+	// begin the next.
+	if o.IsBlocked() {
+		n.lasts = min(n.lasts, o.BlockedUntil-o.Now)
+	}
+	if w, ok := o.View.(*algorithm.Window); ok && w.EndsAt > o.Now {
+		n.lasts = min(n.lasts, w.EndsAt-o.Now)
+	}
+	n.result.Source, n.result.Reason = SourceCache, n.reason(in.Cost)
+	// The caller's key may share memory with a large text or a reused buffer.
+	d.Keep(at.Attempt, deniedKey{in.Policy.Name, in.Policy.Algorithm, strings.Clone(in.Key)}, n)
+}
+
+// forget removes a key's denial after a statement gave units back or lifted a block. A
+// nil d remembers nothing.
+func (d *denials) forget(p *Policy, key string) {
+	if d != nil {
+		d.Forget(deniedKey{p.Name, p.Algorithm, key})
+	}
+}
+
+// answers reports whether the database would deny in, too. An equal request is valid, and
+// so is a larger cost up to 2^53. Larger costs on a sliding log go to the database: its
+// view is about one cost.
+func (d *denial) answers(now int64, in *Request) bool {
+	return now >= d.sent && now-d.sent < d.lasts &&
+		(in.Cost == d.cost || in.Cost > d.cost && in.Cost <= algorithm.MaxUnits && in.Policy.Algorithm != SlidingWindowLog) &&
+		in.Policy == d.policy
+}
+
+// answer returns the denial of cost at now.
+func (d *denial) answer(now int64, cost float64) Result {
+	r := d.result
+	if cost != d.cost {
+		o := &d.outcome
+		fits := o.View.FitsAt(&d.rules, o.UpdatedAt, d.rules.Capacity, cost)
+		r.RetryAfter, r.Reason = after(o, max(fits, o.BlockedUntil)), d.reason(cost)
+	}
+	elapsed := duration(max(0, now-d.received))
+	r.At = r.At.Add(elapsed)
+	r.RetryAfter = less(r.RetryAfter, elapsed)
+	r.ResetAfter = less(r.ResetAfter, elapsed)
+	return r
+}
+
+// reason returns why cost would be denied after this denial: a block that began with it
+// is the reason for all later requests.
+func (d *denial) reason(cost float64) Reason {
+	if d.outcome.IsBlocked() && algorithm.Fit(d.rules.Capacity, 0, cost) >= 1 {
+		return ReasonBlocked
+	}
+	return ReasonLimit
+}
+
+// less returns the rest of a wait.
+func less(wait, elapsed time.Duration) time.Duration {
+	if wait == Never {
+		return Never
+	}
+	return max(0, wait-elapsed)
+}
+
+// known returns the denial by remembered denials, if they suffice. If not, it begins an
+// attempt for each joint.
+func (e *engine) known(requests []Request, joints []*joint) (all Results, known bool) {
+	for _, j := range joints {
+		in := j.source.Request(j.key, j.Units)
+		var r Result
+		var denied bool
+		if e.reusable(&in) {
+			continue
+		}
+		if r, j.at, denied = e.denied.lookup(&in); !denied {
+			continue
+		}
+		if !known {
+			known = true
+			all = Results{DeniedBy: -1, PerRequest: make([]Result, len(requests))}
+			for i, in := range requests {
+				all.PerRequest[i] = Result{Limit: in.Policy.Limit, Burst: in.Policy.burst(), Source: SourceSkipped, At: r.At}
+			}
+		}
+		for i, index := range j.indexes {
+			in.Cost = j.Needs[i]
+			if r, _, denied := e.denied.lookup(&in); denied {
+				all.PerRequest[index] = r
+			}
+		}
+	}
+	all.blame()
+	return all, known && all.DeniedBy >= 0 // a denial may have ended meanwhile
+}
+
+// anyKnown reports whether remembered denials deny the whole by now.
+func (e *engine) anyKnown(joints []*joint) bool {
+	return slices.ContainsFunc(joints, func(j *joint) bool {
+		in := j.source.Request(j.key, j.Units)
+		_, _, known := e.denied.lookup(&in)
+		return known && !e.reusable(&in)
+	})
+}
+
+// keep remembers the denials of an AllowAll.
+func (e *engine) keep(requests []Request, joints []*joint, all Results) {
+	for _, j := range joints {
+		if !j.at.Valid() || j.Hurried() {
+			continue
+		}
+		for i, index := range j.indexes {
+			if r := all.PerRequest[index]; !r.Allowed {
+				q, o, in := j.Query, j.Outcome, requests[index]
+				q.Units, q.Cost, q.Unit, in.Cost = j.Needs[i], j.Needs[i], j.Needs[i], j.Needs[i]
+				o.View = j.Views[i]
+				e.denied.keep(j.at, &q, &in, &o, r)
+				break
+			}
+		}
+	}
+}
