@@ -61,7 +61,11 @@ func startPgBouncer(t *testing.T, address string, connections int, more ...strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp(account.TempDir(), "pglimit-pgbouncer-")
+	temporary, err := account.TempDir(func(string) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(temporary, "pglimit-pgbouncer-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,13 +94,9 @@ default_pool_size = ` + strconv.Itoa(connections) + `
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := account.Own(name); err != nil {
-			t.Fatal(err)
-		}
+		own(t, account, name)
 	}
-	if err := account.Own(dir); err != nil {
-		t.Fatal(err)
-	}
+	own(t, account, dir)
 	cmd := exec.Command(path, "-q", ini)
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
@@ -144,4 +144,17 @@ func freePort(t *testing.T) int {
 	}
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
+}
+
+// own gives a file or directory to an account.
+func own(t *testing.T, account *process.Account, name string) {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := account.Own(f); err != nil {
+		t.Fatal(err)
+	}
 }

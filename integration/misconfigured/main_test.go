@@ -4,9 +4,26 @@
 package misconfigured
 
 import (
+	"log"
 	"testing"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/throwaway"
 )
 
 func TestMain(m *testing.M) { bed.Main(m, 3) }
+
+// overTCP starts a server with a host and a port, which checks passwords.
+func overTCP(t *testing.T) *throwaway.Server {
+	t.Helper()
+	s, err := throwaway.StartOwn(t.Context(), log.Printf, throwaway.OverTCP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}

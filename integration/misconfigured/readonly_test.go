@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"log"
 	"log/slog"
 	"net/url"
 	"strings"
@@ -100,15 +99,7 @@ func TestReadOnlyFailover(t *testing.T) {
 	var servers []*throwaway.Server
 	var hosts []string
 	for range 2 {
-		s, err := throwaway.StartOwn(ctx, log.Printf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		s := overTCP(t)
 		pool := bed.Connect(t, s.URL())
 		if err := migrations.Up(ctx, pool); err != nil {
 			t.Fatal(err)

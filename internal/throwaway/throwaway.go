@@ -45,6 +45,13 @@ func Setting(name, value string) Option {
 	return func(settings map[string]string) { settings[name] = value }
 }
 
+// listenAddresses marks the servers of OverTCP among the settings.
+const listenAddresses = "listen_addresses"
+
+// OverTCP makes a server of this machine's programs listen on 127.0.0.1 and check
+// passwords, as all others do, instead of on a Unix socket that only its user can reach.
+func OverTCP(settings map[string]string) { settings[listenAddresses] = "127.0.0.1" }
+
 // Start returns a server, which the caller must Close. It logs its steps and the chosen
 // server to logf, without passwords; nil disables that. If no way works, the error has the
 // reason for each.
@@ -112,6 +119,8 @@ func choose(ctx context.Context, logf func(string, ...any), url string, mayEnd b
 		return "", nil, fmt.Errorf("%s is %q: set it to docker or local, or unset it", envBackend, forced)
 	}
 
+	overTCP := settings[listenAddresses] != ""
+	delete(settings, listenAddresses) // of a container it is another
 	var dockerErr error
 	if forced != kindLocal {
 		b, err := docker.Start(ctx, logf, mayEnd, maps.Clone(settings))
@@ -124,7 +133,7 @@ func choose(ctx context.Context, logf func(string, ...any), url string, mayEnd b
 		}
 		logf("%v; using a local server instead", dockerErr)
 	}
-	b, err := startLocal(ctx, settings)
+	b, err := startLocal(ctx, settings, overTCP)
 	if err != nil {
 		err = fmt.Errorf("local: %w", err)
 		if forced == "" {

@@ -46,8 +46,8 @@ func (u *userServer) Describe() string {
 // localServer is a server started from programs on this machine.
 type localServer struct{ *localpg.Server }
 
-func startLocal(ctx context.Context, settings map[string]string) (localServer, error) {
-	s, err := localpg.Start(ctx, localpg.Options{Settings: settings})
+func startLocal(ctx context.Context, settings map[string]string, overTCP bool) (localServer, error) {
+	s, err := localpg.Start(ctx, localpg.Options{Settings: settings, TCP: overTCP})
 	if err != nil {
 		return localServer{}, err
 	}
