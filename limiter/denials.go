@@ -42,7 +42,8 @@ type denial struct {
 // attempt is a decision to remember if it is a denial.
 type attempt struct {
 	denycache.Attempt
-	sent int64
+	sent  int64
+	again bool // the key was denied before
 }
 
 func newDenials(keys int, ttl time.Duration, clock func() int64) (*denials, error) {
@@ -58,10 +59,11 @@ func (d *denials) lookup(in *Request) (Result, attempt, bool) {
 		return Result{}, attempt{}, false
 	}
 	now, k := d.clock(), deniedKey{in.Policy.Name, in.Policy.Algorithm, in.Key}
-	if known, ok := d.Lookup(k); ok && known.answers(now, in) {
+	known, again := d.Lookup(k)
+	if again && known.answers(now, in) {
 		return known.answer(now, in.Cost), attempt{}, true
 	}
-	return Result{}, attempt{d.Begin(k), now}, false
+	return Result{}, attempt{d.Begin(k), now, again}, false
 }
 
 // keep remembers the denial r.
@@ -146,6 +148,7 @@ func (e *engine) known(requests []Request, joints []*joint) (all Results, known 
 			continue
 		}
 		if r, j.at, denied = e.denied.lookup(&in); !denied {
+			j.Hot = j.at.again
 			continue
 		}
 		if !known {
@@ -166,12 +169,15 @@ func (e *engine) known(requests []Request, joints []*joint) (all Results, known 
 	return all, known && all.DeniedBy >= 0 // a denial may have ended meanwhile
 }
 
-// anyKnown reports whether remembered denials deny the whole by now.
+// anyKnown reports whether remembered denials deny the whole by now. If not, the attempts
+// begin now.
 func (e *engine) anyKnown(joints []*joint) bool {
-	return slices.ContainsFunc(joints, func(j *joint) bool {
+	return slices.ContainsFunc(joints, func(j *joint) (known bool) {
 		in := j.source.Request(j.key, j.Units)
-		_, _, known := e.denied.lookup(&in)
-		return known && !e.reusable(&in)
+		if !e.reusable(&in) {
+			_, j.at, known = e.denied.lookup(&in)
+		}
+		return known
 	})
 }
 

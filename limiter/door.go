@@ -109,8 +109,8 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 		return r, err
 	}
 	if at.Valid() && !c.query.Shared {
-		c.query.Known = func() bool {
-			_, _, known := e.denied.lookup(&c.request)
+		c.query.Known = func() (known bool) {
+			_, at, known = e.denied.lookup(&c.request) // the attempt begins now
 			return known
 		}
 	}

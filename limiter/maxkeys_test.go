@@ -155,10 +155,41 @@ func both[T any](h *boundedHistory, keys int, f func(l *Limiter) (T, error)) (an
 		r.ID = any(without).(Reservation).ID
 		got = any(r).(T)
 	}
-	if !reflect.DeepEqual(got, without) || fmt.Sprint(err) != fmt.Sprint(want) && !errors.Is(want, ErrNoReservation) {
+	if !alike(reflect.ValueOf(got), reflect.ValueOf(without)) || fmt.Sprint(err) != fmt.Sprint(want) && !errors.Is(want, ErrNoReservation) {
 		h.Fatalf("got  %+v, %v\nwant %+v, %v", got, err, without, want)
 	}
 	return answers, err == nil
+}
+
+// alike reports whether two answers are equal but for rounding: a key that was forgotten
+// while it was idle adds up its units in another order.
+func alike(a, b reflect.Value) bool {
+	switch {
+	case a.Type() == reflect.TypeFor[time.Time]():
+		return a.Interface().(time.Time).Equal(b.Interface().(time.Time))
+	case a.Type() == reflect.TypeFor[time.Duration]():
+		return math.Abs(float64(a.Int()-b.Int())) <= float64(time.Microsecond)
+	case a.Kind() == reflect.Float64:
+		return math.Abs(a.Float()-b.Float()) <= 1e-9
+	case a.Kind() == reflect.Struct:
+		for i := range a.NumField() {
+			if !alike(a.Field(i), b.Field(i)) {
+				return false
+			}
+		}
+		return true
+	case a.Kind() == reflect.Slice:
+		if a.Len() != b.Len() {
+			return false
+		}
+		for i := range a.Len() {
+			if !alike(a.Index(i), b.Index(i)) {
+				return false
+			}
+		}
+		return true
+	}
+	return a.Equal(b)
 }
 
 // TestMaxKeysOfKeysInUse: a new key is denied by ErrOverloaded, FailOpen or not, while

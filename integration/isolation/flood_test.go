@@ -15,8 +15,13 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// roundTrip is the time that a client's connection needs between two requests, on average.
-const roundTrip = 20 * time.Millisecond
+// The times that a client's connection needs between two requests, on average: of the
+// others, and of the attacker, who sends 10,000 requests a second. Far more would take the
+// processors from all, whatever the limiter does.
+const (
+	pause         = 20 * time.Millisecond
+	attackerPause = 200 * time.Millisecond
+)
 
 // TestFlood: one client with 2,000 connections does not take the limiter from the others.
 func TestFlood(t *testing.T) {
@@ -64,20 +69,21 @@ func TestFlood(t *testing.T) {
 			others := func(ctx context.Context, i int) (limiter.Result, error) {
 				return send(ctx, fmt.Sprint("client-", i), fmt.Sprint("token-", i))
 			}
-			quiet := during(time.Second, 50, roundTrip, others)
+			quiet := during(time.Second, 50, pause, others)
 			ctx, stop := context.WithCancel(context.Background())
 			flood := make(chan *score)
 			go func() {
-				flood <- load(ctx, 2000, roundTrip, func(ctx context.Context, _ int) (limiter.Result, error) {
+				flood <- load(ctx, 2000, attackerPause, func(ctx context.Context, _ int) (limiter.Result, error) {
 					if c.leaves > 0 {
 						var cancel context.CancelFunc
-						ctx, cancel = context.WithTimeout(ctx, c.leaves)
+						ctx, cancel = context.WithCancel(ctx)
 						defer cancel()
+						defer time.AfterFunc(c.leaves, cancel).Stop()
 					}
 					return send(ctx, "attacker", fmt.Sprint("random-", rand.Uint64()))
 				})
 			}()
-			busy := during(2*time.Second, 50, roundTrip, others)
+			busy := during(2*time.Second, 50, pause, others)
 			stop()
 			attacker := <-flood
 			t.Logf("quiet: %v; in the flood: %v; the attacker: %d answers, %v passed, %d errors", quiet, busy, len(attacker.took), attacker.granted, attacker.failed())

@@ -32,6 +32,7 @@ func verbs(l *limiter.Limiter, p limiter.Policy) map[string]func(ctx context.Con
 	queue := p
 	queue.Algorithm = limiter.LeakyBucketQueue
 	settling := make(chan string, 300) // reservations of the key "held"
+	var prepared atomic.Bool
 	reserve := func(ctx context.Context, key string) (limiter.Reservation, error) {
 		return l.Reserve(ctx, p.Request(key, 1), time.Hour)
 	}
@@ -56,7 +57,7 @@ func verbs(l *limiter.Limiter, p limiter.Policy) map[string]func(ctx context.Con
 		},
 		// The first call for the key "held" only makes reservations.
 		"Settle": func(ctx context.Context, key string) (limiter.Result, error) {
-			if key == "held" && len(settling) == 0 {
+			if key == "held" && prepared.CompareAndSwap(false, true) {
 				for range cap(settling) {
 					h, err := reserve(ctx, key)
 					if err != nil {
@@ -66,14 +67,21 @@ func verbs(l *limiter.Limiter, p limiter.Policy) map[string]func(ctx context.Con
 				}
 				return limiter.Result{}, nil
 			}
+			var id string
 			if key == "held" {
-				return l.Settle(ctx, <-settling, 1)
+				select {
+				case id = <-settling:
+				default:
+				}
 			}
-			h, err := reserve(ctx, key)
-			if err != nil {
-				return h.Result, err
+			if id == "" {
+				h, err := reserve(ctx, key)
+				if err != nil {
+					return h.Result, err
+				}
+				id = h.ID
 			}
-			return l.Settle(ctx, h.ID, 1)
+			return l.Settle(ctx, id, 0.5) // less than was reserved: the key's row changes
 		},
 		"Block": func(ctx context.Context, key string) (limiter.Result, error) {
 			return limiter.Result{}, l.Block(ctx, p, key, time.Microsecond)

@@ -159,6 +159,8 @@ type Row struct {
 type Joint struct {
 	Query
 	Index int // of its first request, for errors
+	// Hot: the key was denied a moment ago. The whole takes its turn with others for it.
+	Hot bool
 	// Needs holds, for each request, its cost and that of the requests before it.
 	Needs []float64
 

@@ -29,7 +29,8 @@ type Store struct {
 	closed  bool
 	running int // goroutines that send
 	flows   map[flowKey]*flow
-	turns   []*flow // those with a request that may be sent
+	turns   []*flow // those with a request to send and none in flight
+	seconds []*flow // those with one in flight, whose next request may be sent too
 }
 
 // New returns a Store over inner with at most that many statements in flight.
@@ -74,8 +75,8 @@ type flow struct {
 	listed   bool // in turns
 }
 
-// abreast is how many statements for one key may be in flight: while one has the row's
-// lock, the other waits for it.
+// abreast is how many statements for one key may be in flight if no other key waits: while
+// one has the row's lock, the other waits for it.
 const abreast = 2
 
 // open reports whether the flow may send a request.
@@ -196,6 +197,9 @@ func (s *Store) enqueue(c *call) {
 // list gives a flow its turn if it has a request to send. s.mu is locked.
 func (s *Store) list(f *flow) {
 	switch {
+	case f.open() && f.inFlight > 0 && !f.key.reads:
+		f.listed = true
+		s.seconds = append(s.seconds, f)
 	case f.open():
 		f.listed = true
 		s.turns = append(s.turns, f)
@@ -206,10 +210,17 @@ func (s *Store) list(f *flow) {
 
 // next takes the next request off its flow. s.mu is locked.
 func (s *Store) next() (*flow, *call) {
-	for len(s.turns) > 0 {
-		f := s.turns[0]
-		s.turns[0] = nil
-		s.turns = s.turns[1:]
+	for {
+		turns := &s.turns
+		if len(*turns) == 0 {
+			turns = &s.seconds
+		}
+		if len(*turns) == 0 {
+			return nil, nil
+		}
+		f := (*turns)[0]
+		(*turns)[0] = nil
+		*turns = (*turns)[1:]
 		f.listed = false
 		for len(f.calls) > 0 {
 			c := f.calls[0]
@@ -225,7 +236,6 @@ func (s *Store) next() (*flow, *call) {
 		}
 		s.list(f)
 	}
-	return nil, nil
 }
 
 // run sends requests until none waits.

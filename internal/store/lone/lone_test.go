@@ -420,6 +420,34 @@ func TestTurnsAreShared(t *testing.T) {
 	})
 }
 
+// TestTurnsOfAHotKey: requests for a hot key with keys of their own have the turns of one
+// key.
+func TestTurnsOfAHotKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newStore(f, time.Minute)
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				joints := []*store.Joint{{Query: *query(fmt.Sprint("token-", i)), Index: 1}, {Query: *query("client"), Hot: true}}
+				if _, err := s.TakeAll(t.Context(), joints, true); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		start := time.Now()
+		if err := <-charge(t.Context(), s, "other"); err != nil || time.Since(start) > 2*time.Millisecond {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		wg.Wait()
+		s.AwaitIdle()
+		if f.abreast["client"] != 0 || !s.idleNow() {
+			t.Error("not idle")
+		}
+	})
+}
+
 // TestTurnsOfSeveralKeys: an AllowAll that its own limit denies does not wait for a locked
 // row, unless its denial begins a block.
 func TestTurnsOfSeveralKeys(t *testing.T) {

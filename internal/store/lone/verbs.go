@@ -131,7 +131,8 @@ func (s *Store) Settle(ctx context.Context, e *store.Ending) (store.Ended, error
 	})
 }
 
-// TakeAll is store.Store's. Its turn is that of all its keys together. Known and Late are
+// TakeAll is store.Store's. Its turn is that of its first hot key: a client cannot have more
+// turns by more keys. Without a hot key it is that of all its keys together. Known and Late are
 // those of the first joint.
 func (s *Store) TakeAll(ctx context.Context, joints []*store.Joint, possible bool) (bool, error) {
 	first := &joints[0].Query
@@ -140,7 +141,7 @@ func (s *Store) TakeAll(ctx context.Context, joints []*store.Joint, possible boo
 			first.Late(joints[0].Outcome)
 		}
 	}
-	return turn(ctx, s, request{key: flowKey{allOf(joints), !possible}, known: first.Known}, late, func(ctx context.Context, wait time.Duration) (bool, error) {
+	return turn(ctx, s, request{key: flowKey{flowOf(joints), !possible}, known: first.Known}, late, func(ctx context.Context, wait time.Duration) (bool, error) {
 		for _, j := range joints {
 			j.LockWait = wait
 		}
@@ -152,8 +153,18 @@ func (s *Store) TakeAll(ctx context.Context, joints []*store.Joint, possible boo
 	})
 }
 
-// allOf returns the slot of all the joints.
-func allOf(joints []*store.Joint) waiting.Slot {
+// flowOf returns the slot whose turns the joints take. It is not the slot of one key,
+// whose row may be free while another joint's is locked.
+func flowOf(joints []*store.Joint) waiting.Slot {
+	var hot *store.Joint
+	for _, j := range joints {
+		if j.Hot && (hot == nil || j.Index < hot.Index) {
+			hot = j
+		}
+	}
+	if hot != nil {
+		joints = []*store.Joint{hot}
+	}
 	var k strings.Builder
 	for _, j := range joints {
 		for _, part := range []string{string(j.Algorithm), j.Policy, j.Key} {
