@@ -37,8 +37,7 @@ var ErrLocked = fmt.Errorf("%w: %w: another transaction has locked the key's row
 // ErrKnown: Query.Known reported an answer. Nothing was sent.
 var ErrKnown = errors.New("pglimit: answered by a denial that is known")
 
-// ErrBusy: no connection of the pool came free in time, though the database answered
-// others. Nothing was sent.
+// ErrBusy: no connection of the pool came free in time. Nothing was sent.
 var ErrBusy = fmt.Errorf("%w: no connection of the pool came free in time: give the limiter a pool of its own, or let the pool have more connections", ErrOverloaded)
 
 // ErrAnswering is added to a timeout if the database answered other requests of the

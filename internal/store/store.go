@@ -72,6 +72,9 @@ type Many interface {
 	Refuses() error
 	// Answers returns how many statements the database has answered.
 	Answers() int64
+	// Crowded reports whether statements wait for a connection while all are in use by
+	// others than the limiter.
+	Crowded() bool
 }
 
 // Query is one valid request for one key, with its policy compiled to numbers. Times are

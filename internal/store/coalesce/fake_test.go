@@ -28,6 +28,7 @@ type fake struct {
 	bad     map[string]bool
 	refusal error
 	answers int64
+	crowded bool
 	now     int64
 }
 
@@ -124,6 +125,12 @@ func (f *fake) Refuses() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.refusal
+}
+
+func (f *fake) Crowded() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.crowded
 }
 
 func (f *fake) Answers() int64 {

@@ -29,6 +29,7 @@ type fake struct {
 	locked  map[string]bool
 	denies  bool // reads find that a joint does not fit
 	answers int64
+	crowded bool
 }
 
 func newFake() *fake {
@@ -36,6 +37,12 @@ func newFake() *fake {
 }
 
 func (f *fake) Refuses() error { return nil }
+
+func (f *fake) Crowded() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.crowded
+}
 
 func (f *fake) Answers() int64 {
 	f.mu.Lock()

@@ -23,6 +23,7 @@ type Store struct {
 	breaker *exec.Breaker // nil in a transaction
 	txCache *exec.Cache   // of the caller's transactions
 	tx      bool          // in the caller's transaction
+	crowded func() bool   // nil in a transaction
 	// ahead is how far the database's clock was ahead of this machine's at the last
 	// compare, in microseconds.
 	ahead *atomic.Int64
@@ -34,7 +35,7 @@ type Store struct {
 func New(c exec.Connections, breakAfter int64, breakFor time.Duration, clock func() int64, warn func(error)) Store {
 	cache := exec.NewCache(warn)
 	b := exec.NewBreaker(exec.NewFallback(exec.NewPool(c), c, cache), breakAfter, breakFor, clock)
-	return Store{runner: b, breaker: b, txCache: cache, ahead: new(atomic.Int64)}
+	return Store{runner: b, breaker: b, txCache: cache, crowded: c.Crowded, ahead: new(atomic.Int64)}
 }
 
 // InTx returns the Store of a caller's transaction.
@@ -57,6 +58,9 @@ func (p Store) Answers() int64 {
 	}
 	return p.breaker.Answers()
 }
+
+// Crowded reports whether statements wait for a connection while all are in use by others.
+func (p Store) Crowded() bool { return p.crowded != nil && p.crowded() }
 
 // decide runs one statement that returns an outcome. It runs it again if the database's
 // clock was in another period of a calendar.

@@ -18,6 +18,9 @@ const Patience = 10 * time.Millisecond
 type Lane struct {
 	patient chan struct{}
 	longest time.Duration
+	// A wait for a lock ends so long before the caller's time does: a caller that leaves
+	// has then consumed nothing.
+	margin time.Duration
 
 	held   atomic.Int64 // keys
 	mu     sync.Mutex
@@ -48,20 +51,10 @@ type lockedKey struct {
 // deadlock_timeout, so that a wait ends before the server looks for deadlocks.
 const longestWait = 900 * time.Millisecond
 
-// lastMoment is the least time that is left for the answer when a wait for a lock ends.
-const lastMoment = 5 * time.Millisecond
-
-// inTime returns how long a statement of a caller with that time left may wait for a
-// lock, so that a caller that leaves has consumed nothing.
-func inTime(left time.Duration) time.Duration { return left - max(lastMoment, left/8) }
-
-// NewLane returns a Lane whose statements take a place in patient. A statement waits for
-// longest at most, if that is positive.
-func NewLane(patient chan struct{}, longest time.Duration) *Lane {
-	l := &Lane{patient: patient, longest: longestWait, locked: map[Slot]*lockedKey{}}
-	if longest > 0 {
-		l.longest = min(longest, longestWait)
-	}
+// NewLane returns a Lane whose statements take a place in patient, for callers that wait
+// for timeout, if that is positive. An eighth of it is left for the answer.
+func NewLane(patient chan struct{}, timeout time.Duration) *Lane {
+	l := &Lane{patient: patient, longest: longestWait, margin: max(0, timeout/8), locked: map[Slot]*lockedKey{}}
 	l.idle.L = &l.mu
 	return l
 }
@@ -153,7 +146,7 @@ func (l *Lane) turn(h *lockedKey) (free bool) {
 		}
 		t := h.tasks[0]
 		l.mu.Unlock()
-		left := inTime(t.Left())
+		left := t.Left() - l.margin
 		if left > 0 {
 			h.wait = l.longer(h.wait, left)
 			if t.Try(h.wait) == store.ErrLocked {

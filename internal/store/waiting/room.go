@@ -27,6 +27,7 @@ func SlotOf(q *store.Query) Slot { return Slot{q.Algorithm, q.Policy, q.Key} }
 type database interface {
 	Refuses() error
 	Answers() int64
+	Crowded() bool
 }
 
 // Room is all callers that wait for the database. It is safe for concurrent use.
@@ -151,6 +152,8 @@ func (r *Room) late(t *Ticket, s State) error {
 		return store.ErrLocked
 	case s == Queued && answers:
 		return fmt.Errorf("%w: the request waited behind others and was not sent: %w", store.ErrOverloaded, context.DeadlineExceeded)
+	case !answers && r.Crowded():
+		return fmt.Errorf("%w: %w", store.ErrBusy, context.DeadlineExceeded)
 	case answers:
 		return fmt.Errorf("%w: %w: %w", store.ErrUnavailable, store.ErrAnswering, context.DeadlineExceeded)
 	}

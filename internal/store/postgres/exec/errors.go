@@ -33,7 +33,7 @@ var ErrOtherPeriod = fmt.Errorf("%w: its clock is in another period than this ma
 // the database, so it does not count for the circuit breaker.
 type noConnection struct {
 	error
-	busy bool // the database answered others meanwhile
+	crowded bool // all were in use by others than the limiter
 }
 
 func (n *noConnection) Unwrap() error { return n.error }
@@ -74,7 +74,7 @@ func Translate(err error, inTx bool) error {
 	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod {
 		return err
 	}
-	if n := (*noConnection)(nil); errors.As(err, &n) && n.busy {
+	if n := (*noConnection)(nil); errors.As(err, &n) && n.crowded {
 		return fmt.Errorf("%w: %w", store.ErrBusy, err)
 	}
 	code := sqlState(err)

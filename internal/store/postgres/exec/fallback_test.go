@@ -41,6 +41,8 @@ func (s *scripted) QueryRow(context.Context, string, ...any) pgx.Row        { pa
 
 func (s *scripted) Each(_ context.Context, f func(db.DBTX) error) error { return f(s) }
 
+func (s *scripted) Crowded() bool { return false }
+
 func (s *scripted) Once(_ context.Context, f func(db.DBTX) error) error {
 	s.within = "begin "
 	defer func() { s.within = "" }()

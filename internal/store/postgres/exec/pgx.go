@@ -19,33 +19,51 @@ func PGX(pool *pgxpool.Pool) Connections { return &pgxConnections{Pool: pool} }
 
 type pgxConnections struct {
 	*pgxpool.Pool
-	acquired atomic.Int64 // AcquireCount when a wait for a connection ended last
+	use use
 
 	renewing sync.Mutex
 	renewed  time.Time // the last time that Renew reset the pool
 }
 
-// acquire returns a connection. If ctx ends while all are in use, the error is a
-// noConnection. If the pool has lent none since the last such error, perhaps because
-// the database is away, it is not busy.
-func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+// use counts what a limiter does with its pool.
+type use struct{ acquiring, lent atomic.Int64 }
+
+// acquire returns a connection, and a function that releases it.
+func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(), error) {
+	p.use.acquiring.Add(1)
+	defer p.use.acquiring.Add(-1)
 	conn, err := p.Acquire(ctx)
-	if err == nil || ctx.Err() == nil {
-		return conn, err
+	if err != nil {
+		if ctx.Err() != nil && p.full() {
+			err = &noConnection{err, p.use.lent.Load() == 0}
+		}
+		return nil, nil, err
 	}
-	if s := p.Stat(); s.AcquiredConns() == s.MaxConns() { // none is being dialled
-		err = &noConnection{err, p.acquired.Swap(s.AcquireCount()) != s.AcquireCount()}
-	}
-	return nil, err
+	p.use.lent.Add(1)
+	return conn, func() {
+		conn.Release()
+		p.use.lent.Add(-1)
+	}, nil
+}
+
+// full reports whether all connections are in use; those being dialled are not.
+func (p *pgxConnections) full() bool {
+	s := p.Stat()
+	return s.AcquiredConns() == s.MaxConns()
+}
+
+// Crowded implements Connections.
+func (p *pgxConnections) Crowded() bool {
+	return p.use.acquiring.Load() > 0 && p.use.lent.Load() == 0 && p.full()
 }
 
 // Each sends one statement on a connection of the pool.
 func (p *pgxConnections) Each(ctx context.Context, f func(db.DBTX) error) error {
-	conn, err := p.acquire(ctx)
+	conn, release, err := p.acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer conn.Release()
+	defer release()
 	return f(conn)
 }
 
@@ -60,11 +78,11 @@ type poolTx struct {
 
 // Once commits if f returns nil. If not, it rolls back, unless f has already done so.
 func (p *pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
-	conn, err := p.acquire(ctx)
+	conn, release, err := p.acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer conn.Release() // closes it if it is still in a transaction
+	defer release() // closes it if it is still in a transaction
 	tx := poolTx{conn}
 	err = f(tx)
 	switch {

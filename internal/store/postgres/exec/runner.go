@@ -30,6 +30,9 @@ var ErrRolledBack = errors.New("pglimit: rolled back")
 
 // Connections are a pool of pgx or of database/sql.
 type Connections interface {
+	// Crowded reports whether statements wait for a connection while all are in use by
+	// others than the limiter.
+	Crowded() bool
 	// Each runs f, which sends one statement, on a connection.
 	Each(ctx context.Context, f func(db.DBTX) error) error
 	// Once runs f in a transaction at read committed.
@@ -106,6 +109,9 @@ func (c sqlConnections) Each(_ context.Context, f func(db.DBTX) error) error {
 	}
 	return err
 }
+
+// Crowded implements Connections.
+func (c sqlConnections) Crowded() bool { return c.Pool.Crowded() }
 
 func (c sqlConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
 	err := c.InTx(ctx, f)

@@ -1,0 +1,104 @@
+package waiting
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// fake is a database.
+type fake struct {
+	answers int64
+	crowded bool
+	refusal error
+}
+
+func (f *fake) Answers() int64 { return f.answers }
+func (f *fake) Crowded() bool  { return f.crowded }
+func (f *fake) Refuses() error { return f.refusal }
+
+// TestRoomTellsWhyItIsLate: only a database that answered nobody is away.
+func TestRoomTellsWhyItIsLate(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		state   State
+		answers int64 // while the request waits
+		crowded bool
+		want    error
+		away    bool
+	}{
+		{"not sent, others were answered", Queued, 1, false, store.ErrOverloaded, false},
+		{"not sent, nobody was answered", Queued, 0, false, store.ErrUnavailable, true},
+		{"in flight, others were answered", Sent, 1, false, store.ErrAnswering, false},
+		{"in flight, nobody was answered", Sent, 0, false, store.ErrUnavailable, true},
+		{"all connections are in use by others", Sent, 0, true, store.ErrBusy, false},
+		{"behind those, not sent", Queued, 0, true, store.ErrBusy, false},
+		{"the row is locked", Locked, 1, false, store.ErrLocked, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fake{answers: 7, crowded: c.crowded}
+			r := NewRoom(10, time.Second, f)
+			ticket, start := NewTicket(), time.Now()
+			r.Begin(ticket)
+			f.answers += c.answers
+			err := r.Wait(t.Context(), ticket, func() State { return c.state })
+			away := errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrLocked) && !errors.Is(err, store.ErrAnswering)
+			if !errors.Is(err, c.want) || away != c.away || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+				t.Errorf("%s: %v after %v", c.name, err, time.Since(start))
+			}
+		})
+	}
+}
+
+// TestRoomAnswersAtTheLastMoment: an answer that comes as the time ends is not lost.
+func TestRoomAnswersAtTheLastMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRoom(10, time.Second, new(fake))
+		for name, ctx := range map[string]context.Context{"late": t.Context(), "left": ended(t)} {
+			ticket := NewTicket()
+			r.Begin(ticket)
+			if err := r.Wait(ctx, ticket, func() State {
+				ticket.Answer()
+				return Answered
+			}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
+
+func ended(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+// TestRoomBounds: so many callers wait, and a quarter of them for one key; 64 in any case.
+func TestRoomBounds(t *testing.T) {
+	for _, c := range []struct{ most, share int }{{1, 1}, {64, 64}, {100, 64}, {16_384, 4096}} {
+		r := NewRoom(c.most, 0, new(fake))
+		for i := range c.most {
+			if err := r.Enter(0); err != nil {
+				t.Fatalf("caller %d of %d: %v", i, c.most, err)
+			}
+		}
+		if err := r.Enter(0); !errors.Is(err, store.ErrOverloaded) || r.Callers() != c.most {
+			t.Errorf("one too many of %d: %v", c.most, err)
+		}
+		r.Exit()
+		if err := r.Enter(c.share); !errors.Is(err, store.ErrOverloaded) {
+			t.Errorf("past the share of %d: %v", c.share, err)
+		}
+		if err := r.Enter(c.share - 1); err != nil {
+			t.Errorf("within the share of %d: %v", c.share, err)
+		}
+	}
+	refusal := errors.New("the breaker is open")
+	if err := NewRoom(10, 0, &fake{refusal: refusal}).Enter(0); err != refusal {
+		t.Error(err)
+	}
+}
