@@ -58,6 +58,7 @@ type call struct {
 	admission *store.Admission // to store once it is granted; nil: none
 	grant     algorithm.Grant  // verbUndo: where the units were counted
 	blockFor  int64            // verbBlock: microseconds
+	at        attempt          // to remember a denial
 
 	outcome store.Outcome
 	usage   store.Usage // verbUsage
@@ -77,7 +78,7 @@ func (e *engine) call(v verb, in Request) *call {
 func (e *engine) put(c *call) {
 	if !c.lost {
 		// The other fields belong to verbs that set them, or to compile.
-		c.request, c.admission, c.outcome, c.usage = Request{}, nil, store.Outcome{}, store.Usage{}
+		c.request, c.admission, c.outcome, c.usage, c.at = Request{}, nil, store.Outcome{}, store.Usage{}, attempt{}
 		e.calls.Put(c)
 	}
 }
@@ -98,19 +99,18 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 	if e.closed.Load() {
 		return r, store.ErrClosed
 	}
-	var at attempt
 	if c.verb.remembers() && e.remembers(ctx) && !e.reusable(&c.request) {
 		var known bool
-		if r, at, known = e.denied.lookup(&c.request); known {
+		if r, c.at, known = e.denied.lookup(&c.request); known {
 			return r, nil
 		}
 	}
 	if err := e.compile(c); err != nil {
 		return r, err
 	}
-	if at.Valid() && !c.query.Shared {
+	if c.at.Valid() && !c.query.Shared {
 		c.query.Known = func() (known bool) {
-			_, at, known = e.denied.lookup(&c.request) // the attempt begins now
+			_, c.at, known = e.denied.lookup(&c.request) // the attempt begins now
 			return known
 		}
 	}
@@ -120,7 +120,7 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 			break
 		}
 		var known bool
-		if r, at, known = e.denied.lookup(&c.request); known {
+		if r, c.at, known = e.denied.lookup(&c.request); known {
 			return r, nil
 		}
 	}
@@ -140,8 +140,8 @@ func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
 	if c.verb == verbWait && !r.Allowed {
 		e.reuse(ctx, c, &r)
 	}
-	if at.Valid() && !r.Allowed && !c.query.Hurried() { // a deadline denies only for itself
-		e.denied.keep(at, &c.query, &c.request, &c.outcome, r)
+	if c.at.Valid() && !r.Allowed && !c.query.Hurried() { // a deadline denies only for itself
+		e.denied.keep(c.at, &c.query, &c.request, &c.outcome, r)
 	}
 	return r, nil
 }

@@ -103,8 +103,8 @@ type Query struct {
 	LockWait time.Duration // a row locked for longer is an ErrLocked; 0: the session's lock_timeout
 
 	// Known, if set, reports whether a denial that came to be known meanwhile answers the
-	// request. A store that lets the request wait calls it before it sends the request,
-	// and returns ErrKnown if it does.
+	// request. A store that lets a Take, TakeAll or Reserve wait calls it before it sends
+	// that, and returns ErrKnown if it does.
 	Known func() bool
 	// Late, if set, is called if units were granted after the method had returned, because
 	// its caller had left.

@@ -322,13 +322,16 @@ func TestTurnsKnownMeanwhile(t *testing.T) {
 		q.Known = func() bool { return known }
 		answer := make(chan error)
 		go func() {
-			_, err := s.Charge(t.Context(), q)
+			_, err := s.Take(t.Context(), q)
 			answer <- err
 		}()
 		synctest.Wait()
 		known = true
 		if err := <-answer; err != store.ErrKnown || len(f.sent) != 2 {
 			t.Errorf("%v, sent %q", err, f.sent)
+		}
+		if _, err := s.Charge(t.Context(), q); err != nil { // a denial is no answer to it
+			t.Error(err)
 		}
 		<-first
 		<-second

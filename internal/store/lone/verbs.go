@@ -30,7 +30,7 @@ func turn[T any](ctx context.Context, s *Store, r request, late func(T), send fu
 
 // write is turn for a method that locks q's row.
 func write[T any](ctx context.Context, s *Store, q *store.Query, send func(context.Context) (T, error)) (T, error) {
-	return turn(ctx, s, request{key: flowKey{Slot: waiting.SlotOf(q)}, known: q.Known}, nil, locking(q, send))
+	return turn(ctx, s, request{key: flowKey{Slot: waiting.SlotOf(q)}}, nil, locking(q, send))
 }
 
 // locking returns send with q's LockWait.
@@ -80,7 +80,8 @@ func (s *Store) Undo(ctx context.Context, q *store.Query, g algorithm.Grant) (st
 
 // Reserve is store.Store's.
 func (s *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
-	return write(ctx, s, q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Reserve(ctx, q, a) })
+	return turn(ctx, s, request{key: flowKey{Slot: waiting.SlotOf(q)}, known: q.Known}, nil,
+		locking(q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Reserve(ctx, q, a) }))
 }
 
 // Block is store.Store's.
