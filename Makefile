@@ -20,9 +20,9 @@ database = -e /integration -e /internal/localpg -e /internal/throwaway
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# One go test for all modules runs them in parallel, on one server. browser/ runs
-# last and alone: its pages have to answer in time. A busy machine needs more than
-# go test's ten minutes.
+# One go test for all modules runs them in parallel, on one server. Two run last and
+# alone: integration/isolation, which compares times, and browser/, whose pages have to
+# answer in time. A busy machine needs more than go test's ten minutes.
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
 	@scripts/setup browser
@@ -30,8 +30,8 @@ test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go tes
 	@go build -o bin/ ./internal/throwaway/withpg
 	@scripts/setup server || echo "no PostgreSQL server is installed here: internal/localpg and --embedded, which start one, are not tested"
 	bin/withpg -- go test -timeout 20m $(ARGS) $$(scripts/setup server || echo '-skip=^TestEmbedded') \
-		$$(go list work | grep -v /pglimit/browser | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
-	bin/withpg -- go test -timeout 20m $(ARGS) ./browser/...
+		$$(go list work | grep -v '/pglimit/browser\|/integration/isolation' | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
+	bin/withpg -- go test -timeout 20m -p 1 $(ARGS) ./integration/isolation ./browser/...
 
 # What needs a server or a browser is left to make test.
 check: ## Check formatting and vet, and run the unit tests: no database, under a minute once built

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -50,7 +51,8 @@ func TestFlood(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			handler := httplimit.New(l, func(r *http.Request) ([]limiter.Request, error) { return c.requests(r), nil })(
+			handler := httplimit.New(l, func(r *http.Request) ([]limiter.Request, error) { return c.requests(r), nil },
+				httplimit.WithLogger(slog.New(slog.DiscardHandler)))(
 				http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
 			send := func(ctx context.Context, client, token string) (limiter.Result, error) {
 				r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
@@ -69,7 +71,7 @@ func TestFlood(t *testing.T) {
 			others := func(ctx context.Context, i int) (limiter.Result, error) {
 				return send(ctx, fmt.Sprint("client-", i), fmt.Sprint("token-", i))
 			}
-			quiet := during(time.Second, 50, pause, others)
+			quiet := during(800*time.Millisecond, 50, pause, others)
 			ctx, stop := context.WithCancel(context.Background())
 			flood := make(chan *score)
 			go func() {
@@ -83,7 +85,7 @@ func TestFlood(t *testing.T) {
 					return send(ctx, "attacker", fmt.Sprint("random-", rand.Uint64()))
 				})
 			}()
-			busy := during(2*time.Second, 50, pause, others)
+			busy := during(1300*time.Millisecond, 50, pause, others)
 			stop()
 			attacker := <-flood
 			t.Logf("quiet: %v; in the flood: %v; the attacker: %d answers, %v passed, %d errors", quiet, busy, len(attacker.took), attacker.granted, attacker.failed())

@@ -2,6 +2,7 @@ package isolation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ func TestHeldRowCostsItsCallersOnly(t *testing.T) {
 			call := verbs(l, p)[verb]
 			others := func(ctx context.Context, i int) (limiter.Result, error) { return call(ctx, fmt.Sprint("other-", i)) }
 			during(100*time.Millisecond, 4, 0, others)
-			quiet := during(400*time.Millisecond, 4, 0, others)
+			quiet := during(300*time.Millisecond, 4, 0, others)
 
 			// The row exists, and is updated by a transaction that does not end.
 			if _, err := call(t.Context(), "held"); err != nil {
@@ -59,7 +60,7 @@ func TestHeldRowCostsItsCallersOnly(t *testing.T) {
 			bed.Eventually(t, "a caller waits for the row", func(context.Context) (bool, error) {
 				return bed.Value[int](t, business, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") > 0, nil
 			})
-			busy := during(1200*time.Millisecond, 4, 0, others)
+			busy := during(700*time.Millisecond, 4, 0, others)
 			stop()
 			if err := tx.Rollback(context.Background()); err != nil {
 				t.Error(err)
@@ -107,5 +108,94 @@ func TestHeldRowOpensNothing(t *testing.T) {
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestHeldRowInTheOppositeOrder: a transaction has one of an AllowAll's rows and wants the
+// other. The AllowAll gives way before the server looks for deadlocks, and then succeeds.
+func TestHeldRowInTheOppositeOrder(t *testing.T) {
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
+	business := bed.Connect(t, pool.Config().ConnString())
+	p := bucket("p")
+	for _, key := range []string{"a", "b"} {
+		if _, err := l.Allow(t.Context(), p, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const update = "UPDATE pglimit_token_bucket SET policy = policy WHERE key = $1"
+	for i := range 5 {
+		tx := bed.Begin(t, business, pgx.TxOptions{})
+		if _, err := tx.Exec(t.Context(), update, "b"); err != nil {
+			t.Fatal(err)
+		}
+		answer := make(chan error, 1)
+		go func() {
+			all, err := l.AllowAll(t.Context(), p.Request("a", 1), p.Request("b", 1))
+			if err == nil && !all.Allowed {
+				err = fmt.Errorf("%+v", all)
+			}
+			answer <- err
+		}()
+		bed.Eventually(t, "the AllowAll waits for the row", func(context.Context) (bool, error) {
+			return bed.Value[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") > 0, nil
+		})
+		if _, err := tx.Exec(t.Context(), update, "a"); err != nil {
+			t.Errorf("the transaction, round %d: %v", i, err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Errorf("the transaction, round %d: %v", i, err)
+		}
+		if err := <-answer; err != nil {
+			t.Errorf("AllowAll, round %d: %v", i, err)
+		}
+	}
+}
+
+// TestCrowdedPoolOpensNothing: the application uses all connections of the pool. That is
+// an overload: no policy fails open, and the circuit breaker stays closed.
+func TestCrowdedPoolOpensNothing(t *testing.T) {
+	address := bed.NewDatabase(t)
+	pool, db := bed.Connect(t, address, bed.FourConnections), bed.ConnectSQL(t, "pgx", address)
+	db.SetMaxOpenConns(4)
+	config := &limiter.Config{Timeout: 100 * time.Millisecond, BreakAfter: 1}
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour, OnError: limiter.FailOpen}
+	for name, c := range map[string]struct {
+		l   *limiter.Limiter
+		use func() (done func())
+	}{
+		"pgx": {bed.NewLimiter(t, pool, config), func() func() {
+			conn, err := pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return conn.Release
+		}},
+		"database/sql": {bed.NewSQL(t, db, config), func() func() {
+			conn, err := db.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func() { _ = conn.Close() }
+		}},
+	} {
+		if _, err := c.l.Allow(t.Context(), p, "k"); err != nil {
+			t.Fatal(err)
+		}
+		var done []func()
+		for range 4 {
+			done = append(done, c.use())
+		}
+		for verb, call := range verbs(c.l, p) {
+			if r, err := call(t.Context(), verb); !errors.Is(err, limiter.ErrOverloaded) || r.Allowed {
+				t.Errorf("%s, %s: %+v, %v", name, verb, r, err)
+			}
+		}
+		for _, d := range done {
+			d()
+		}
+		if r, err := c.l.Allow(t.Context(), p, "k"); err != nil || r.Source != limiter.SourceDatabase {
+			t.Errorf("%s, afterwards: %+v, %v", name, r, err)
+		}
 	}
 }
