@@ -36,7 +36,7 @@ func TestReserveDenialOutlastsFailedReaping(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
+	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
 	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
 	bed.Exec(t, pool, "ALTER TABLE pglimit_reservation RENAME TO elsewhere")
