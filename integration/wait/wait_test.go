@@ -189,21 +189,25 @@ func TestWaitCancelledWithoutTimeout(t *testing.T) {
 
 var lane = limiter.Policy{Name: "lane", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
 
-// cancelInFlight cancels a Wait for 2 units on lane and "k" while another transaction has
-// locked the row, until release.
+// cancelInFlight cancels a Wait for 2 units on lane and "k" while its statement runs, which
+// it does until release.
 func cancelInFlight(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter) (release func()) {
 	t.Helper()
-	release = hold(t, pool, "pglimit_leaky_bucket_queue")
+	bed.Exec(t, pool, `CREATE TABLE gate AS SELECT false AS open`)
+	bed.Exec(t, pool, `CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		WHILE NOT (SELECT open FROM gate) LOOP PERFORM pg_sleep(0.002); END LOOP;
+		RETURN NEW;
+	END $$`)
+	bed.Exec(t, pool, `CREATE TRIGGER gate BEFORE INSERT ON pglimit_leaky_bucket_queue FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { gone <- l.Wait(ctx, lane, "k", 2) }()
-	bed.Eventually(t, "the statement waits", func(ctx context.Context) (bool, error) {
-		n, err := bed.Blocked(ctx, pool)
-		return n == 1, err
+	bed.Eventually(t, "the statement runs", func(context.Context) (bool, error) {
+		return bed.Value[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'") == 1, nil
 	})
 	cancel()
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	return release
+	return func() { bed.Exec(t, pool, "UPDATE gate SET open = true") }
 }
