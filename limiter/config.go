@@ -31,8 +31,10 @@ const (
 // it, and so does every method of the Limiter that NewMemory returns.
 type Config struct {
 	// Timeout bounds how long one decision waits for the database, including retries
-	// and the wait for a connection. Default: 1s. It does not bound the sleep of Wait,
-	// nor methods in the caller's transaction.
+	// and the waits for its turn, a connection and a row's lock. Default: 1s. It does not
+	// bound the sleep of Wait, nor methods in the caller's transaction. The end of a
+	// caller's context ends its wait immediately, but not a statement in flight, which
+	// Timeout ends.
 	Timeout time.Duration
 	// DisableTimeout leaves decisions to the caller's context alone. Giving back the
 	// units of a cancelled Wait is still bounded, by 1s.
@@ -58,8 +60,8 @@ type Config struct {
 
 	// BreakAfter is the number of failures in a row that open the circuit breaker:
 	// connections that fail or are refused, Config.Timeout, and a server that shuts down
-	// or has no connection left. A cancelled context does not count. Default: 10. While
-	// the breaker is open
+	// or has no connection left. A cancelled context and waits for a row's lock or for a
+	// connection of the pool do not count. Default: 10. While the breaker is open
 	//   - all methods return an ErrUnavailable that wraps the last failure, without using
 	//     the pool, and Policy.OnError applies; after a refused login it is an
 	//     ErrMisconfigured;
@@ -87,7 +89,8 @@ type Config struct {
 
 	// DenyCacheTTL is the longest time for which this process repeats a denial without
 	// the database: for Do, Allow, AllowN, DoWait, Wait, Reserve, AllowAll and WaitAll of
-	// the same policy and key at an equal or larger cost. Default: 1s. A denial ends earlier if its RetryAfter does.
+	// the same policy and key at an equal or larger cost. Default: 1s. A denial ends
+	// earlier if its RetryAfter does.
 	//
 	//   - A Refund, Undo, Reset, Block or Unblock by this Limiter is visible immediately;
 	//     in a transaction, from the call on.

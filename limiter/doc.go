@@ -68,11 +68,17 @@
 // request had been sent alone, in order of arrival. So share one Limiter, and see
 // Config.BatchRows.
 //
-// A caller whose context ends before its statement is sent consumes nothing. After that
-// it may have consumed its units. In a transaction each request is its own statement.
+// That is so for Do, Allow and AllowN without an IdempotencyKey. All other requests take
+// turns by key, and few are in flight at once, so that one key does not keep the others
+// out. Requests for a row that another transaction has locked wait apart from the others.
+//
+// A caller whose context ends returns immediately. If its statement was not sent, it
+// consumes nothing. After that it may have consumed its units. In a transaction each
+// request is its own statement.
 //
 // This process remembers a denial for at most Config.DenyCacheTTL. It then answers equal
-// or larger requests for that key in well under a microsecond.
+// or larger requests for that key in well under a microsecond, and denies an AllowAll with
+// such a request.
 //
 // After several failures in a row a circuit breaker opens, and requests fail immediately
 // for a moment. See Config.BreakAfter.

@@ -15,11 +15,13 @@ var (
 	ErrUnsupported = store.ErrUnsupported
 	// ErrUnavailable: the database did not answer, or not within Config.Timeout, or the
 	// circuit breaker is open (Config.BreakAfter). A statement that was in flight may or
-	// may not have been counted.
+	// may not have been counted. FailOpen does not apply if the database answered other
+	// requests meanwhile; the message says so.
 	ErrUnavailable = store.ErrUnavailable
 	// ErrOverloaded: too many callers are waiting for the database (Config.MaxWaiting),
-	// Config.Timeout ended before the request's turn came, or all keys of a NewMemory are
-	// in use (Config.MaxKeys). Nothing was consumed. FailOpen does not apply.
+	// Config.Timeout ended before the request's turn came or while others used all
+	// connections of the pool, or all keys of a NewMemory are in use (Config.MaxKeys).
+	// Nothing was consumed. FailOpen does not apply.
 	ErrOverloaded = store.ErrOverloaded
 	// ErrLocked: another transaction has locked the key's row for longer than
 	// Config.Timeout. Nothing was consumed. FailOpen does not apply. It is an

@@ -15,11 +15,10 @@ type FailMode uint8
 const (
 	// FailClosed returns the error. It is the zero value.
 	FailClosed FailMode = iota
-	// FailOpen allows the request, with Result.Source SourceDegraded. Invalid input, a
 	// FailOpen allows the request while the database is away, with Result.Source
-	// SourceDegraded. Invalid input, an overload, a locked row, a closed limiter, a full
-	// NewMemory, Reserve, transactions and ErrMisconfigured still return the error (see
-	// Config.MisconfiguredFailsOpen).
+	// SourceDegraded. Invalid input, an overload, a locked row, a statement that is late
+	// while others are answered, a closed limiter, a full NewMemory, Reserve, transactions
+	// and ErrMisconfigured still return the error (see Config.MisconfiguredFailsOpen).
 	FailOpen
 )
 
