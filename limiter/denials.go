@@ -43,8 +43,11 @@ type denial struct {
 type attempt struct {
 	denycache.Attempt
 	sent  int64
-	again bool // the key was denied before
+	again bool // the key was denied in the last hotFor
 }
+
+// hotFor is how long a denied key is hot: see store.Joint.
+const hotFor = 10 * time.Second
 
 func newDenials(keys int, ttl time.Duration, clock func() int64) (*denials, error) {
 	c, err := denycache.New[deniedKey, *denial](keys)
@@ -59,11 +62,11 @@ func (d *denials) lookup(in *Request) (Result, attempt, bool) {
 		return Result{}, attempt{}, false
 	}
 	now, k := d.clock(), deniedKey{in.Policy.Name, in.Policy.Algorithm, in.Key}
-	known, again := d.Lookup(k)
-	if again && known.answers(now, in) {
+	known, ok := d.Lookup(k)
+	if ok && known.answers(now, in) {
 		return known.answer(now, in.Cost), attempt{}, true
 	}
-	return Result{}, attempt{d.Begin(k), now, again}, false
+	return Result{}, attempt{d.Begin(k), now, ok && now-known.sent < hotFor.Microseconds()}, false
 }
 
 // keep remembers the denial r.

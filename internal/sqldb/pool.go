@@ -26,7 +26,7 @@ type Pool struct {
 	start time.Time
 	used  atomic.Int64 // time of a connection's last answer, since start; 0: it failed
 
-	acquiring, lent atomic.Int64 // calls that wait for a connection, and that have one
+	lent atomic.Int64 // connections in use by this Pool
 
 	renewals renewals
 }
@@ -43,7 +43,6 @@ func NewPool(db *sql.DB) *Pool {
 func (p *Pool) InTx(ctx context.Context, f func(db.DBTX) error) error {
 	var c *sql.Conn
 	var waited func() bool
-	w := p.wait()
 	tx, err := apart(ctx, func() (tx *sql.Tx, err error) {
 		if c, tx, err = p.begin(ctx); err == nil {
 			waited = context.AfterFunc(ctx, func() { _ = c.Close() }) // if InTx does not wait for it
@@ -51,9 +50,9 @@ func (p *Pool) InTx(ctx context.Context, f func(db.DBTX) error) error {
 		return tx, err
 	})
 	if err != nil {
-		return w.end(ctx, err)
+		return p.busy(ctx, err)
 	}
-	defer w.lend()()
+	defer p.lend()()
 	end := tx.Commit
 	if err = f(adapter{ownTx{inTx{tx}}}); err != nil {
 		end = tx.Rollback
@@ -100,57 +99,37 @@ func (p *Pool) query(ctx context.Context, sql string, args []any) (*rows, error)
 // ErrBusy: the context ended while all connections were in use by others.
 var ErrBusy = errors.New("all connections of the pool are in use")
 
-// Crowded reports whether calls wait for a connection while all are in use by others. The
-// last statement had an answer: a pool whose dials hang looks the same otherwise.
+// Crowded reports whether all connections are in use by others. The last statement had an
+// answer: a pool whose dials hang looks the same otherwise.
 func (p *Pool) Crowded() bool {
 	s := p.db.Stats()
-	return p.acquiring.Load() > 0 && p.lent.Load() == 0 && s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections && p.used.Load() != 0
+	return p.lent.Load() == 0 && s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections && p.used.Load() != 0
 }
 
-// wait is a call's wait for a connection. It ends once: with a connection or without.
-type wait struct {
-	pool  *Pool
-	ended atomic.Bool
+// lend counts a connection in use. The function that it returns ends that.
+func (p *Pool) lend() (done func()) {
+	p.lent.Add(1)
+	return func() { p.lent.Add(-1) }
 }
 
-func (p *Pool) wait() *wait {
-	p.acquiring.Add(1)
-	return &wait{pool: p}
-}
-
-// lend ends the wait with a connection. The function that it returns ends its use.
-func (w *wait) lend() (done func()) {
-	w.pool.lent.Add(1)
-	if w.ended.CompareAndSwap(false, true) {
-		w.pool.acquiring.Add(-1)
-	}
-	return func() { w.pool.lent.Add(-1) }
-}
-
-// end ends the wait without a connection, unless it has one, and returns err or an
-// ErrBusy.
-func (w *wait) end(ctx context.Context, err error) error {
-	if w.ended.Load() {
-		return err
-	}
-	if ctx.Err() != nil && w.pool.Crowded() {
-		err = fmt.Errorf("%w: %w", ErrBusy, err)
-	}
-	if w.ended.CompareAndSwap(false, true) {
-		w.pool.acquiring.Add(-1)
+// busy returns the error err of a call that has had no connection, or an ErrBusy.
+func (p *Pool) busy(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && p.Crowded() {
+		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err
 }
 
 // on runs f on a connection of the pool.
 func on[T any](ctx context.Context, p *Pool, f func(inTx) (T, error)) (T, error) {
-	w := p.wait()
+	var lent atomic.Bool
 	v, err := apart(ctx, func() (v T, err error) {
 		c, err := p.conn(ctx)
 		if err != nil {
 			return v, err
 		}
-		defer w.lend()()
+		lent.Store(true)
+		defer p.lend()()
 		defer func() { p.done(c, err) }()
 		v, err = f(inTx{c})
 		var answer interface{ SQLState() string }
@@ -161,8 +140,8 @@ func on[T any](ctx context.Context, p *Pool, f func(inTx) (T, error)) (T, error)
 		}
 		return v, err
 	})
-	if err != nil {
-		err = w.end(ctx, err)
+	if !lent.Load() {
+		err = p.busy(ctx, err)
 	}
 	return v, err
 }

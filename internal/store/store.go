@@ -72,8 +72,7 @@ type Many interface {
 	Refuses() error
 	// Answers returns how many statements the database has answered.
 	Answers() int64
-	// Crowded reports whether statements wait for a connection while all are in use by
-	// others than the limiter.
+	// Crowded reports whether all connections are in use by others than the limiter.
 	Crowded() bool
 }
 
@@ -162,7 +161,8 @@ type Row struct {
 type Joint struct {
 	Query
 	Index int // of its first request, for errors
-	// Hot: the key was denied a moment ago. The whole takes its turn with others for it.
+	// Hot: the key was denied in the last seconds. The whole takes its turn with others
+	// for it.
 	Hot bool
 	// Needs holds, for each request, its cost and that of the requests before it.
 	Needs []float64

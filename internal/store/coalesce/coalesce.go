@@ -124,7 +124,7 @@ func (l *line) take(ctx context.Context, q *store.Query) (store.Outcome, error) 
 		l.mu.Unlock()
 		return store.Outcome{}, store.ErrClosed
 	}
-	if err := l.room.Enter(l.callers[k]); err != nil {
+	if err := l.room.Enter(l.callers[k] + l.lane.Waiting(k)); err != nil {
 		l.mu.Unlock()
 		return store.Outcome{}, err
 	}

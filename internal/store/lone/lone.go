@@ -112,9 +112,9 @@ func (s *Store) do(ctx context.Context, r request) error {
 		return store.EndedContext(ctx)
 	}
 	s.mu.Lock()
-	f, queued := s.flows[r.key], 0
+	f, queued := s.flows[r.key], s.lane.Waiting(r.key.Slot)
 	if f != nil {
-		queued = len(f.calls)
+		queued += len(f.calls)
 	}
 	err := s.room.Enter(queued)
 	if s.closed && err == nil {

@@ -59,7 +59,7 @@ func (p Store) Answers() int64 {
 	return p.breaker.Answers()
 }
 
-// Crowded reports whether statements wait for a connection while all are in use by others.
+// Crowded reports whether all connections are in use by others than the limiter.
 func (p Store) Crowded() bool { return p.crowded != nil && p.crowded() }
 
 // decide runs one statement that returns an outcome. It runs it again if the database's

@@ -59,6 +59,19 @@ func NewLane(patient chan struct{}, timeout time.Duration) *Lane {
 	return l
 }
 
+// Waiting returns the number of requests that wait for the key k, if that is locked.
+func (l *Lane) Waiting(k Slot) int {
+	if l.held.Load() == 0 {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.locked[k]; h != nil {
+		return len(h.tasks)
+	}
+	return 0
+}
+
 // Join makes t wait behind the others for the key k if that is locked, and reports
 // whether it is.
 func (l *Lane) Join(k Slot, t Task) bool {

@@ -19,30 +19,25 @@ func PGX(pool *pgxpool.Pool) Connections { return &pgxConnections{Pool: pool} }
 
 type pgxConnections struct {
 	*pgxpool.Pool
-	use use
+	lent atomic.Int64 // to the limiter
 
 	renewing sync.Mutex
 	renewed  time.Time // the last time that Renew reset the pool
 }
 
-// use counts what a limiter does with its pool.
-type use struct{ acquiring, lent atomic.Int64 }
-
 // acquire returns a connection, and a function that releases it.
 func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(), error) {
-	p.use.acquiring.Add(1)
-	defer p.use.acquiring.Add(-1)
 	conn, err := p.Acquire(ctx)
 	if err != nil {
 		if ctx.Err() != nil && p.full() {
-			err = &noConnection{err, p.use.lent.Load() == 0}
+			err = &noConnection{err, p.lent.Load() == 0}
 		}
 		return nil, nil, err
 	}
-	p.use.lent.Add(1)
+	p.lent.Add(1)
 	return conn, func() {
 		conn.Release()
-		p.use.lent.Add(-1)
+		p.lent.Add(-1)
 	}, nil
 }
 
@@ -54,7 +49,7 @@ func (p *pgxConnections) full() bool {
 
 // Crowded implements Connections.
 func (p *pgxConnections) Crowded() bool {
-	return p.use.acquiring.Load() > 0 && p.use.lent.Load() == 0 && p.full()
+	return p.lent.Load() == 0 && p.full()
 }
 
 // Each sends one statement on a connection of the pool.

@@ -30,8 +30,7 @@ var ErrRolledBack = errors.New("pglimit: rolled back")
 
 // Connections are a pool of pgx or of database/sql.
 type Connections interface {
-	// Crowded reports whether statements wait for a connection while all are in use by
-	// others than the limiter.
+	// Crowded reports whether all connections are in use by others than the limiter.
 	Crowded() bool
 	// Each runs f, which sends one statement, on a connection.
 	Each(ctx context.Context, f func(db.DBTX) error) error
