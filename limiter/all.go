@@ -178,9 +178,12 @@ func (e *engine) takeAll(ctx context.Context, joints []*joint) (allowed bool, er
 		all[i] = &j.Joint
 	}
 	if j := all[0]; possible && len(all) == 1 && len(j.Needs) == 1 {
-		j.Outcome, err = e.store.Take(ctx, &j.Query)
-		j.Views = []algorithm.View{j.Outcome.View}
-		return j.Fits(), err
+		o, err := e.store.Take(ctx, &j.Query)
+		if err != nil { // a statement in flight may still need j
+			return false, err
+		}
+		j.Outcome, j.Views = o, []algorithm.View{o.View}
+		return j.Fits(), nil
 	}
 	return e.store.TakeAll(ctx, all, possible)
 }
@@ -275,10 +278,10 @@ func (e *engine) leaveJoints(ctx context.Context, joints []*joint, received time
 			e.leave(ctx, request, &j.Query, j.Outcome.Ticket, e.turnOf(&j.Query, &j.Outcome, received))
 			continue
 		}
-		q, g := j.Query, j.Outcome.View.Counted(j.Outcome.UpdatedAt)
+		q, g := j.Apart(), j.Outcome.View.Counted(j.Outcome.UpdatedAt)
 		q.Cost, q.Count = 1, q.Units
-		e.undo(ctx, request, &q, func(ctx context.Context) error {
-			_, err := e.store.Undo(ctx, &q, g)
+		e.undo(ctx, request, q, func(ctx context.Context) error {
+			_, err := e.store.Undo(ctx, q, g)
 			return err
 		})
 	}

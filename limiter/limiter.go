@@ -141,7 +141,7 @@ func newInMemory(m store.Store, config *Config) *Limiter {
 
 // Close makes later calls return ErrClosed. It waits until earlier requests have their
 // answers and cancelled Waits have given their places back. It does not wait for callers
-// that sleep in a Wait: cancel them first. It returns nil and may be called again. A
+// that sleep in a Wait: cancel them first, and wait for their return. It returns nil and may be called again. A
 // Limiter that is never closed leaks nothing.
 func (l *Limiter) Close() error {
 	l.closed.Store(true)
@@ -153,18 +153,21 @@ func (l *Limiter) Close() error {
 	return nil
 }
 
-// awaitIdle waits until nothing goes on, and reports whether that was so before: each of
-// these may begin another.
+// awaitIdle waits until nothing goes on, and reports whether that was so before. What is
+// in one place may go to one that comes after it, and from the lone statements and the
+// batches into the lane.
 func (l *Limiter) awaitIdle() (was bool) {
-	was = l.leaving.awaitZero()
-	if l.lone != nil {
-		was = l.lane.AwaitIdle() && was
-		was = l.lone.AwaitIdle() && was
+	if l.lone == nil {
+		return l.leaving.awaitZero()
 	}
+	holds := l.lane.Holds()
+	was = l.lane.AwaitIdle()
 	if l.coalesced != nil {
 		was = l.coalesced.AwaitIdle() && was
 	}
-	return was
+	was = l.lone.AwaitIdle() && was
+	was = l.leaving.awaitZero() && was
+	return was && l.lane.Holds() == holds
 }
 
 // Waiting returns the number of callers that wait for the database now, at most

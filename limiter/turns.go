@@ -168,6 +168,7 @@ func (j *joint) shareTurn(i int, in Request, source Source) Result {
 // abandoned.
 func (e *engine) leave(ctx context.Context, request Request, q *store.Query, ticket int64, turn turns.Turn) {
 	left := true // after an error it may have left
+	q = q.Apart()
 	e.undo(ctx, request, q, func(ctx context.Context) (err error) {
 		left, err = e.store.Leave(ctx, q, ticket)
 		left = left || err != nil

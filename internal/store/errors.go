@@ -30,8 +30,8 @@ func (m misconfigured) Error() string { return string(m) }
 // Is reports whether target is ErrMisconfigured.
 func (misconfigured) Is(target error) bool { return target == ErrMisconfigured }
 
-// ErrLocked: another transaction has locked a row for longer than Query.LockWait. A
-// caller gets it only if its time ends at that moment.
+// ErrLocked: another transaction has locked a row for longer than Query.LockWait; for a
+// caller, for longer than it could wait.
 var ErrLocked = fmt.Errorf("%w: %w: another transaction has locked the key's row", ErrUnavailable, context.DeadlineExceeded)
 
 // ErrKnown: Query.Known reported an answer. Nothing was sent.

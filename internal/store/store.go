@@ -131,6 +131,13 @@ func (q *Query) Rest(granted float64) float64 { return min(q.Unit, q.Units-grant
 // Possible reports whether an empty key could grant the request.
 func (q *Query) Possible() bool { return algorithm.Fit(q.Capacity, 0, q.Cost) >= 1 }
 
+// Apart returns a copy of q for another statement than its own.
+func (q *Query) Apart() *Query {
+	own := *q
+	own.Known, own.Late = nil, nil
+	return &own
+}
+
 // Hurried reports whether Room is less than the capacity.
 func (q *Query) Hurried() bool { return q.Room < q.Capacity }
 
@@ -210,8 +217,7 @@ func AllFit(joints []*Joint) bool {
 // State is the state of a reservation, as the table stores it.
 type State string
 
-// The values of Commit. AsSet keeps the session's setting. Durable raises it if it is
-// off. Relaxed turns it off.
+// The states of a reservation.
 const (
 	Open      State = "open"
 	Settled   State = "settled"

@@ -76,6 +76,10 @@ func (l *line) hold(k waiting.Slot, r *row) {
 func (w *waiter) Try(wait time.Duration) error {
 	l := w.line
 	l.mu.Lock()
+	if w.left {
+		l.mu.Unlock()
+		return waiting.ErrGone
+	}
 	w.state = waiting.Sent
 	r := w.ownRow()
 	r.sent = true

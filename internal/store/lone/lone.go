@@ -17,7 +17,7 @@ import (
 // row is locked by another transaction, the request goes to the lane. It is safe for
 // concurrent use.
 type Store struct {
-	inner store.Store
+	inner Database
 	room  *waiting.Room
 	lane  *waiting.Lane
 	most  int // statements in flight
@@ -30,11 +30,17 @@ type Store struct {
 	running int // goroutines that send
 	flows   map[flowKey]*flow
 	turns   []*flow // those with a request to send and none in flight
-	seconds []*flow // those with one in flight, whose next request may be sent too
+	seconds []*flow // those whose second request may be sent if no other key waits
+}
+
+// Database is the inner store.
+type Database interface {
+	store.Store
+	Locked(ctx context.Context, rows []*store.Row) ([]bool, error) // as in store.Many
 }
 
 // New returns a Store over inner with at most that many statements in flight.
-func New(inner store.Store, room *waiting.Room, lane *waiting.Lane, most int) *Store {
+func New(inner Database, room *waiting.Room, lane *waiting.Lane, most int) *Store {
 	s := &Store{inner: inner, room: room, lane: lane, most: max(1, most), flows: map[flowKey]*flow{}}
 	s.idle.L = &s.mu
 	return s
@@ -52,12 +58,12 @@ func (s *Store) AwaitIdle() (was bool) {
 	return was
 }
 
-// Close makes later requests return ErrClosed, if nothing waits or is in flight, and
-// reports whether that was so.
+// Close makes later requests return ErrClosed, if nothing waits or is in flight, here or in
+// the lane, and reports whether that was so.
 func (s *Store) Close() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed = s.closed || s.running == 0
+	s.closed = s.closed || s.running == 0 && s.lane.Idle()
 	return s.closed
 }
 
@@ -72,17 +78,20 @@ type flow struct {
 	key      flowKey
 	calls    []*call
 	inFlight int
-	listed   bool // in turns
+	// Whether it is in Store.turns and Store.seconds. It may have no turn there by now.
+	inTurns, inSeconds bool
 }
 
 // abreast is how many statements for one key may be in flight if no other key waits: while
 // one has the row's lock, the other waits for it.
 const abreast = 2
 
-// open reports whether the flow may send a request.
-func (f *flow) open() bool {
-	return len(f.calls) > 0 && !f.listed && (f.key.reads || f.inFlight < abreast)
-}
+// first reports whether the flow has a request and none in flight; reads do not wait for
+// each other.
+func (f *flow) first() bool { return len(f.calls) > 0 && (f.key.reads || f.inFlight == 0) }
+
+// second reports whether the flow has a request that may be beside another.
+func (f *flow) second() bool { return len(f.calls) > 0 && f.inFlight < abreast }
 
 // request is what a method sends.
 type request struct {
@@ -197,13 +206,17 @@ func (s *Store) enqueue(c *call) {
 // list gives a flow its turn if it has a request to send. s.mu is locked.
 func (s *Store) list(f *flow) {
 	switch {
-	case f.open() && f.inFlight > 0 && !f.key.reads:
-		f.listed = true
-		s.seconds = append(s.seconds, f)
-	case f.open():
-		f.listed = true
-		s.turns = append(s.turns, f)
-	case len(f.calls) == 0 && f.inFlight == 0:
+	case f.first():
+		if !f.inTurns {
+			f.inTurns = true
+			s.turns = append(s.turns, f)
+		}
+	case f.second():
+		if !f.inSeconds {
+			f.inSeconds = true
+			s.seconds = append(s.seconds, f)
+		}
+	case len(f.calls) == 0 && f.inFlight == 0 && s.flows[f.key] == f:
 		delete(s.flows, f.key)
 	}
 }
@@ -211,22 +224,22 @@ func (s *Store) list(f *flow) {
 // next takes the next request off its flow. s.mu is locked.
 func (s *Store) next() (*flow, *call) {
 	for {
-		turns := &s.turns
-		if len(*turns) == 0 {
-			turns = &s.seconds
-		}
-		if len(*turns) == 0 {
+		var f *flow
+		may := (*flow).first
+		switch {
+		case len(s.turns) > 0:
+			f, s.turns = pop(s.turns)
+			f.inTurns = false
+		case len(s.seconds) > 0:
+			f, s.seconds = pop(s.seconds)
+			f.inSeconds = false
+			may = (*flow).second
+		default:
 			return nil, nil
 		}
-		f := (*turns)[0]
-		(*turns)[0] = nil
-		*turns = (*turns)[1:]
-		f.listed = false
-		for len(f.calls) > 0 {
-			c := f.calls[0]
-			f.calls[0] = nil
-			f.calls = f.calls[1:]
-			if c.left {
+		for may(f) {
+			var c *call
+			if c, f.calls = pop(f.calls); c.left {
 				continue
 			}
 			c.state = waiting.Sent
@@ -236,6 +249,13 @@ func (s *Store) next() (*flow, *call) {
 		}
 		s.list(f)
 	}
+}
+
+// pop takes the first of a queue off it.
+func pop[T any](queue []*T) (*T, []*T) {
+	first := queue[0]
+	queue[0] = nil
+	return first, queue[1:]
 }
 
 // run sends requests until none waits.
@@ -273,17 +293,18 @@ func (s *Store) setAside(f *flow, c *call) {
 	}
 }
 
-// attempt sends the request once and answers it, unless its row is locked.
+// attempt sends the request once and answers it, unless its row is locked. It returns
+// ErrLocked, or ErrGone if it did not send it.
 func (c *call) attempt(lockWait time.Duration) error {
 	if c.known != nil && c.known() {
 		c.answer(store.ErrKnown)
-		return nil
+		return waiting.ErrGone
 	}
 	ctx, cancel := c.room.Detached()
 	defer cancel()
-	c.mu.Lock()
-	c.cancel = cancel
-	c.mu.Unlock()
+	if !c.begin(cancel) {
+		return waiting.ErrGone
+	}
 	err := c.send(ctx, lockWait)
 	store.AwaitEnd(ctx, err)
 	if err == store.ErrLocked {
@@ -296,11 +317,21 @@ func (c *call) attempt(lockWait time.Duration) error {
 	return nil
 }
 
+// begin marks the request as sent, and reports whether its caller is still there.
+func (c *call) begin(cancel context.CancelFunc) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left {
+		return false
+	}
+	c.state, c.cancel = waiting.Sent, cancel
+	return true
+}
+
 // Try is waiting.Task's.
 func (c *call) Try(wait time.Duration) error {
-	c.set(waiting.Sent)
 	err := c.attempt(wait)
-	if err != nil {
+	if err == store.ErrLocked {
 		c.set(waiting.Locked)
 	}
 	return err

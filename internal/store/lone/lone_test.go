@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,6 +117,16 @@ func (f *fake) TakeAll(ctx context.Context, joints []*store.Joint, possible bool
 		keys = append(keys, j.Key)
 	}
 	return true, f.statement(ctx, joints[0].LockWait, keys...)
+}
+
+func (f *fake) Locked(_ context.Context, rows []*store.Row) ([]bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	locked := make([]bool, len(rows))
+	for i, r := range rows {
+		locked[i] = f.locked[r.Query.Key]
+	}
+	return locked, nil
 }
 
 // set changes the fake.
@@ -317,16 +328,16 @@ func TestTurnsKnownMeanwhile(t *testing.T) {
 		f := newFake()
 		s := newStore(f, time.Minute)
 		first, second := charge(t.Context(), s, "k"), charge(t.Context(), s, "k")
-		known := false
+		var known atomic.Bool
 		q := query("k")
-		q.Known = func() bool { return known }
+		q.Known = known.Load
 		answer := make(chan error)
 		go func() {
 			_, err := s.Take(t.Context(), q)
 			answer <- err
 		}()
 		synctest.Wait()
-		known = true
+		known.Store(true)
 		if err := <-answer; err != store.ErrKnown || len(f.sent) != 2 {
 			t.Errorf("%v, sent %q", err, f.sent)
 		}
@@ -455,6 +466,36 @@ func TestTurnsOfAHotKey(t *testing.T) {
 		if f.abreast["client"] != 0 || !s.idleNow() {
 			t.Error("not idle")
 		}
+	})
+}
+
+// TestTurnsKeepNoRowsLocked: an AllowAll that waits for a locked row holds its other rows
+// for moments only: others for them do not wait. Then it is granted.
+func TestTurnsKeepNoRowsLocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.locked["held"] = true
+		s := newStore(f, 5*time.Second)
+		answer := make(chan error)
+		go func() {
+			_, err := s.TakeAll(t.Context(), []*store.Joint{{Query: *query("shared")}, {Query: *query("held")}}, true)
+			answer <- err
+		}()
+		time.Sleep(2 * time.Second)
+		f.set(func() {
+			if longest := slices.Max(f.waits); longest > waiting.Patience {
+				t.Errorf("a statement waited for %v", longest)
+			}
+			if n := len(f.waits); n > 15 {
+				t.Errorf("%d statements", n)
+			}
+			delete(f.locked, "held")
+		})
+		freed := time.Now()
+		if err := <-answer; err != nil || time.Since(freed) > probeEvery+time.Millisecond {
+			t.Errorf("after %v: %v", time.Since(freed), err)
+		}
+		s.lane.AwaitIdle()
 	})
 }
 

@@ -2,6 +2,7 @@ package lone
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -143,15 +144,52 @@ func (s *Store) TakeAll(ctx context.Context, joints []*store.Joint, possible boo
 		}
 	}
 	return turn(ctx, s, request{key: flowKey{flowOf(joints), !possible}, known: first.Known}, late, func(ctx context.Context, wait time.Duration) (bool, error) {
+		first, end := wait <= waiting.Patience, time.Now().Add(wait)
+		if !first && len(joints) > 1 {
+			s.awaitFree(ctx, joints, end)
+			wait = waiting.Patience
+		}
 		for _, j := range joints {
 			j.LockWait = wait
 		}
 		allowed, err := s.inner.TakeAll(ctx, joints, possible)
-		if err == store.ErrLocked && wait <= waiting.Patience && s.deniedAnyway(ctx, joints) {
+		switch {
+		case err != store.ErrLocked:
+		case first && s.deniedAnyway(ctx, joints):
 			return false, nil
+		case !first: // awaitFree does not see a row that was inserted and not committed
+			time.Sleep(min(time.Until(end), 5*probeEvery))
 		}
 		return allowed, err
 	})
+}
+
+// probeEvery is how often a request for several keys looks whether they are free.
+const probeEvery = 20 * time.Millisecond
+
+// awaitFree waits until no row of the joints is locked, or until end, and locks none
+// meanwhile: a statement that waits for one of the rows would keep the others locked.
+func (s *Store) awaitFree(ctx context.Context, joints []*store.Joint, end time.Time) {
+	for ; time.Until(end) > 0; time.Sleep(min(probeEvery, max(0, time.Until(end)))) {
+		if locked, err := s.anyLocked(ctx, joints); !locked || err != nil {
+			return // the request itself tells an error
+		}
+	}
+}
+
+// anyLocked reports whether another transaction has locked a row of the joints.
+func (s *Store) anyLocked(ctx context.Context, joints []*store.Joint) (bool, error) {
+	for len(joints) > 0 {
+		var rows []*store.Row // of one algorithm
+		for len(rows) < len(joints) && joints[len(rows)].Algorithm == joints[0].Algorithm {
+			rows = append(rows, &store.Row{Query: &joints[len(rows)].Query})
+		}
+		if locked, err := s.inner.Locked(ctx, rows); err != nil || slices.Contains(locked, true) {
+			return true, err
+		}
+		joints = joints[len(rows):]
+	}
+	return false, nil
 }
 
 // flowOf returns the slot whose turns the joints take. It is not the slot of one key,

@@ -102,7 +102,8 @@ func (s *Store) again(ctx context.Context, q *store.Query, o store.Outcome, fail
 	return freed && err == nil
 }
 
-func (s *Store) giveBack(ctx context.Context, q *store.Query, o store.Outcome) (freed bool, err error) {
+func (s *Store) giveBack(ctx context.Context, request *store.Query, o store.Outcome) (freed bool, err error) {
+	q := request.Apart() // a statement may be in flight after the denial stands
 	if q.Now == nil && s.watch.quiet() {
 		return false, nil
 	}

@@ -1,6 +1,7 @@
 package waiting
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,7 @@ type Lane struct {
 	margin time.Duration
 
 	held   atomic.Int64 // keys
+	holds  atomic.Int64 // Holds
 	mu     sync.Mutex
 	idle   sync.Cond // nothing waits
 	locked map[Slot]*lockedKey
@@ -30,10 +32,14 @@ type Lane struct {
 	active int          // goroutines that send
 }
 
+// ErrGone: a Task was not sent, since its caller has gone or has its answer.
+var ErrGone = errors.New("not sent")
+
 // Task is a request in a Lane.
 type Task interface {
 	// Try sends the request. Its statements wait for locks for wait at most. It returns
-	// store.ErrLocked if a row stayed locked. If not, the request has its answer.
+	// store.ErrLocked if a row stayed locked, and ErrGone if it did not send it. If not,
+	// the request has its answer.
 	Try(wait time.Duration) error
 	// Left returns how long the caller will wait; it is not positive if it has gone.
 	Left() time.Duration
@@ -91,6 +97,7 @@ func (l *Lane) Join(k Slot, t Task) bool {
 func (l *Lane) Hold(k Slot, t Task) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.holds.Add(1)
 	if h := l.locked[k]; h != nil {
 		h.tasks = append(h.tasks, t)
 		return
@@ -104,6 +111,16 @@ func (l *Lane) Hold(k Slot, t Task) {
 		go l.run()
 	}
 }
+
+// Idle reports whether no request is in the lane.
+func (l *Lane) Idle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.active == 0
+}
+
+// Holds returns how often requests came into the lane.
+func (l *Lane) Holds() int64 { return l.holds.Load() }
 
 // AwaitIdle waits until no request is in the lane, and reports whether that was so before.
 func (l *Lane) AwaitIdle() (was bool) {
@@ -159,10 +176,11 @@ func (l *Lane) turn(h *lockedKey) (free bool) {
 		}
 		t := h.tasks[0]
 		l.mu.Unlock()
-		left := t.Left() - l.margin
-		if left > 0 {
-			h.wait = l.longer(h.wait, left)
-			if t.Try(h.wait) == store.ErrLocked {
+		err := ErrGone
+		if left := t.Left() - l.margin; left > 0 {
+			wait := l.longer(h.wait, left)
+			if err = t.Try(wait); err == store.ErrLocked {
+				h.wait = wait
 				return false
 			}
 		}
@@ -170,7 +188,7 @@ func (l *Lane) turn(h *lockedKey) (free bool) {
 		h.tasks[0] = nil
 		h.tasks = h.tasks[1:]
 		l.mu.Unlock()
-		if left > 0 {
+		if err != ErrGone {
 			return true
 		}
 	}

@@ -19,25 +19,36 @@ func PGX(pool *pgxpool.Pool) Connections { return &pgxConnections{Pool: pool} }
 
 type pgxConnections struct {
 	*pgxpool.Pool
-	lent atomic.Int64 // to the limiter
+	lent     atomic.Int64 // to the limiter
+	answered atomic.Bool  // the server answered the limiter's last statement
 
 	renewing sync.Mutex
 	renewed  time.Time // the last time that Renew reset the pool
 }
 
 // acquire returns a connection, and a function that releases it.
-func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(), error) {
+func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error), error) {
 	conn, err := p.Acquire(ctx)
-	if err != nil {
-		if ctx.Err() != nil && p.full() {
-			err = &noConnection{err, p.lent.Load() == 0}
-		}
+	switch {
+	case err != nil && ctx.Err() != nil && p.full():
+		return nil, nil, &noConnection{err, p.Crowded()}
+	case err != nil:
+		p.answered.Store(false)
 		return nil, nil, err
 	}
 	p.lent.Add(1)
-	return conn, func() {
+	return conn, func(err error) {
+		p.answered.Store(answered(err))
+		inner := conn.Conn()
 		conn.Release()
-		p.lent.Add(-1)
+		if !inner.IsClosed() {
+			p.lent.Add(-1)
+			return
+		}
+		go func() { // the pool counts a broken connection as in use until it is closed
+			<-inner.PgConn().CleanupDone()
+			p.lent.Add(-1)
+		}()
 	}, nil
 }
 
@@ -47,18 +58,19 @@ func (p *pgxConnections) full() bool {
 	return s.AcquiredConns() == s.MaxConns()
 }
 
-// Crowded implements Connections.
+// Crowded implements Connections. After a statement without an answer the database may be
+// away, and the pool full of connections that hang.
 func (p *pgxConnections) Crowded() bool {
-	return p.lent.Load() == 0 && p.full()
+	return p.lent.Load() == 0 && p.answered.Load() && p.full()
 }
 
 // Each sends one statement on a connection of the pool.
-func (p *pgxConnections) Each(ctx context.Context, f func(db.DBTX) error) error {
+func (p *pgxConnections) Each(ctx context.Context, f func(db.DBTX) error) (err error) {
 	conn, release, err := p.acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer func() { release(err) }()
 	return f(conn)
 }
 
@@ -72,12 +84,12 @@ type poolTx struct {
 }
 
 // Once commits if f returns nil. If not, it rolls back, unless f has already done so.
-func (p *pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
+func (p *pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) (err error) {
 	conn, release, err := p.acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer release() // closes it if it is still in a transaction
+	defer func() { release(err) }() // closes it if it is still in a transaction
 	tx := poolTx{conn}
 	err = f(tx)
 	switch {
