@@ -61,3 +61,13 @@ func Blocked(ctx context.Context, pool *pgxpool.Pool) (n int, err error) {
 		WHERE datname = current_database() AND state = 'active' AND wait_event_type = 'Lock'`).Scan(&n)
 	return n, err
 }
+
+// AwaitLongWait waits until one statement has waited for a row for 100 ms. The first waits
+// of a limiter are shorter, and this one goes on for 60 ms at least.
+func AwaitLongWait(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	Eventually(t, "a statement waits for the row", func(context.Context) (bool, error) {
+		return Value[int](t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > '100 ms'`) == 1, nil
+	})
+}

@@ -241,10 +241,7 @@ func TestDurabilityUnderStricterIsolation(t *testing.T) {
 		_, err := l.Allow(t.Context(), p, "k")
 		late <- err
 	}()
-	bed.Eventually(t, "the request waits for the row", func(ctx context.Context) (bool, error) {
-		n, err := bed.Blocked(ctx, c.Pool)
-		return n == 1, err
-	})
+	bed.AwaitLongWait(t, c.Pool)
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -165,7 +165,8 @@ func TestSQLTimeoutHolds(t *testing.T) {
 			t.Errorf("a separate statement: got %v", err)
 		}
 		p.OnError = limiter.FailOpen
-		if r, err := l.Allow(ctx, p, "k"); !errors.Is(err, limiter.ErrLocked) || r.Allowed {
+		open := bed.NewSQL(t, db, &limiter.Config{Timeout: 2 * time.Second}) // the server answers in that time
+		if r, err := open.Allow(ctx, p, "k"); !errors.Is(err, limiter.ErrLocked) || r.Allowed {
 			t.Errorf("a locked row passed FailOpen: %+v, %v", r, err)
 		}
 		unbounded := bed.NewSQL(t, db, &limiter.Config{DisableTimeout: true})
@@ -253,12 +254,7 @@ func meetsConflict(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter, p limit
 		r, err := l.Charge(t.Context(), p, "k", 1)
 		filled <- bed.Answer{Result: r, Err: err}
 	}()
-	// The first waits for a locked row are short. A statement that has waited for 100 ms
-	// goes on for 60 ms at least.
-	bed.Eventually(t, "it waits for the row", func(context.Context) (bool, error) {
-		return bed.Value[int](t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > '100 ms'`) == 1, nil
-	})
+	bed.AwaitLongWait(t, pool)
 	bed.Commit(t, tx)
 	bed.ResultOf(t, "whom a conflict met", filled)
 }

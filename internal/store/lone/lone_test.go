@@ -4,160 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/waiting"
 )
-
-// fake is a store whose statements take a while and wait for locked keys.
-type fake struct {
-	store.Store // nil: a method that no test uses
-
-	took time.Duration // by each statement; negative: until its context ends
-
-	mu      sync.Mutex
-	sent    []string
-	waits   []time.Duration
-	abreast map[string]int // statements in flight for each key
-	most    int            // statements in flight at once
-	locked  map[string]bool
-	denies  bool // reads find that a joint does not fit
-	answers int64
-	crowded bool
-}
-
-func newFake() *fake {
-	return &fake{Store: store.Refuse(errors.ErrUnsupported), took: time.Millisecond, abreast: map[string]int{}, locked: map[string]bool{}}
-}
-
-func (f *fake) Refuses() error { return nil }
-
-func (f *fake) Crowded() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.crowded
-}
-
-func (f *fake) Answers() int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.answers
-}
-
-// statement sends a statement for keys.
-func (f *fake) statement(ctx context.Context, wait time.Duration, keys ...string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.sent, f.waits = append(f.sent, fmt.Sprint(keys)), append(f.waits, wait)
-	flying := 0
-	for _, k := range keys {
-		f.abreast[k]++
-		defer func() { f.abreast[k]-- }()
-	}
-	for _, n := range f.abreast {
-		flying += n
-	}
-	f.most = max(f.most, flying)
-	f.mu.Unlock()
-	if f.took < 0 {
-		<-ctx.Done()
-	} else {
-		time.Sleep(f.took)
-	}
-	f.mu.Lock()
-	for _, k := range keys {
-		if f.locked[k] {
-			f.mu.Unlock()
-			time.Sleep(wait)
-			f.mu.Lock()
-			if f.locked[k] {
-				f.answers++
-				return store.ErrLocked
-			}
-		}
-	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", store.ErrUnavailable, ctx.Err())
-	}
-	f.answers++
-	return nil
-}
-
-func (f *fake) Charge(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return store.Outcome{Decided: true, Granted: q.Units}, f.statement(ctx, q.LockWait, q.Key)
-}
-
-func (f *fake) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return store.Outcome{Decided: true}, f.statement(ctx, 0, q.Key)
-}
-
-func (f *fake) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
-	return store.Ended{Changed: true}, f.statement(ctx, e.LockWait, e.ID)
-}
-
-func (f *fake) TakeAll(ctx context.Context, joints []*store.Joint, possible bool) (bool, error) {
-	if !possible {
-		for _, j := range joints {
-			j.Outcome = store.Outcome{Decided: true, Granted: 1}
-			if f.denies {
-				j.Outcome.Granted = 0
-			}
-		}
-		return false, nil
-	}
-	var keys []string
-	for _, j := range joints {
-		keys = append(keys, j.Key)
-	}
-	return true, f.statement(ctx, joints[0].LockWait, keys...)
-}
-
-func (f *fake) Locked(_ context.Context, rows []*store.Row) ([]bool, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	locked := make([]bool, len(rows))
-	for i, r := range rows {
-		locked[i] = f.locked[r.Query.Key]
-	}
-	return locked, nil
-}
-
-// set changes the fake.
-func (f *fake) set(change func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	change()
-}
-
-// newStore returns a Store with at most 4 statements in flight and one in the lane.
-func newStore(f *fake, timeout time.Duration) *Store {
-	return New(f, waiting.NewRoom(1000, timeout, f), waiting.NewLane(make(chan struct{}, 1), timeout), 4)
-}
-
-func query(key string) *store.Query {
-	return &store.Query{Algorithm: algorithm.TokenBucket, Policy: "p", Key: key, Units: 3, Cost: 1, Count: 3}
-}
-
-// charge charges in the background, in the order of its calls, and returns the error.
-func charge(ctx context.Context, s *Store, key string) <-chan error {
-	answer := make(chan error, 1)
-	go func() {
-		o, err := s.Charge(ctx, query(key))
-		if err == nil && o.Granted != 3 {
-			err = fmt.Errorf("%+v", o)
-		}
-		answer <- err
-	}()
-	synctest.Wait()
-	return answer
-}
 
 // TestTurns: the keys take turns, so that many requests for one do not delay another, and
 // at most two statements for a key are in flight.
@@ -192,6 +47,31 @@ func (s *Store) idleNow() bool {
 	return len(s.flows) == 0 && len(s.turns) == 0
 }
 
+// TestTurnsOfOthersFirst: a second statement for a key does not take the place of another
+// key's.
+func TestTurnsOfOthersFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := New(f, waiting.NewRoom(1000, time.Minute, f), waiting.NewLane(make(chan struct{}, 1), time.Minute), 2)
+		var hot []<-chan error
+		for range 100 {
+			hot = append(hot, charge(t.Context(), s, "hot"))
+		}
+		for i := range 10 {
+			start := time.Now()
+			if err := <-charge(t.Context(), s, fmt.Sprint(i)); err != nil || time.Since(start) > 2*time.Millisecond {
+				t.Errorf("after %v: %v", time.Since(start), err)
+			}
+		}
+		for _, answer := range hot {
+			if err := <-answer; err != nil {
+				t.Error(err)
+			}
+		}
+		s.AwaitIdle()
+	})
+}
+
 // TestTurnsAreBounded: no more statements are in flight than allowed, reads of one key
 // among them.
 func TestTurnsAreBounded(t *testing.T) {
@@ -213,65 +93,6 @@ func TestTurnsAreBounded(t *testing.T) {
 		if f.most != 4 {
 			t.Errorf("%d statements at once", f.most)
 		}
-	})
-}
-
-// TestTurnsWaitForLockedRows: a locked row delays its neighbours by Patience at most,
-// though its callers are more than the connections. They are answered in order once it is
-// free, and few statements were sent meanwhile.
-func TestTurnsWaitForLockedRows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.locked["held"] = true
-		s := newStore(f, time.Minute)
-		var held []<-chan error
-		for range 20 {
-			held = append(held, charge(t.Context(), s, "held"))
-		}
-		for i := range 100 {
-			start := time.Now()
-			if err := <-charge(t.Context(), s, fmt.Sprint(i)); err != nil || time.Since(start) > waiting.Patience+time.Millisecond {
-				t.Errorf("after %v: %v", time.Since(start), err)
-			}
-		}
-		time.Sleep(3 * time.Second)
-		f.set(func() {
-			if n := len(f.sent); n > 120 {
-				t.Errorf("%d statements", n)
-			}
-			if longest := slices.Max(f.waits); longest != 900*time.Millisecond {
-				t.Errorf("a wait of %v", longest)
-			}
-			delete(f.locked, "held")
-		})
-		for _, answer := range held {
-			if err := <-answer; err != nil {
-				t.Error(err)
-			}
-		}
-		if !s.idleNow() {
-			t.Error("not idle")
-		}
-	})
-}
-
-// TestTurnsOfALockedRowTimeOut: nothing was consumed, and no statement is in flight.
-func TestTurnsOfALockedRowTimeOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.locked["held"] = true
-		s := newStore(f, time.Second)
-		start := time.Now()
-		err := <-charge(t.Context(), s, "held")
-		if !errors.Is(err, store.ErrLocked) || time.Since(start) != time.Second {
-			t.Errorf("after %v: %v", time.Since(start), err)
-		}
-		f.set(func() {
-			if f.abreast["held"] > 0 {
-				t.Error("a statement is in flight")
-			}
-		})
-		s.lane.AwaitIdle()
 	})
 }
 
@@ -469,57 +290,29 @@ func TestTurnsOfAHotKey(t *testing.T) {
 	})
 }
 
-// TestTurnsKeepNoRowsLocked: an AllowAll that waits for a locked row holds its other rows
-// for moments only: others for them do not wait. Then it is granted.
-func TestTurnsKeepNoRowsLocked(t *testing.T) {
+// TestTurnsOfTheSecond: the second request for a key has the key's turn once the first has
+// its answer, however many other keys come.
+func TestTurnsOfTheSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.locked["held"] = true
-		s := newStore(f, 5*time.Second)
-		answer := make(chan error)
-		go func() {
-			_, err := s.TakeAll(t.Context(), []*store.Joint{{Query: *query("shared")}, {Query: *query("held")}}, true)
-			answer <- err
-		}()
-		time.Sleep(2 * time.Second)
-		f.set(func() {
-			if longest := slices.Max(f.waits); longest > waiting.Patience {
-				t.Errorf("a statement waited for %v", longest)
+		s := New(f, waiting.NewRoom(1000, time.Second, f), waiting.NewLane(make(chan struct{}, 1), time.Second), 1)
+		busy := charge(t.Context(), s, "busy")
+		first, second := charge(t.Context(), s, "pair"), charge(t.Context(), s, "pair")
+		ctx, stop := context.WithCancel(t.Context())
+		var others sync.WaitGroup
+		others.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ { // more than there is time for
+				others.Go(func() { _, _ = s.Charge(t.Context(), query(fmt.Sprint(i))) })
+				time.Sleep(900 * time.Microsecond)
 			}
-			if n := len(f.waits); n > 15 {
-				t.Errorf("%d statements", n)
-			}
-			delete(f.locked, "held")
 		})
-		freed := time.Now()
-		if err := <-answer; err != nil || time.Since(freed) > probeEvery+time.Millisecond {
-			t.Errorf("after %v: %v", time.Since(freed), err)
-		}
-		s.lane.AwaitIdle()
-	})
-}
-
-// TestTurnsOfSeveralKeys: an AllowAll that its own limit denies does not wait for a locked
-// row, unless its denial begins a block.
-func TestTurnsOfSeveralKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.locked["shared"] = true
-		s := newStore(f, time.Second)
-		for _, c := range []struct {
-			denies   bool
-			blockFor int64
-			want     error
-		}{{true, 0, nil}, {true, 1, store.ErrLocked}, {false, 0, store.ErrLocked}} {
-			f.denies = c.denies
-			joints := []*store.Joint{{Query: *query("own")}, {Query: *query("shared")}}
-			joints[0].BlockFor = c.blockFor
-			start := time.Now()
-			allowed, err := s.TakeAll(t.Context(), joints, true)
-			if allowed || !errors.Is(err, c.want) || c.want == nil && time.Since(start) > 2*waiting.Patience {
-				t.Errorf("%+v: %v, %v after %v", c, allowed, err, time.Since(start))
+		for _, answer := range []<-chan error{busy, first, second} {
+			if err := <-answer; err != nil {
+				t.Error(err)
 			}
-			s.lane.AwaitIdle()
 		}
+		stop()
+		others.Wait()
+		s.AwaitIdle()
 	})
 }

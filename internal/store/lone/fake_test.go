@@ -1,0 +1,157 @@
+package lone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/waiting"
+)
+
+// fake is a store whose statements take a while and wait for locked keys.
+type fake struct {
+	store.Store // nil: a method that no test uses
+
+	took time.Duration // by each statement; negative: until its context ends
+
+	mu      sync.Mutex
+	sent    []string
+	waits   []time.Duration
+	abreast map[string]int // statements in flight for each key
+	most    int            // statements in flight at once
+	locked  map[string]bool
+	denies  bool // reads find that a joint does not fit
+	answers int64
+	crowded bool
+}
+
+func newFake() *fake {
+	return &fake{Store: store.Refuse(errors.ErrUnsupported), took: time.Millisecond, abreast: map[string]int{}, locked: map[string]bool{}}
+}
+
+func (f *fake) Refuses() error { return nil }
+
+func (f *fake) Crowded() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.crowded
+}
+
+func (f *fake) Answers() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.answers
+}
+
+// statement sends a statement for keys.
+func (f *fake) statement(ctx context.Context, wait time.Duration, keys ...string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sent, f.waits = append(f.sent, fmt.Sprint(keys)), append(f.waits, wait)
+	flying := 0
+	for _, k := range keys {
+		f.abreast[k]++
+		defer func() { f.abreast[k]-- }()
+	}
+	for _, n := range f.abreast {
+		flying += n
+	}
+	f.most = max(f.most, flying)
+	f.mu.Unlock()
+	if f.took < 0 {
+		<-ctx.Done()
+	} else {
+		time.Sleep(f.took)
+	}
+	f.mu.Lock()
+	for _, k := range keys {
+		if f.locked[k] {
+			f.mu.Unlock()
+			time.Sleep(wait)
+			f.mu.Lock()
+			if f.locked[k] {
+				f.answers++
+				return store.ErrLocked
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", store.ErrUnavailable, ctx.Err())
+	}
+	f.answers++
+	return nil
+}
+
+func (f *fake) Charge(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return store.Outcome{Decided: true, Granted: q.Units}, f.statement(ctx, q.LockWait, q.Key)
+}
+
+func (f *fake) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return store.Outcome{Decided: true}, f.statement(ctx, 0, q.Key)
+}
+
+func (f *fake) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
+	return store.Ended{Changed: true}, f.statement(ctx, e.LockWait, e.ID)
+}
+
+func (f *fake) TakeAll(ctx context.Context, joints []*store.Joint, possible bool) (bool, error) {
+	if !possible {
+		for _, j := range joints {
+			j.Outcome = store.Outcome{Decided: true, Granted: 1}
+			if f.denies {
+				j.Outcome.Granted = 0
+			}
+		}
+		return false, nil
+	}
+	var keys []string
+	for _, j := range joints {
+		keys = append(keys, j.Key)
+	}
+	return true, f.statement(ctx, joints[0].LockWait, keys...)
+}
+
+func (f *fake) Locked(_ context.Context, rows []*store.Row) ([]bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	locked := make([]bool, len(rows))
+	for i, r := range rows {
+		locked[i] = f.locked[r.Query.Key]
+	}
+	return locked, nil
+}
+
+// set changes the fake.
+func (f *fake) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// newStore returns a Store with at most 4 statements in flight and one in the lane.
+func newStore(f *fake, timeout time.Duration) *Store {
+	return New(f, waiting.NewRoom(1000, timeout, f), waiting.NewLane(make(chan struct{}, 1), timeout), 4)
+}
+
+func query(key string) *store.Query {
+	return &store.Query{Algorithm: algorithm.TokenBucket, Policy: "p", Key: key, Units: 3, Cost: 1, Count: 3}
+}
+
+// charge charges in the background, in the order of its calls, and returns the error.
+func charge(ctx context.Context, s *Store, key string) <-chan error {
+	answer := make(chan error, 1)
+	go func() {
+		o, err := s.Charge(ctx, query(key))
+		if err == nil && o.Granted != 3 {
+			err = fmt.Errorf("%+v", o)
+		}
+		answer <- err
+	}()
+	synctest.Wait()
+	return answer
+}
