@@ -277,6 +277,24 @@ func TestDoorMisconfigured(t *testing.T) {
 	}
 }
 
+// TestDoorFailsOpenWhileAway: FailOpen answers while the database is away, and not for an
+// overload, a locked row or a statement that is late while others are answered.
+func TestDoorFailsOpenWhileAway(t *testing.T) {
+	for err, opens := range map[error]bool{
+		fmt.Errorf("%w: connection refused", store.ErrUnavailable):           true,
+		fmt.Errorf("%w: %w", store.ErrUnavailable, context.DeadlineExceeded): true,
+		store.ErrLocked:     false,
+		store.ErrOverloaded: false,
+		store.ErrBusy:       false,
+		fmt.Errorf("%w: %w", store.ErrUnavailable, store.ErrAnswering): false,
+	} {
+		e := &engine{shared: &shared{}}
+		if got := e.failsOpen(t.Context(), store.TimedOut(err, time.Second)); got != opens {
+			t.Errorf("%v: fails open %v", err, got)
+		}
+	}
+}
+
 // TestDoorRemembers: a denial answers later requests without the store, until a call
 // gives something back.
 func TestDoorRemembers(t *testing.T) {

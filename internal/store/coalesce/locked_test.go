@@ -162,3 +162,35 @@ func TestLockedKeysTakeTurns(t *testing.T) {
 		}
 	})
 }
+
+// TestLockedRowIsJoined: while a key is in the lane, no batch has it, so that its
+// neighbours wait for nothing. Its callers are in its share.
+func TestLockedRowIsJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.locked["locked"] = true
+		o := f.options()
+		o.waiting = 100
+		s := newStore(f, f, o)
+		first := take(t.Context(), s, query("locked", 1))
+		time.Sleep(2 * waiting.Patience)
+		start := time.Now()
+		for range 63 {
+			take(t.Context(), s, query("locked", 1))
+			if r := <-take(t.Context(), s, query("other", 1e-3)); r.err != nil || r.Granted != 1 {
+				t.Errorf("a neighbour: %+v", r)
+			}
+		}
+		if r := <-take(t.Context(), s, query("locked", 1)); !errors.Is(r.err, store.ErrOverloaded) {
+			t.Errorf("past the share: %+v", r)
+		}
+		if time.Since(start) != 0 {
+			t.Errorf("the neighbours waited for %v", time.Since(start))
+		}
+		f.set(func() { delete(f.locked, "locked") })
+		if r := <-first; r.Granted != 1 {
+			t.Errorf("%+v", r)
+		}
+		shut(s)
+	})
+}

@@ -61,3 +61,41 @@ type runnerFunc func(context.Context, func(db.DBTX) error) error
 
 func (r runnerFunc) Do(ctx context.Context, f func(db.DBTX) error) error     { return r(ctx, f) }
 func (r runnerFunc) Within(ctx context.Context, f func(db.DBTX) error) error { return r(ctx, f) }
+
+// TestBreakerWaitsForConnections: a wait for a connection of the pool is no failure of the
+// database, and neither is a locked row.
+func TestBreakerWaitsForConnections(t *testing.T) {
+	fails := error(&noConnection{context.DeadlineExceeded, true})
+	b := NewBreaker(runnerFunc(func(context.Context, func(db.DBTX) error) error { return fails }), 1, time.Second, func() int64 { return 0 })
+	for _, fails = range []error{&noConnection{context.DeadlineExceeded, true}, &noConnection{context.DeadlineExceeded, false}, store.ErrLocked} {
+		for range 3 {
+			if err := b.Do(t.Context(), nil); err != fails {
+				t.Error(err)
+			}
+		}
+		if err := b.Refuses(); err != nil {
+			t.Errorf("%v opened it: %v", fails, err)
+		}
+	}
+	if b.Answers() != 3 { // those of the locked row
+		t.Errorf("%d answers", b.Answers())
+	}
+}
+
+// TestBreakerProbes: callers are refused until a probe is due.
+func TestBreakerProbes(t *testing.T) {
+	now, fails := int64(0), error(io.ErrUnexpectedEOF)
+	b := NewBreaker(runnerFunc(func(context.Context, func(db.DBTX) error) error { return fails }), 1, time.Second, func() int64 { return now })
+	_ = b.Do(t.Context(), nil)
+	if b.Refuses() == nil {
+		t.Error("it is not open")
+	}
+	now += time.Second.Microseconds()
+	if err := b.Refuses(); err != nil {
+		t.Errorf("it refuses its probe: %v", err)
+	}
+	fails = nil
+	if err := b.Do(t.Context(), nil); err != nil || b.Refuses() != nil {
+		t.Errorf("after the probe: %v, %v", err, b.Refuses())
+	}
+}
