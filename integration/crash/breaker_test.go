@@ -21,8 +21,6 @@ import (
 
 const breakForUs = int64(time.Second / time.Microsecond)
 
-var ()
-
 // TestBreakerOnAStoppedServer: the breaker opens, no request touches the pool, one probes,
 // and the breaker closes once the server is back.
 func TestBreakerOnAStoppedServer(t *testing.T) {

@@ -102,20 +102,20 @@ func SQLTx(tx *sql.Tx) db.DBTX { return sqldb.Tx(tx) }
 type sqlConnections struct{ *sqldb.Pool }
 
 func (c sqlConnections) Each(_ context.Context, f func(db.DBTX) error) error {
-	err := f(c.Pool)
-	if errors.Is(err, sqldb.ErrBusy) {
-		err = &noConnection{err, true}
-	}
-	return err
+	return crowded(f(c.Pool))
 }
 
 // Crowded implements Connections.
 func (c sqlConnections) Crowded() bool { return c.Pool.Crowded() }
 
 func (c sqlConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
-	err := c.InTx(ctx, f)
+	return crowded(c.InTx(ctx, f))
+}
+
+// crowded marks an ErrBusy of database/sql as a wait for a connection.
+func crowded(err error) error {
 	if errors.Is(err, sqldb.ErrBusy) {
-		err = &noConnection{err, true}
+		return &noConnection{err, true}
 	}
 	return err
 }
