@@ -321,6 +321,8 @@ func (e *engine) compileCost(c *call) error {
 		}
 		// RetryAfter waits for a step if that is more than a unit.
 		q.Count, q.Unit = in.Cost/q.Cost, min(max(1, q.Cost), in.Cost)
+		// A row of several requests is blocked once a part of it is denied.
+		q.Shared = q.Cost == 1 && q.BlockFor == 0
 	case verbCharge, verbRefund, verbUndo:
 		q.Cost, q.Count = 1, in.Cost
 	case verbWait:

@@ -73,15 +73,15 @@ func TestTakeInOrderOfArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f, _ := bed(t, nil)
 		one := take(t.Context(), s, query("k", 1))
-		two := take(t.Context(), s, query("k", 2))
+		two := take(t.Context(), s, query("k", 3)) // with either of the others it is above the capacity
 		late := take(t.Context(), s, query("k", 1))
 		for range 4 {
 			f.open()
 		}
-		if got := f.statements(); !slices.Equal(got, []string{"alone k", "alone k", "alone k"}) {
+		if got := f.statements(); !slices.Equal(got, []string{"alone k", "alone k 3", "alone k"}) {
 			t.Errorf("sent %q", got)
 		}
-		if a, b, c := <-one, <-two, <-late; a.Granted != 1 || b.Granted != 1 || c.Granted != 0 {
+		if a, b, c := <-one, <-two, <-late; a.Granted != 1 || b.Granted != 0 || c.Granted != 1 {
 			t.Errorf("granted %v, %v and %v", a.Granted, b.Granted, c.Granted)
 		}
 	})

@@ -1,7 +1,6 @@
 package coalesce
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"runtime"
@@ -59,13 +58,16 @@ func (l *line) run(b *batch, rows []*row) {
 		return
 	}
 	slices.SortFunc(rows, func(a, b *row) int {
-		return cmp.Or(strings.Compare(a.Query.Policy, b.Query.Policy), strings.Compare(a.Query.Key, b.Query.Key))
+		if c := strings.Compare(a.Query.Policy, b.Query.Policy); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Query.Key, b.Query.Key)
 	})
 	ctx, cancel := l.room.Detached()
 	defer cancel()
 	err := l.send(ctx, b, rows, waiting.Patience)
 	if err != nil {
-		rows = answerDecided(rows)
+		rows = l.answerDecided(rows)
 	}
 	switch {
 	case len(rows) == 0:
@@ -74,7 +76,7 @@ func (l *line) run(b *batch, rows []*row) {
 	case errors.As(err, new(*store.RowError)) && len(rows) > 1:
 		l.runPieces(b, rows)
 	default:
-		answerAll(rows, err)
+		l.answerAll(rows, err)
 	}
 }
 
@@ -91,18 +93,26 @@ func (l *line) runPieces(b *batch, rows []*row) {
 
 // answerDecided answers the rows that a failed TakeMany still decided and returns the
 // others.
-func answerDecided(rows []*row) []*row {
+func (l *line) answerDecided(rows []*row) []*row {
 	return slices.DeleteFunc(rows, func(r *row) bool {
-		if r.Outcome.Decided {
-			r.answer(nil)
-			return true
+		decided := r.Outcome.Decided
+		if decided {
+			l.answer(r, nil)
 		}
-		return false
+		return decided
 	})
 }
 
-func answerAll(rows []*row, err error) {
+func (l *line) answerAll(rows []*row, err error) {
 	for _, r := range rows {
+		l.answer(r, err)
+	}
+}
+
+func (l *line) answer(r *row, err error) {
+	if err == nil && r.splits() {
+		l.split(r)
+	} else {
 		r.answer(err)
 	}
 }
@@ -110,8 +120,11 @@ func answerAll(rows []*row, err error) {
 // send sends one statement for rows, which are in lock order, and sets their outcomes. It
 // returns ErrLocked if a row is locked for longer than wait.
 func (l *line) send(ctx context.Context, b *batch, rows []*row, wait time.Duration) error {
-	if r := rows[0]; len(rows) == 1 && r.Count == 1 { // its statement costs less
+	if r := rows[0]; len(rows) == 1 && (r.waiters == 1 || r.Query.BlockFor == 0) { // its statement costs less
 		r.Query.LockWait = wait
+		if r.waiters > 1 {
+			r.Query.Now = l.options.Now()
+		}
 		o, err := l.database.Take(ctx, r.Query)
 		if err == nil {
 			r.Outcome = o

@@ -61,7 +61,7 @@ func (f *fake) note(ctx context.Context, text string, rows []*store.Row) error {
 		select {
 		case <-gate:
 		case <-ctx.Done():
-			return ctx.Err()
+			return fmt.Errorf("%w: %w", store.ErrUnavailable, ctx.Err())
 		}
 	}
 	f.mu.Lock()
@@ -85,7 +85,11 @@ func (f *fake) note(ctx context.Context, text string, rows []*store.Row) error {
 }
 
 func (f *fake) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	if err := f.note(ctx, "alone "+q.Key, []*store.Row{{Query: q, Count: 1}}); err != nil {
+	text := "alone " + q.Key
+	if q.Units != 1 {
+		text += fmt.Sprintf(" %v", q.Units)
+	}
+	if err := f.note(ctx, text, []*store.Row{{Query: q, Count: 1}}); err != nil {
 		return store.Outcome{}, err
 	}
 	at := *q

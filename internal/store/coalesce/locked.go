@@ -22,7 +22,7 @@ func (l *line) sortOut(ctx context.Context, b *batch, rows []*row) {
 	isLocked, err := l.database.Locked(ctx, b.sent)
 	switch {
 	case err != nil:
-		answerAll(rows, err)
+		l.answerAll(rows, err)
 		return
 	case !slices.Contains(isLocked, true):
 		// The row is free again, or another transaction has inserted it and not
@@ -48,25 +48,19 @@ func (l *line) setAside(rows []*row) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, r := range rows {
-		k := waiting.SlotOf(r.Query)
-		l.hold(k, r)
-		if l.last[k] != nil {
-			i := slices.IndexFunc(l.queue, func(r *row) bool { return waiting.SlotOf(r.Query) == k })
-			for r := l.queue[i]; r != nil; r = r.behind {
-				l.hold(k, r)
-			}
-			l.queue = slices.Delete(l.queue, i, i+1)
-			delete(l.last, k)
-			delete(l.callers, k)
+		l.hold(r)
+		for r := l.takeOff(placeOf(r.Query)); r != nil; r = r.behind {
+			l.hold(r)
 		}
 	}
 }
 
 // hold moves a row's callers to the lane. l.mu is locked.
-func (l *line) hold(k waiting.Slot, r *row) {
+func (l *line) hold(r *row) {
+	k := waiting.SlotOf(r.Query)
 	for w := r.first; w != nil; {
 		next := w.next // Hold may send w
-		w.state, w.next = waiting.Locked, nil
+		w.ticket.State, w.next = waiting.Locked, nil
 		l.lane.Hold(k, w)
 		w = next
 	}
@@ -76,11 +70,11 @@ func (l *line) hold(k waiting.Slot, r *row) {
 func (w *waiter) Try(wait time.Duration) error {
 	l := w.line
 	l.mu.Lock()
-	if w.left {
+	if w.ticket.Gone() {
 		l.mu.Unlock()
 		return waiting.ErrGone
 	}
-	w.state = waiting.Sent
+	w.ticket.State = waiting.Sent
 	r := w.ownRow()
 	r.sent = true
 	l.mu.Unlock()
@@ -89,7 +83,7 @@ func (w *waiter) Try(wait time.Duration) error {
 	cancel()
 	if err == store.ErrLocked {
 		l.mu.Lock()
-		w.state = waiting.Locked
+		w.ticket.State = waiting.Locked
 		l.mu.Unlock()
 		return err
 	}
@@ -98,21 +92,15 @@ func (w *waiter) Try(wait time.Duration) error {
 }
 
 // Left is waiting.Task's.
-func (w *waiter) Left() time.Duration {
-	w.line.mu.Lock()
-	defer w.line.mu.Unlock()
-	if w.left {
-		return 0
-	}
-	return w.ticket.Left()
-}
+func (w *waiter) Left() time.Duration { return w.ticket.Left() }
 
 // Again is waiting.Task's.
 func (w *waiter) Again() {
 	l := w.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !w.left {
-		l.enqueue(waiting.SlotOf(w.query), w)
+	if !w.ticket.Gone() {
+		k := placeOf(w.query)
+		l.enqueue(k, l.heads[k], w)
 	}
 }

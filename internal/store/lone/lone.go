@@ -21,10 +21,11 @@ type Store struct {
 	room  *waiting.Room
 	lane  *waiting.Lane
 	most  int // statements in flight
-	// tickets are of this Store: a timer made in a test's synthetic time must stay in it.
+	// tickets are of this Store: a channel made in a test's synthetic time must stay in it.
 	tickets sync.Pool
 
 	mu      sync.Mutex
+	watch   *waiting.Watch
 	idle    sync.Cond // nothing is in flight
 	closed  bool
 	running int // goroutines that send
@@ -42,7 +43,7 @@ type Database interface {
 // New returns a Store over inner with at most that many statements in flight.
 func New(inner Database, room *waiting.Room, lane *waiting.Lane, most int) *Store {
 	s := &Store{inner: inner, room: room, lane: lane, most: max(1, most), flows: map[flowKey]*flow{}}
-	s.idle.L = &s.mu
+	s.idle.L, s.watch = &s.mu, waiting.NewWatch(room, &s.mu)
 	return s
 }
 
@@ -108,10 +109,7 @@ type call struct {
 	ticket *waiting.Ticket
 	err    error
 
-	// Guarded by Store.mu.
-	state  waiting.State
-	left   bool               // the caller has gone
-	cancel context.CancelFunc // of the statement in flight
+	cancel context.CancelFunc // of the statement in flight; guarded by Store.mu
 }
 
 // do sends a request in its turn and returns its error. After an error of the wait
@@ -135,61 +133,53 @@ func (s *Store) do(ctx context.Context, r request) error {
 		return err
 	}
 	defer s.room.Exit()
-	c := &call{Store: s, request: r, ticket: s.ticket(), state: waiting.Locked}
+	c := &call{Store: s, request: r, ticket: s.ticket()}
+	c.ticket.State = waiting.Locked
 	if r.key.reads || !s.lane.Join(r.key.Slot, c) {
 		s.enqueue(c)
 	}
 	s.mu.Unlock()
-	if err := s.room.Wait(ctx, c.ticket, c.leave); err != nil {
+	if err := c.ticket.Wait(ctx); err != nil {
+		c.left()
 		return err
 	}
 	s.tickets.Put(c.ticket)
 	return c.err
 }
 
+// ticket begins a wait. s.mu is locked.
 func (s *Store) ticket() *waiting.Ticket {
 	t, ok := s.tickets.Get().(*waiting.Ticket)
 	if !ok {
 		t = waiting.NewTicket()
 	}
-	s.room.Begin(t)
+	s.watch.Begin(t)
 	return t
 }
 
 // grace is how long a statement without a timeout may go on after its caller has left.
 const grace = time.Second
 
-// leave takes the caller out.
-func (c *call) leave() waiting.State {
+// left ends the statement of a caller that has left if nothing else would.
+func (c *call) left() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state == waiting.Answered {
-		return c.state
-	}
-	c.left = true
-	if c.cancel != nil && c.room.Timeout() <= 0 { // nothing else would end it
+	if c.cancel != nil && c.room.Timeout() <= 0 {
 		time.AfterFunc(grace, c.cancel)
 	}
-	return c.state
 }
 
 // answer gives the caller its answer.
 func (c *call) answer(err error) {
-	c.mu.Lock()
-	left := c.left
-	c.state, c.cancel, c.err = waiting.Answered, nil, err
-	c.mu.Unlock()
-	switch {
-	case !left:
-		c.ticket.Answer()
-	case err == nil && c.late != nil:
+	c.err = err
+	if !c.ticket.Answer() && err == nil && c.late != nil {
 		c.late()
 	}
 }
 
 // enqueue puts a call into its key's flow. s.mu is locked.
 func (s *Store) enqueue(c *call) {
-	c.state = waiting.Queued
+	c.ticket.State = waiting.Queued
 	f := s.flows[c.key]
 	if f == nil {
 		f = &flow{key: c.key}
@@ -239,10 +229,10 @@ func (s *Store) next() (*flow, *call) {
 		}
 		for may(f) {
 			var c *call
-			if c, f.calls = pop(f.calls); c.left {
+			if c, f.calls = pop(f.calls); c.ticket.Gone() {
 				continue
 			}
-			c.state = waiting.Sent
+			c.ticket.State = waiting.Sent
 			f.inFlight++
 			s.list(f)
 			return f, c
@@ -288,7 +278,7 @@ func (s *Store) setAside(f *flow, c *call) {
 	behind := f.calls
 	f.calls = nil
 	for _, c := range append([]*call{c}, behind...) {
-		c.state = waiting.Locked
+		c.ticket.State = waiting.Locked
 		s.lane.Hold(c.key.Slot, c)
 	}
 }
@@ -321,10 +311,10 @@ func (c *call) attempt(lockWait time.Duration) error {
 func (c *call) begin(cancel context.CancelFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.left {
+	if c.ticket.Gone() {
 		return false
 	}
-	c.state, c.cancel = waiting.Sent, cancel
+	c.ticket.State, c.cancel = waiting.Sent, cancel
 	return true
 }
 
@@ -340,18 +330,11 @@ func (c *call) Try(wait time.Duration) error {
 func (c *call) set(s waiting.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.state = s
+	c.ticket.State = s
 }
 
 // Left is waiting.Task's.
-func (c *call) Left() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.left {
-		return 0
-	}
-	return c.ticket.Left()
-}
+func (c *call) Left() time.Duration { return c.ticket.Left() }
 
 // Again is waiting.Task's.
 func (c *call) Again() {

@@ -178,19 +178,19 @@ func TestTurnsGrantedTooLate(t *testing.T) {
 		f.took = time.Second
 		s := newStore(f, time.Minute)
 		joints := []*store.Joint{{Query: *query("own")}, {Query: *query("shared")}}
-		told := 0
-		joints[0].Late = func(store.Outcome) { told++ }
+		var told atomic.Int64
+		joints[0].Late = func(store.Outcome) { told.Add(1) }
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := s.TakeAll(ctx, joints, true); !errors.Is(err, context.DeadlineExceeded) || told != 0 {
+		if _, err := s.TakeAll(ctx, joints, true); !errors.Is(err, context.DeadlineExceeded) || told.Load() != 0 {
 			t.Error(err)
 		}
 		s.AwaitIdle()
-		if told != 1 {
-			t.Errorf("told %d times", told)
+		if told.Load() != 1 {
+			t.Errorf("told %d times", told.Load())
 		}
-		if allowed, err := s.TakeAll(t.Context(), joints, true); !allowed || err != nil || told != 1 {
-			t.Errorf("%v, %v, told %d times", allowed, err, told)
+		if allowed, err := s.TakeAll(t.Context(), joints, true); !allowed || err != nil || told.Load() != 1 {
+			t.Errorf("%v, %v, told %d times", allowed, err, told.Load())
 		}
 		s.AwaitIdle()
 	})

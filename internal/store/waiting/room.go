@@ -6,7 +6,6 @@ package waiting
 import (
 	"context"
 	"fmt"
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -73,84 +72,13 @@ func (r *Room) Enter(ofKey int) error {
 // Exit ends a caller's wait.
 func (r *Room) Exit() { r.callers.Add(-1) }
 
-// State is where a caller's request is.
-type State uint8
-
-// The states of a request.
-const (
-	Queued   State = iota // not sent
-	Sent                  // in flight
-	Locked                // another transaction has locked its row; nothing was consumed
-	Answered              // answered at this moment
-)
-
-// Ticket is one caller's wait. It can be used again after its wait was answered.
-type Ticket struct {
-	ready chan struct{}
-	timer *time.Timer
-	ends  time.Time // zero: never
-	since int64     // the database's answers before
-}
-
-// NewTicket returns a Ticket.
-func NewTicket() *Ticket {
-	timer := time.NewTimer(time.Hour)
-	timer.Stop()
-	return &Ticket{ready: make(chan struct{}, 1), timer: timer}
-}
-
-// Begin begins a wait.
-func (r *Room) Begin(t *Ticket) {
-	t.since = r.Answers()
-	if r.timeout > 0 {
-		t.ends = time.Now().Add(r.timeout)
-	}
-}
-
-// Answer ends the wait.
-func (t *Ticket) Answer() { t.ready <- struct{}{} }
-
-// Left returns how long the wait may go on.
-func (t *Ticket) Left() time.Duration {
-	if t.ends.IsZero() {
-		return math.MaxInt64
-	}
-	return time.Until(t.ends)
-}
-
-// Wait waits until the ticket is answered, and returns nil; or until ctx or the timeout
-// ends. Then leave takes the caller out and returns where its request is. If it is
-// Answered, Wait returns nil.
-func (r *Room) Wait(ctx context.Context, t *Ticket, leave func() State) error {
-	var late <-chan time.Time
-	if r.timeout > 0 {
-		t.timer.Reset(t.Left())
-		defer t.timer.Stop()
-		late = t.timer.C
-	}
-	select {
-	case <-t.ready:
-		return nil
-	case <-ctx.Done():
-		if leave() != Answered {
-			return store.EndedContext(ctx)
-		}
-	case <-late:
-		if s := leave(); s != Answered {
-			return store.TimedOut(r.late(t, s), r.timeout)
-		}
-	}
-	<-t.ready
-	return nil
-}
-
 // late returns why a request has no answer in time.
-func (r *Room) late(t *Ticket, s State) error {
+func (r *Room) late(t *Ticket) error {
 	answers := r.Answers() != t.since
 	switch {
-	case s == Locked:
+	case t.State == Locked:
 		return store.ErrLocked
-	case s == Queued && answers:
+	case t.State == Queued && answers:
 		return fmt.Errorf("%w: the request waited behind others and was not sent: %w", store.ErrOverloaded, context.DeadlineExceeded)
 	case !answers && r.Crowded():
 		return fmt.Errorf("%w: %w", store.ErrBusy, context.DeadlineExceeded)

@@ -3,6 +3,7 @@ package waiting
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,39 +43,19 @@ func TestRoomTellsWhyItIsLate(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := &fake{answers: 7, crowded: c.crowded}
 			r := NewRoom(10, time.Second, f)
-			ticket, start := NewTicket(), time.Now()
-			r.Begin(ticket)
+			ticket, start, mu := NewTicket(), time.Now(), new(sync.Mutex)
+			mu.Lock()
+			NewWatch(r, mu).Begin(ticket)
+			ticket.State = c.state
 			f.answers += c.answers
-			err := r.Wait(t.Context(), ticket, func() State { return c.state })
+			mu.Unlock()
+			err := ticket.Wait(t.Context())
 			away := errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrLocked) && !errors.Is(err, store.ErrAnswering)
 			if !errors.Is(err, c.want) || away != c.away || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
 				t.Errorf("%s: %v after %v", c.name, err, time.Since(start))
 			}
 		})
 	}
-}
-
-// TestRoomAnswersAtTheLastMoment: an answer that comes as the time ends is not lost.
-func TestRoomAnswersAtTheLastMoment(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := NewRoom(10, time.Second, new(fake))
-		for name, ctx := range map[string]context.Context{"late": t.Context(), "left": ended(t)} {
-			ticket := NewTicket()
-			r.Begin(ticket)
-			if err := r.Wait(ctx, ticket, func() State {
-				ticket.Answer()
-				return Answered
-			}); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-		}
-	})
-}
-
-func ended(t *testing.T) context.Context {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	return ctx
 }
 
 // TestRoomBounds: so many callers wait, and a quarter of them for one key; 64 in any case.

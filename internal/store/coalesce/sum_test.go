@@ -1,0 +1,166 @@
+package coalesce
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/memory"
+)
+
+// TestSumsShareARow: requests of different costs are one row of their sum, and each is
+// answered as if it had been decided alone.
+func TestSumsShareARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, _ := bed(t, nil)
+		var all []<-chan reply
+		costs := []float64{1, 0.5, 1.25}
+		for _, cost := range costs {
+			all = append(all, take(t.Context(), s, query("k", cost)))
+		}
+		f.open()
+		f.open()
+		if got := f.statements(); !slices.Equal(got, []string{"alone k 2.75"}) {
+			t.Errorf("sent %q", got)
+		}
+		level := 0.0
+		for i, c := range all {
+			r := <-c
+			level += costs[i]
+			if got := r.View.Level(nil, r.UpdatedAt); r.Granted != 1 || got != level {
+				t.Errorf("request %d was granted %v at level %v", i, r.Granted, got)
+			}
+		}
+	})
+}
+
+// TestSumThatDoesNotFit: those that do not fit even first are denied with the sum; the
+// others are asked again, in order of arrival and before later ones.
+func TestSumThatDoesNotFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, _ := bed(t, nil)
+		used := take(t.Context(), s, query("k", 1.5))
+		f.open()
+		f.open()
+		<-used
+		f.statements()
+		take(t.Context(), s, query("first", 1)) // is in flight
+		f.statements()
+		var all []<-chan reply
+		for _, cost := range []float64{1.75, 0.5, 0.25} {
+			all = append(all, take(t.Context(), s, query("k", cost)))
+		}
+		f.open()                                       // the sum is at the gate
+		later := take(t.Context(), s, query("k", 0.8)) // would fit before the others
+		for range 3 {
+			f.open()
+		}
+		if got := f.statements(); !slices.Equal(got, []string{"alone k 2.5", "alone k 0.75", "alone k 0.8"}) {
+			t.Errorf("sent %q", got)
+		}
+		for i, c := range append(all, later) {
+			if r := <-c; r.err != nil || (r.Granted == 1) != (i == 1 || i == 2) {
+				t.Errorf("request %d: %+v", i, r)
+			}
+		}
+	})
+}
+
+// TestSumLeavesOutWhoLeft: a caller that left is not in the sum.
+func TestSumLeavesOutWhoLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, _ := bed(t, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		goes, stays := take(ctx, s, query("k", 2)), take(t.Context(), s, query("k", 1))
+		cancel()
+		<-goes
+		f.open()
+		f.open()
+		if got := f.statements(); !slices.Equal(got, []string{"alone k"}) {
+			t.Errorf("sent %q", got)
+		}
+		if r := <-stays; r.Granted != 1 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// TestStepsShareARow: requests for as many steps as fit are one row with single requests.
+func TestStepsShareARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, _ := bed(t, nil)
+		var all []<-chan reply
+		for _, steps := range []float64{1, 4, 2} {
+			q := query("k", 1)
+			q.Units, q.Count = steps, steps
+			all = append(all, take(t.Context(), s, q))
+		}
+		f.open()
+		f.open()
+		if got := f.statements(); !slices.Equal(got, []string{"alone k 7"}) {
+			t.Errorf("sent %q", got)
+		}
+		for i, want := range []float64{1, 2, 0} {
+			if r := <-all[i]; r.Granted != want {
+				t.Errorf("request %d: %+v", i, r)
+			}
+		}
+	})
+}
+
+// TestSumsDecideAsIfAlone: requests of any costs and steps, sent while a statement was in
+// flight, get what they would get one after the other.
+func TestSumsDecideAsIfAlone(t *testing.T) {
+	for seed := range uint64(600) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			s, f, _ := bed(t, func(o *settings) { o.Statements = 1 })
+			alone := memory.New()
+			a := algorithm.Names[int(seed)%len(algorithm.Names)]
+			var queries []*store.Query
+			var answers []<-chan reply
+			for i := range 2 + r.IntN(12) {
+				q := query(fmt.Sprint(r.IntN(2)), []float64{0.25, 0.5, 1, 1.5, 2.75}[r.IntN(5)])
+				q.Algorithm = a
+				if r.IntN(4) == 0 {
+					q.Cost, q.Unit, q.Count = 0.25, 0.25, float64(1+r.IntN(6))
+					q.Units = q.Cost * q.Count
+				}
+				if i < 2 || r.IntN(6) == 0 {
+					q.BlockFor = []int64{0, 60e6}[r.IntN(2)]
+				}
+				if q.BlockFor > 0 {
+					q.Count, q.Units = 1, q.Cost // see Query.Shared
+				}
+				queries = append(queries, q)
+				answers = append(answers, take(t.Context(), s, q))
+			}
+			close(f.gate)
+			for i, q := range queries {
+				got := <-answers[i]
+				at := *q
+				at.Now = &f.now
+				want, err := alone.Take(t.Context(), &at)
+				if err != nil || got.err != nil {
+					t.Fatal(err, got.err)
+				}
+				level := func(o store.Outcome) float64 { return o.View.Level(&q.Rules, o.UpdatedAt) }
+				fits := func(o store.Outcome) int64 {
+					return o.View.FitsAt(&q.Rules, o.UpdatedAt, q.Room, q.Rest(o.Granted*q.Cost))
+				}
+				if got.Granted != want.Granted || got.Blocked != want.Blocked || math.Abs(level(got.Outcome)-level(want)) > 1e-9 ||
+					want.Granted < q.Count && fits(got.Outcome) != fits(want) {
+					t.Fatalf("seed %d, %s, request %d of %v in steps of %v: got %+v at level %v, fits at %v; alone %+v at %v, fits at %v", seed, a, i, q.Units, q.Cost,
+						got.Outcome, level(got.Outcome), fits(got.Outcome), want, level(want), fits(want))
+				}
+			}
+			shut(s)
+		})
+	}
+}
