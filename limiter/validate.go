@@ -155,18 +155,20 @@ func validateIdempotencyKey(key string) error {
 
 // validateCost validates a cost. readable allows 0.
 func validateCost(readable bool, cost, burst float64) error {
-	value := strconv.FormatFloat(cost, 'g', -1, 64)
+	reason := ""
 	switch {
 	case cost == 0 && readable:
 		return nil
 	case cost == 0:
-		return store.Invalid("cost", value, "must be positive; Check at cost 0 reads without consuming")
+		reason = "must be positive; Check at cost 0 reads without consuming"
 	case !(cost > 0) || cost > maxUnits:
-		return store.Invalid("cost", value, "must be positive and at most 2^53")
+		reason = "must be positive and at most 2^53"
 	case cost < leastCost(burst):
-		return store.Invalid("cost", value, fmt.Sprintf("must be at least %v, a billionth of the burst", leastCost(burst)))
+		reason = fmt.Sprintf("must be at least %v, a billionth of the burst", leastCost(burst))
+	default:
+		return nil
 	}
-	return nil
+	return store.Invalid("cost", strconv.FormatFloat(cost, 'g', -1, 64), reason)
 }
 
 // leastCost returns the smallest cost: a billionth of the burst, which rounding cannot

@@ -17,6 +17,18 @@ var ErrTimeout = fmt.Errorf("pglimit: Config.Timeout: %w", context.DeadlineExcee
 // the caller or the timeout ended it.
 func Bound(s Store, timeout time.Duration) Store { return bound{s, timeout} }
 
+// timeoutKey is the type of TimeoutKey.
+type timeoutKey struct{}
+
+// TimeoutKey is the key of a context's value that is not nil once Config.Timeout ended it,
+// if the context has no cause.
+var TimeoutKey timeoutKey
+
+// EndedByTimeout reports whether Config.Timeout ended ctx.
+func EndedByTimeout(ctx context.Context) bool {
+	return context.Cause(ctx) == ErrTimeout || ctx.Value(TimeoutKey) != nil
+}
+
 // TimedOut returns err with the timeout that ended the wait.
 func TimedOut(err error, timeout time.Duration) error {
 	return fmt.Errorf("%w (Config.Timeout is %v)", err, timeout)

@@ -6,6 +6,7 @@ package waiting
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,9 @@ type Room struct {
 	most, share int64
 	timeout     time.Duration
 	callers     atomic.Int64
+
+	mu      sync.Mutex
+	flights deadlines[*flight]
 }
 
 // smallShare is the number of callers of one key that may wait in any case.
@@ -44,7 +48,9 @@ const smallShare = 64
 // Each waits for timeout at most, if that is positive.
 func NewRoom(most int, timeout time.Duration, d database) *Room {
 	share := min(most, max(smallShare, most/4))
-	return &Room{database: d, most: int64(most), share: int64(share), timeout: timeout}
+	r := &Room{database: d, most: int64(most), share: int64(share), timeout: timeout}
+	r.flights.mu = &r.mu
+	return r
 }
 
 // Callers returns the number of callers that wait now.
@@ -86,12 +92,4 @@ func (r *Room) late(t *Ticket) error {
 		return fmt.Errorf("%w: %w: %w", store.ErrUnavailable, store.ErrAnswering, context.DeadlineExceeded)
 	}
 	return fmt.Errorf("%w: %w", store.ErrUnavailable, context.DeadlineExceeded)
-}
-
-// Detached returns a context for a statement, which no caller can cancel.
-func (r *Room) Detached() (context.Context, context.CancelFunc) {
-	if r.timeout <= 0 {
-		return context.WithCancel(context.Background())
-	}
-	return context.WithTimeoutCause(context.Background(), r.timeout, store.ErrTimeout)
 }

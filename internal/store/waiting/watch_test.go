@@ -87,8 +87,8 @@ func TestWatchRests(t *testing.T) {
 			}
 			b.begin(ticket)
 		}
-		if b.Lock(); len(b.begun) > 2*fewBegun || !b.armed {
-			t.Errorf("it remembers %d waits", len(b.begun))
+		if b.Lock(); len(b.waits.begun) > 2*fewBegun || !b.waits.armed {
+			t.Errorf("it remembers %d waits", len(b.waits.begun))
 		}
 		b.Unlock()
 		for _, ticket := range tickets {
@@ -96,8 +96,8 @@ func TestWatchRests(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if b.Lock(); len(b.begun) > 0 || b.armed {
-			t.Errorf("it remembers %d waits, and looks again: %v", len(b.begun), b.armed)
+		if b.Lock(); len(b.waits.begun) > 0 || b.waits.armed {
+			t.Errorf("it remembers %d waits, and looks again: %v", len(b.waits.begun), b.waits.armed)
 		}
 		b.Unlock()
 	})

@@ -57,7 +57,7 @@ func (b *Breaker) watch(ctx context.Context, f func(db.DBTX) error, run func(con
 			b.until.Store(0)
 		}
 	case errors.As(err, new(*noConnection)):
-	case ctx.Err() == nil || context.Cause(ctx) == store.ErrTimeout:
+	case ctx.Err() == nil || store.EndedByTimeout(ctx):
 		if b.failures.Add(1) >= b.after {
 			b.last.Store(&err)
 			b.until.Store(b.clock() + b.rest)

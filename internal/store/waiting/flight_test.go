@@ -1,0 +1,68 @@
+package waiting
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// TestFlightEndsInItsTime: a flight ends by the timeout with all contexts derived from it,
+// and each of them tells that the timeout did it.
+func TestFlightEndsInItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, start := NewRoom(10, time.Second, new(fake)), time.Now()
+		f, cancel := r.Detached()
+		defer cancel()
+		derived, stop := context.WithCancel(context.WithValue(f, "key", "value"))
+		defer stop()
+		after := make(chan struct{})
+		context.AfterFunc(f, func() { close(after) })
+		if by, ok := f.Deadline(); !ok || by.Sub(start) != time.Second || f.Err() != nil || store.EndedByTimeout(derived) {
+			t.Errorf("deadline %v, %v", by, f.Err())
+		}
+		for _, done := range []<-chan struct{}{derived.Done(), f.Done(), after} {
+			<-done
+		}
+		for _, ctx := range []context.Context{f, derived} {
+			if time.Since(start) != time.Second || ctx.Err() != context.DeadlineExceeded || !store.EndedByTimeout(ctx) {
+				t.Errorf("%v after %v", ctx.Err(), time.Since(start))
+			}
+		}
+	})
+}
+
+// TestFlightIsCancelled: that is no timeout, and calls what waits for the end, unless it
+// was stopped.
+func TestFlightIsCancelled(t *testing.T) {
+	for _, timeout := range []time.Duration{0, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			r := NewRoom(10, timeout, new(fake))
+			f, cancel := r.Detached()
+			var called atomic.Int64
+			context.AfterFunc(f, func() { called.Add(1) })
+			stopped := context.AfterFunc(f, func() { called.Add(10) })
+			if !stopped() || stopped() {
+				t.Error("it was stopped not once")
+			}
+			cancel()
+			cancel()
+			<-f.Done()
+			late := context.AfterFunc(f, func() { called.Add(100) })
+			synctest.Wait()
+			if called.Load() != 101 || late() || !errors.Is(f.Err(), context.Canceled) || store.EndedByTimeout(f) {
+				t.Errorf("called %d, %v", called.Load(), f.Err())
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if r.mu.Lock(); len(r.flights.begun) > 0 || r.flights.armed {
+				t.Error("it is still watched")
+			}
+			r.mu.Unlock()
+		})
+	}
+}
