@@ -40,7 +40,7 @@ func New(pool *pgxpool.Pool, config *Config) (*Limiter, error) {
 	if pool == nil {
 		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	return newPooled(exec.PGX(pool), int(pool.Stat().MaxConns()), config)
+	return newPooled(exec.PGX(pool), int(pool.Stat().MaxConns()), true, config)
 }
 
 // NewSQL is New for database/sql, directly or through GORM, ent or bun, with any
@@ -66,14 +66,15 @@ func NewSQL(db *sql.DB, config *Config) (*Limiter, error) {
 	if most == 0 {
 		most = unlimitedConns
 	}
-	return newPooled(exec.SQL(db), most, config)
+	return newPooled(exec.SQL(db), most, false, config)
 }
 
 // unlimitedConns is the assumed size of a pool without a limit, since the server has one.
 const unlimitedConns = 16
 
-// newPooled returns a Limiter over a pool of at most that many connections.
-func newPooled(connections exec.Connections, most int, config *Config) (*Limiter, error) {
+// newPooled returns a Limiter over a pool of at most that many connections. obeys tells
+// that the driver ends a statement with its context.
+func newPooled(connections exec.Connections, most int, obeys bool, config *Config) (*Limiter, error) {
 	c := config.withDefaults()
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -91,7 +92,7 @@ func newPooled(connections exec.Connections, most int, config *Config) (*Limiter
 	inner := store.Store(l.lone)
 	if !c.DisableBatching {
 		l.coalesced = coalesce.New(inner, database, l.room, l.lane, coalesce.Options{
-			Rows: c.BatchRows, Statements: c.BatchStatements, Now: e.now,
+			Rows: c.BatchRows, Statements: c.BatchStatements, Now: e.now, Obeys: obeys,
 		})
 		inner = l.coalesced
 	}

@@ -17,6 +17,9 @@ type Options struct {
 	Rows       int           // keys in one statement, at most
 	Statements int           // in flight at once for each algorithm and Commit, at most
 	Now        func() *int64 // the caller's clock for a statement; if it returns nil, the store's
+	// Obeys: a statement ends with its context. Then a caller that cannot leave sends its
+	// own statement if nothing is in flight, which costs no goroutine.
+	Obeys bool
 }
 
 // Database is what sends the shared statements.

@@ -26,6 +26,18 @@ type batch struct {
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
+// forget forgets the rows, which are their callers' again.
+func (b *batch) forget() {
+	clear(b.rows)
+	clear(b.sent[:cap(b.sent)])
+}
+
+// release returns the batch to the pool.
+func (b *batch) release() {
+	b.forget()
+	batches.Put(b)
+}
+
 // drain sends batches until no request waits, or few enough for the other statements in
 // flight.
 func (l *line) drain() {
@@ -34,18 +46,14 @@ func (l *line) drain() {
 	for {
 		l.mu.Lock()
 		if len(l.queue) == 0 || l.inFlight > 1 && len(l.queue) < splitRows {
-			l.inFlight--
-			if l.inFlight == 0 {
-				l.idle.Broadcast()
-			}
+			l.land()
 			l.mu.Unlock()
 			return
 		}
 		b.rows = l.next(b.rows[:0])
 		l.mu.Unlock()
 		l.run(b, b.rows)
-		clear(b.rows) // they are their callers' again
-		clear(b.sent[:cap(b.sent)])
+		b.forget()
 		// Callers that have an answer often send again: let them, so that the next
 		// statement carries more.
 		runtime.Gosched()

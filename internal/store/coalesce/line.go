@@ -55,10 +55,15 @@ func (l *line) take(ctx context.Context, q *store.Query) (store.Outcome, error) 
 	}
 	w := l.waiter(l, q)
 	w.ticket.State = waiting.Locked
-	if !l.lane.Join(waiting.SlotOf(q), w) {
-		l.enqueue(k, head, w)
+	joined := l.lane.Join(waiting.SlotOf(q), w)
+	if !joined && l.inFlight == 0 && ctx.Done() == nil && l.options.Obeys {
+		l.sendOwn(w)
+	} else {
+		if !joined {
+			l.enqueue(k, head, w)
+		}
+		l.mu.Unlock()
 	}
-	l.mu.Unlock()
 	err := w.ticket.Wait(ctx)
 	l.room.Exit()
 	if err != nil {
@@ -67,6 +72,33 @@ func (l *line) take(ctx context.Context, q *store.Query) (store.Outcome, error) 
 	o, err := w.outcome, w.err
 	l.free(w)
 	return o, err
+}
+
+// sendOwn sends the caller's own statement. l.mu is locked, and unlocked after it.
+func (l *line) sendOwn(w *waiter) {
+	l.inFlight++
+	r := w.ownRow()
+	r.prepare()
+	l.mu.Unlock()
+	b := batches.Get().(*batch)
+	b.rows = append(b.rows[:0], r)
+	l.run(b, b.rows)
+	b.release()
+	l.mu.Lock()
+	if len(l.queue) > 0 {
+		go l.drain()
+	} else {
+		l.land()
+	}
+	l.mu.Unlock()
+}
+
+// land ends a statement in flight. l.mu is locked.
+func (l *line) land() {
+	l.inFlight--
+	if l.inFlight == 0 {
+		l.idle.Broadcast()
+	}
 }
 
 // start puts one more statement in flight. l.mu is locked.
