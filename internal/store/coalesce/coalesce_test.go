@@ -177,6 +177,77 @@ func TestTakeOverloaded(t *testing.T) {
 	})
 }
 
+// TestTakeShareOfAKey: a quarter of the room, 64 here, may wait for one key, whatever the
+// rows are that they wait in.
+func TestTakeShareOfAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, _ := bed(t, func(o *settings) { o.waiting, o.Statements = 100, 1 })
+		for i := range 64 {
+			take(t.Context(), s, query("k", []float64{1, 3}[i%2])) // no two fit together
+		}
+		refused := func() bool {
+			ctx, cancel := context.WithCancel(t.Context())
+			answer := take(ctx, s, query("k", 1))
+			cancel()
+			return errors.Is((<-answer).err, store.ErrOverloaded)
+		}
+		if !refused() {
+			t.Error("one more may wait")
+		}
+		f.open() // takes the first row off the queue
+		if take(t.Context(), s, query("k", 1)); !refused() {
+			t.Error("two more may wait")
+		}
+		close(f.gate)
+		shut(s)
+	})
+}
+
+// TestTakeSendsItsOwn: a caller that cannot leave sends its own statement, and others send
+// what has come meanwhile.
+func TestTakeSendsItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.gate = make(chan struct{})
+		o := f.options()
+		o.Obeys = true
+		s := newStore(f, f, o)
+		first, second := take(context.Background(), s, query("a", 1)), take(context.Background(), s, query("b", 1))
+		f.open()
+		if r := <-first; r.Granted != 1 {
+			t.Errorf("%+v", r)
+		}
+		f.open()
+		if r := <-second; r.Granted != 1 {
+			t.Errorf("%+v", r)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		leaves := take(ctx, s, query("c", 1))
+		cancel()
+		if r := <-leaves; !errors.Is(r.err, context.Canceled) {
+			t.Errorf("a caller that may leave: %+v", r)
+		}
+		f.open()
+		shut(s)
+	})
+}
+
+// TestTakeLeavesADeafDriver: the timeout holds for a driver that does not end its
+// statements with their context.
+func TestTakeLeavesADeafDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.gate, f.deaf = make(chan struct{}), true
+		s := newStore(f, f, f.options())
+		start := time.Now()
+		if r := <-take(context.Background(), s, query("k", 1)); !errors.Is(r.err, store.ErrUnavailable) || time.Since(start) != 5*time.Second {
+			t.Errorf("after %v: %+v", time.Since(start), r)
+		}
+		close(f.gate)
+		shut(s)
+	})
+}
+
 // TestTakeSplits: another statement goes out for many keys, up to Options.Statements.
 func TestTakeSplits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -73,7 +73,7 @@ func (l *line) run(b *batch, rows []*row) {
 	})
 	ctx, cancel := l.room.Detached()
 	defer cancel()
-	err := l.send(ctx, b, rows, waiting.Patience)
+	err := l.room.Late(ctx, l.send(ctx, b, rows, waiting.Patience))
 	if err != nil {
 		rows = l.answerDecided(rows)
 	}

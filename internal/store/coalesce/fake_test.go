@@ -29,6 +29,7 @@ type fake struct {
 	refusal error
 	answers int64
 	crowded bool
+	deaf    bool // statements go on after their context has ended
 	now     int64
 }
 
@@ -55,9 +56,11 @@ func (f *fake) note(ctx context.Context, text string, rows []*store.Row) error {
 	f.mu.Lock()
 	f.sent = append(f.sent, text)
 	f.waits = append(f.waits, rows[0].Query.LockWait)
-	gate := f.gate
+	gate, deaf := f.gate, f.deaf
 	f.mu.Unlock()
-	if gate != nil {
+	if gate != nil && deaf {
+		<-gate
+	} else if gate != nil {
 		select {
 		case <-gate:
 		case <-ctx.Done():

@@ -76,10 +76,9 @@ func (w *waiter) Try(wait time.Duration) error {
 	}
 	w.ticket.State = waiting.Sent
 	r := w.ownRow()
-	r.sent = true
 	l.mu.Unlock()
 	ctx, cancel := l.room.Detached()
-	err := l.send(ctx, nil, []*row{r}, wait)
+	err := l.room.Late(ctx, l.send(ctx, nil, []*row{r}, wait))
 	cancel()
 	if err == store.ErrLocked {
 		l.mu.Lock()

@@ -50,7 +50,6 @@ type row struct {
 	waiters     int
 	units       float64 // the sum of all costs
 	mixed       bool    // costs differ
-	sent        bool
 
 	behind *row // the key's next row
 	// Of the key's first row in the queue:
@@ -96,7 +95,7 @@ func (r *row) add(w *waiter) *row {
 func (r *row) admits(q *store.Query) bool {
 	steps := float64(r.Count) + q.Count
 	switch {
-	case r.sent || r.Query.Rules != q.Rules:
+	case r.Query.Rules != q.Rules:
 		return false
 	case q.BlockFor != 0:
 		return r.Query.Cost == q.Cost && steps <= algorithm.Fit(q.Capacity, 0, q.Cost)
@@ -109,7 +108,6 @@ func (r *row) admits(q *store.Query) bool {
 // prepare readies a row for a statement and drops callers that have left. It reports
 // whether any caller remains.
 func (r *row) prepare() bool {
-	r.sent = true
 	r.waiters, r.Count, r.units, r.mixed = 0, 0, 0, false
 	link := &r.first
 	for w := r.first; w != nil; w = w.next {

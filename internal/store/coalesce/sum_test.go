@@ -72,6 +72,46 @@ func TestSumThatDoesNotFit(t *testing.T) {
 	})
 }
 
+// TestSumOfALog: a log tells when one cost fits, so that each denial is decided alone.
+func TestSumOfALog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, _ := bed(t, nil)
+		ask := func(cost float64) <-chan reply {
+			q := query("k", cost)
+			q.Algorithm = algorithm.SlidingWindowLog
+			q.Now = &f.now
+			return take(t.Context(), s, q)
+		}
+		f.open()
+		var used []<-chan reply
+		for _, cost := range []float64{1, 2} {
+			used = append(used, ask(cost))
+			f.open()
+			f.set(func() { f.now += 1000 })
+		}
+		sent := ask(0.25)
+		half, more := ask(0.5), ask(1.5)
+		for range 4 {
+			f.open()
+		}
+		if r := <-sent; r.Granted != 0 {
+			t.Errorf("%+v", r)
+		}
+		first, second := (<-used[0]).UpdatedAt, (<-used[1]).UpdatedAt
+		for need, want := range map[float64]int64{0.5: first, 1.5: second} {
+			answer := half
+			if need > 1 {
+				answer = more
+			}
+			q := query("k", need)
+			if r := <-answer; r.Granted != 0 || r.View.FitsAt(&q.Rules, r.UpdatedAt, 3, need)-q.Period != want {
+				t.Errorf("%v would fit at %v, not %v", need, r.View.FitsAt(&q.Rules, r.UpdatedAt, 3, need)-q.Period, want)
+			}
+		}
+		shut(s)
+	})
+}
+
 // TestSumLeavesOutWhoLeft: a caller that left is not in the sum.
 func TestSumLeavesOutWhoLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -295,13 +295,9 @@ func (c *call) attempt(lockWait time.Duration) error {
 	if !c.begin(cancel) {
 		return waiting.ErrGone
 	}
-	err := c.send(ctx, lockWait)
-	store.AwaitEnd(ctx, err)
+	err := c.room.Late(ctx, c.send(ctx, lockWait))
 	if err == store.ErrLocked {
 		return err
-	}
-	if err != nil && ctx.Err() != nil {
-		err = store.TimedOut(err, c.room.Timeout())
 	}
 	c.answer(err)
 	return nil

@@ -196,6 +196,26 @@ func TestTurnsGrantedTooLate(t *testing.T) {
 	})
 }
 
+// TestTurnsEndWithoutATimeout: without a timeout, a statement whose caller has left ends a
+// little later, and frees its connection.
+func TestTurnsEndWithoutATimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.took = -1
+		s := newStore(f, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		answer := charge(ctx, s, "k")
+		start := time.Now()
+		cancel()
+		if err := <-answer; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if s.AwaitIdle(); time.Since(start) != grace {
+			t.Errorf("after %v", time.Since(start))
+		}
+	})
+}
+
 // TestTurnsTellWhy: a request that was not sent while others were answered met an
 // overload. If the database answered nobody, it is away.
 func TestTurnsTellWhy(t *testing.T) {

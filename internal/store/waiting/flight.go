@@ -33,6 +33,19 @@ func (r *Room) Detached() (ctx context.Context, cancel context.CancelFunc) {
 	return f, func() { f.end(context.Canceled) }
 }
 
+// Late returns the error of a statement whose context is ctx, with the timeout if that
+// ended it.
+func (r *Room) Late(ctx context.Context, err error) error {
+	if err == nil || err == store.ErrLocked {
+		return err
+	}
+	store.AwaitEnd(ctx, err)
+	if ctx.Err() != nil {
+		err = store.TimedOut(err, r.timeout)
+	}
+	return err
+}
+
 // Deadline implements context.Context, as the other methods do.
 func (f *flight) Deadline() (time.Time, bool) { return f.ends, !f.ends.IsZero() }
 
