@@ -64,11 +64,12 @@
 //
 // Concurrent callers share statements. If no statement is in flight, a caller sends its
 // own immediately. Requests made meanwhile queue and are sent together in the next
-// statement, with equal requests for one key in one row. Results are the same as if each
+// statement, with the requests for one key in one row. Results are the same as if each
 // request had been sent alone, in order of arrival. So share one Limiter, and see
 // Config.BatchRows.
 //
-// That is so for Do, Allow and AllowN without an IdempotencyKey. All other requests take
+// That is so for Do, Allow and AllowN without an IdempotencyKey, and for AllowUpTo. All
+// other requests take
 // turns by key, and few are in flight at once, so that one key does not keep the others
 // out. Requests for a row that another transaction has locked wait apart from the others.
 //

@@ -316,13 +316,14 @@ func (e *engine) compileCost(c *call) error {
 	case verbUpTo:
 		// See AllowUpTo: whole units, or steps of a millionth of the burst.
 		q.Cost = 1
-		if in.Cost != math.Trunc(in.Cost) {
+		whole := in.Cost == math.Trunc(in.Cost)
+		if !whole {
 			q.Cost = min(1e-6*q.Burst, in.Cost)
 		}
 		// RetryAfter waits for a step if that is more than a unit.
 		q.Count, q.Unit = in.Cost/q.Cost, min(max(1, q.Cost), in.Cost)
 		// A row of several requests is blocked once a part of it is denied.
-		q.Shared = q.Cost == 1 && q.BlockFor == 0
+		q.Shared = whole && q.BlockFor == 0 && q.Possible()
 	case verbCharge, verbRefund, verbUndo:
 		q.Cost, q.Count = 1, in.Cost
 	case verbWait:

@@ -70,11 +70,16 @@ func (g *Doorway) Reopen() {
 // Queue sends a request from a new goroutine. It returns when the request is queued or
 // answered: Config.Timeout may end it before it is queued.
 func (g *Doorway) Queue(ctx context.Context, request limiter.Request) <-chan Answer {
-	answers := make(chan Answer, 1)
-	go func() {
-		r, err := g.Do(ctx, request)
-		answers <- Answer{r, err}
-	}()
+	return g.await(Request(ctx, g.Limiter, request))
+}
+
+// QueueUpTo is Queue for AllowUpTo.
+func (g *Doorway) QueueUpTo(ctx context.Context, request limiter.Request) <-chan Answer {
+	return g.await(requestUpTo(ctx, g.Limiter, request))
+}
+
+// await waits until a request that was sent is queued or answered.
+func (g *Doorway) await(answers chan Answer) <-chan Answer {
 	if g.Asked == 0 {
 		select {
 		case <-g.Arrived:
@@ -97,11 +102,20 @@ type Answer struct {
 	Err error
 }
 
-// Ask sends a request from a new goroutine, with the gate open.
-func Request(ctx context.Context, l *limiter.Limiter, request limiter.Request) <-chan Answer {
+// Request sends a request from a new goroutine, with the gate open.
+func Request(ctx context.Context, l *limiter.Limiter, request limiter.Request) chan Answer {
+	return send(func() (limiter.Result, error) { return l.Do(ctx, request) })
+}
+
+// requestUpTo is Request for AllowUpTo.
+func requestUpTo(ctx context.Context, l *limiter.Limiter, request limiter.Request) chan Answer {
+	return send(func() (limiter.Result, error) { return l.AllowUpTo(ctx, request.Policy, request.Key, request.Cost) })
+}
+
+func send(ask func() (limiter.Result, error)) chan Answer {
 	answers := make(chan Answer, 1)
 	go func() {
-		r, err := l.Do(ctx, request)
+		r, err := ask()
 		answers <- Answer{r, err}
 	}()
 	return answers
@@ -170,8 +184,17 @@ func (g *SQLDoorway) Reopen() {
 
 // Queue sends a request from a new goroutine and returns when it is queued.
 func (g *SQLDoorway) Queue(ctx context.Context, request limiter.Request) <-chan Answer {
+	return g.await(func() chan Answer { return Request(ctx, g.Limiter, request) })
+}
+
+// QueueUpTo is Queue for AllowUpTo.
+func (g *SQLDoorway) QueueUpTo(ctx context.Context, request limiter.Request) <-chan Answer {
+	return g.await(func() chan Answer { return requestUpTo(ctx, g.Limiter, request) })
+}
+
+func (g *SQLDoorway) await(ask func() chan Answer) <-chan Answer {
 	before := g.db.Stats().WaitCount
-	answers := Request(ctx, g.Limiter, request)
+	answers := ask()
 	if g.asked == 0 {
 		for g.db.Stats().WaitCount == before {
 			runtime.Gosched()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,6 +45,7 @@ type door interface {
 	Shut()
 	Reopen()
 	Queue(context.Context, limiter.Request) <-chan bed.Answer
+	QueueUpTo(context.Context, limiter.Request) <-chan bed.Answer
 }
 
 func batchesDecideAsMemory(rt *rapid.T, g door, clock *conformance.Clock, base limiter.Policy, times int) {
@@ -57,19 +59,32 @@ func batchesDecideAsMemory(rt *rapid.T, g door, clock *conformance.Clock, base l
 		at = max(0, at+bed.DrawDelta(rt, plans[0]))
 		clock.Set(at)
 		var requests []limiter.Request
+		var upTo []bool
 		for range rapid.IntRange(1, 12).Draw(rt, "requests") {
 			p := rapid.SampledFrom(plans).Draw(rt, "plan")
 			key := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "key")
 			requests = append(requests, p.Request(key, bed.DrawShare(rt, p)))
+			upTo = append(upTo, rapid.IntRange(0, 3).Draw(rt, "up to") == 0)
 		}
 		g.Shut()
 		answers := make([]<-chan bed.Answer, len(requests))
 		for i, request := range requests {
-			answers[i] = g.Queue(context.Background(), request)
+			if upTo[i] {
+				requests[i].Cost = math.Ceil(request.Cost)
+				answers[i] = g.QueueUpTo(context.Background(), requests[i])
+			} else {
+				answers[i] = g.Queue(context.Background(), request)
+			}
 		}
 		g.Reopen()
 		for i, request := range requests {
-			want, err := inMemory.Do(context.Background(), request)
+			ask := inMemory.Do
+			if upTo[i] {
+				ask = func(ctx context.Context, r limiter.Request) (limiter.Result, error) {
+					return inMemory.AllowUpTo(ctx, r.Policy, r.Key, r.Cost)
+				}
+			}
+			want, err := ask(context.Background(), request)
 			if err != nil {
 				rt.Fatal(err)
 			}

@@ -195,7 +195,13 @@ func TestTakeShareOfAKey(t *testing.T) {
 			t.Error("one more may wait")
 		}
 		f.open() // takes the first row off the queue
-		if take(t.Context(), s, query("k", 1)); !refused() {
+		admitted := take(t.Context(), s, query("k", 1))
+		select {
+		case r := <-admitted:
+			t.Errorf("after one left the queue: %+v", r)
+		default:
+		}
+		if !refused() {
 			t.Error("two more may wait")
 		}
 		close(f.gate)
