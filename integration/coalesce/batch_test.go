@@ -1,6 +1,7 @@
 package coalesce
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,8 @@ func batchesDecideAsMemory(rt *rapid.T, g door, clock *conformance.Clock, base l
 			p := rapid.SampledFrom(plans).Draw(rt, "plan")
 			key := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "key")
 			requests = append(requests, p.Request(key, bed.DrawShare(rt, p)))
-			upTo = append(upTo, rapid.IntRange(0, 3).Draw(rt, "up to") == 0)
+			// With BlockFor, or if no unit fits, AllowUpTo shares no statement.
+			upTo = append(upTo, p.BlockFor == 0 && cmp.Or(p.Burst, p.Limit) >= 1 && rapid.IntRange(0, 3).Draw(rt, "up to") == 0)
 		}
 		g.Shut()
 		answers := make([]<-chan bed.Answer, len(requests))
