@@ -3,11 +3,15 @@ package measure
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglimit/pglimit/bench/processor"
 )
 
 // TestRunRecordsAfterTheWarmup runs with a fake clock: every decision takes a millisecond,
@@ -48,6 +52,48 @@ func TestRunRecordsAfterTheWarmup(t *testing.T) {
 		// places of it.
 		if a, b := asked["a"].Load(), asked["b"].Load(); b != 3*a {
 			t.Errorf("%d requests for a and %d for b, want three times as many", a, b)
+		}
+	})
+}
+
+// TestProcessorTime runs with a fake clock: the client uses a processor for a tenth of the
+// time and the server for a half, and reading the server's time takes 30 ms. Four callers
+// make 4,000 decisions a second throughout.
+func TestProcessorTime(t *testing.T) {
+	run := func(t *testing.T, client, server processor.Clock) (Sample, error) {
+		return Run(t.Context(), Load{
+			Callers: 4, Warmup: 10500 * time.Microsecond, Duration: 100 * time.Millisecond,
+			Keys: []string{"a"}, Sequence: []uint32{0},
+			Client: client, Server: server,
+			Decide: func(context.Context, string) (bool, error) {
+				<-time.After(time.Millisecond)
+				return true, nil
+			},
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		client := func() (time.Duration, error) { return time.Hour + time.Since(begin)/10, nil }
+		server := func() (time.Duration, error) {
+			time.Sleep(15 * time.Millisecond)
+			used := time.Hour + time.Since(begin)/2
+			time.Sleep(15 * time.Millisecond)
+			return used, nil
+		}
+		s, err := run(t, client, server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Decisions != 400 || math.Abs(s.Client-25_000) > 1 || math.Abs(s.Server-125_000) > 1 {
+			t.Errorf("%d decisions of %v + %v ns, want 400 of 25,000 + 125,000", s.Decisions, s.Client, s.Server)
+		}
+		unsupported := func() (time.Duration, error) { return 0, fmt.Errorf("here: %w", errors.ErrUnsupported) }
+		if s, err := run(t, nil, unsupported); err != nil || s.Client != Unknown || s.Server != Unknown {
+			t.Errorf("%v + %v ns, %v; want both unknown", s.Client, s.Server, err)
+		}
+		gone := errors.New("no such process")
+		if _, err := run(t, client, func() (time.Duration, error) { return 0, gone }); !errors.Is(err, gone) {
+			t.Errorf("the server has gone: %v", err)
 		}
 	})
 }
