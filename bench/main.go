@@ -47,7 +47,7 @@ func readFlags() options {
 	var o options
 	flag.BoolVar(&o.quick, "quick", false, "a look within a minute: one short round, fewer keys and callers, no files")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each contender has its turn in each cell")
-	flag.DurationVar(&o.duration, "duration", 900*time.Millisecond, "for how long, each time")
+	flag.DurationVar(&o.duration, "duration", 850*time.Millisecond, "for how long, each time")
 	flag.StringVar(&o.out, "out", ".", "directory for results.md and results.svg")
 	flag.Func("only", "parts to measure, separated by commas: "+strings.Join(parts, ", ")+" (default all); writes no files", o.setParts)
 	flag.Func("contenders", "contenders whose name matches this regular expression (default all); writes no files", o.setContenders)

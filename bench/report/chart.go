@@ -59,6 +59,8 @@ func (r *Run) Chart(w io.Writer) error {
 		d.Panels = append(d.Panels, r.panel(k, top))
 		top += panelStep
 	}
+	d.Heading = mark{X: margin, Y: top + 14, Text: "processor time per decision, " + manyCallers(chartCallers)}
+	d.Parts = []mark{{X: margin + columnWidth + margin, Y: top + 3, Text: "client"}, {X: margin + columnWidth + margin + 80, Y: top + 3, Text: "server"}}
 	for i, k := range []Keys{Even, Hot} {
 		d.Times = append(d.Times, r.times(k, margin+i*(columnWidth+margin), top))
 	}
@@ -101,10 +103,7 @@ func (r *Run) panel(k Keys, top int) panel {
 
 // times returns the panel of processor time for one way to choose keys.
 func (r *Run) times(k Keys, left, top int) times {
-	t := times{
-		Title: fmt.Sprintf("%s, %s: processor time per decision", r.label(k), manyCallers(chartCallers)), X: left, Y: top + 14,
-		Key: []mark{{X: left, Y: top + 26, Text: "client"}, {X: left + 70, Y: top + 26, Text: "server"}},
-	}
+	t := times{Title: r.label(k), X: left, Y: top + 38}
 	longest := 1.0
 	for _, d := range chartContenders {
 		if used := r.processor(k, d.id); used.known {

@@ -108,7 +108,7 @@ func TestChart(t *testing.T) {
 	}
 	for _, text := range []string{
 		"100,000 keys evenly: decisions per second", "1 caller", "512 callers",
-		"one hot key, 512 callers: processor time per decision", "client", "server",
+		"processor time per decision, 512 callers", "one hot key", "client", "server",
 	} {
 		if !slices.Contains(svg.Texts, text) {
 			t.Errorf("the chart does not say %q", text)

@@ -8,6 +8,8 @@ type drawing struct {
 	Title, Description string
 	Legend             []mark
 	Panels             []panel
+	Heading            mark   // of the times
+	Parts              []mark // of their bars: the client's and the server's
 	Times              []times
 }
 
@@ -28,7 +30,6 @@ type bar struct {
 type times struct {
 	Title string
 	X, Y  int
-	Key   []mark // of the client's part and the server's
 	Rows  []row
 }
 
@@ -70,11 +71,12 @@ var chartTemplate = template.Must(template.New("chart").Parse(`<svg xmlns="http:
 <text class="text" x="{{.X}}" y="{{.Y}}" text-anchor="middle">{{.Text}}</text>
 {{- end}}
 {{- end}}
-{{- range .Times}}
-<text class="text" x="{{.X}}" y="{{.Y}}" font-size="14" font-weight="600">{{.Title}}</text>
-{{- range $i, $k := .Key}}
-<rect class="grey{{if $i}} server{{end}}" x="{{$k.X}}" y="{{$k.Y}}" width="12" height="12"/><text class="text" x="{{$k.X}}" dx="18" y="{{$k.Y}}" dy="10.5">{{$k.Text}}</text>
+<text class="text" x="{{.Heading.X}}" y="{{.Heading.Y}}" font-size="14" font-weight="600">{{.Heading.Text}}</text>
+{{- range $i, $p := .Parts}}
+<rect class="grey{{if $i}} server{{end}}" x="{{$p.X}}" y="{{$p.Y}}" width="12" height="12"/><text class="text" x="{{$p.X}}" dx="18" y="{{$p.Y}}" dy="10.5">{{$p.Text}}</text>
 {{- end}}
+{{- range .Times}}
+<text class="text" x="{{.X}}" y="{{.Y}}" font-weight="600">{{.Title}}</text>
 {{- range .Rows}}
 <g class="row"><title>{{.Name}}: {{.Text}}</title><text class="text" x="{{.NameX}}" y="{{.TextY}}">{{.Name}}</text>
 {{- if .Client}}<rect class="c{{.Class}}" x="{{.X}}" y="{{.Y}}" width="{{.Client}}" height="18"/><rect class="c{{.Class}} server" x="{{.ServerX}}" y="{{.Y}}" width="{{.Server}}" height="18"/>{{end}}
