@@ -2,7 +2,7 @@
 
 # Further arguments: make test ARGS='-race -run TestWait'
 ARGS ?=
-# QUICK=1: make bench, growth, bench-held and bench-spend within a minute each
+# QUICK=1: make bench, growth, bench-held, bench-load and bench-spend within a minute each
 QUICK ?=
 
 # FUZZTIME=2m: how long make fuzz runs each fuzz test (default 30s)
@@ -15,7 +15,7 @@ checked = ./... ./cmd/pglimit/... ./integration/... ./internal/throwaway/... ./b
 database = -e /integration -e /internal/localpg -e /internal/throwaway
 
 .DEFAULT_GOAL := help
-.PHONY: help check test fuzz demo playground bench growth bench-held bench-spend screenshots generate verify
+.PHONY: help check test fuzz demo playground bench growth bench-held bench-load bench-spend screenshots generate verify
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,10 @@ growth: ## Measure large tables, an attacker and Zipf traffic (QUICK=1: under a 
 bench-held: ## Measure the other keys while a transaction holds a row (QUICK=1: half a minute; ARGS: its flags)
 	@PGLIMIT_TEST_BACKEND=local scripts/setup
 	@cd bench && go run ./held $(if $(QUICK),-quick) $(ARGS)
+
+bench-load: ## Measure requests that arrive by a clock, and a surge on one key (QUICK=1: half a minute; ARGS: its flags)
+	@PGLIMIT_TEST_BACKEND=local scripts/setup
+	@cd bench && go run ./load $(if $(QUICK),-quick) $(ARGS)
 
 bench-spend: ## Measure a spend in a transaction, and two limits at once (QUICK=1: under a minute; ARGS: its flags)
 	@PGLIMIT_TEST_BACKEND=local scripts/setup

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"regexp"
 	"slices"
 	"testing"
 
@@ -9,27 +8,91 @@ import (
 	"github.com/pglimit/pglimit/bench/report"
 )
 
+// chosen returns a bench with the selected contenders.
+func chosen(s selection) *bench {
+	b := &bench{options: options{selection: s}, keys: make([]string, 1000)}
+	b.choose()
+	return b
+}
+
 func TestWorkloads(t *testing.T) {
-	b := &bench{options: options{only: regexp.MustCompile("")}, keys: make([]string, 1000)}
-	b.main = b.chosen(contender.All())
-	list := b.workloads()
-	if len(list) != 12 {
-		t.Errorf("%d workloads, want 12: three ways to choose keys, four numbers of callers", len(list))
-	}
-	for _, w := range list {
-		tries := slices.ContainsFunc(w.contenders, func(c contender.Contender) bool { return c.ID == "throttled" })
-		if few := w.keys != report.Hot || w.callers <= 128; tries != few {
-			t.Errorf("%s, %d callers: throttled takes part: %v, want %v", w.keys, w.callers, tries, few)
-		}
-		if want := len(b.main); tries && len(w.contenders) != want {
-			t.Errorf("%s, %d callers: %d contenders, want %d", w.keys, w.callers, len(w.contenders), want)
+	b := chosen(selection{})
+	cells := map[report.Keys]int{}
+	for _, w := range b.workloads() {
+		for _, c := range w.contenders {
+			cells[w.keys]++
+			if c.Aside && (w.keys == report.Zipf || w.callers == 1 || w.callers == 512) {
+				t.Errorf("%s, %d callers: %s takes part, and no goal names it", w.keys, w.callers, c.ID)
+			}
 		}
 	}
-	b.only = regexp.MustCompile("^throttled$")
-	b.main = b.chosen(contender.All())
-	if n := len(b.workloads()); n != 11 {
-		t.Errorf("throttled alone has %d workloads, want 11", n)
+	// Eight contenders with goals at four numbers of callers, and two more at two of them.
+	if cells[report.Hot] != 36 || cells[report.Even] != 36 || cells[report.Zipf] != 24 || cells[report.Amounts] != 2 {
+		t.Errorf("cells by choice of keys: %v", cells)
 	}
+	if n := b.count(); n != 98+9 {
+		t.Errorf("%d cells in each round, want 98 and 9 of sliding logs", n)
+	}
+}
+
+// TestGoalsAreMeasured: a goal whose cell is left out would silently be no goal.
+func TestGoalsAreMeasured(t *testing.T) {
+	run := report.Run{}
+	for _, w := range chosen(selection{}).workloads() {
+		for _, c := range w.contenders {
+			run.Cells = append(run.Cells, report.Cell{Keys: w.keys, Callers: w.callers, Contender: c.ID})
+		}
+	}
+	if missing := run.Missing(); len(missing) > 0 {
+		t.Errorf("goals without a cell: %v", missing)
+	}
+}
+
+func TestSelection(t *testing.T) {
+	for _, c := range []struct {
+		only, contenders, callers string
+		cells                     int
+		denial                    bool
+	}{
+		{"hot,denial", "", "", 36, true},
+		{"", "^batch-", "", 4 + 4 + 4 + 4 + 3 + 3, false},
+		{"hot", "^(batch-relaxed|lua-rueidis)$", "512", 2, false},
+		{"even", "throttled", "", 2, false},
+		{"amounts", "", "", 2, false},
+		{"log", "", "128", 9, false},
+		{"log", "", "16", 0, false},
+		{"denial", "", "", 0, true},
+		{"", "", "1", 8 * 3, false},
+	} {
+		var s selection
+		for _, err := range []error{
+			unless(c.only == "", s.setParts, c.only), unless(c.contenders == "", s.setContenders, c.contenders), unless(c.callers == "", s.setCallers, c.callers),
+		} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		b := chosen(s)
+		if n := b.count(); n != c.cells || b.wants(denial) != c.denial || !b.partial() {
+			t.Errorf("%+v: %d cells, the denial: %v, a part: %v", c, n, b.wants(denial), b.partial())
+		}
+	}
+	var s selection
+	for _, err := range []error{s.setParts("warm"), s.setParts(""), s.setContenders("("), s.setCallers("17"), s.setCallers("x")} {
+		if err == nil {
+			t.Error("a wrong flag is taken")
+		}
+	}
+	if s := (selection{}); s.partial() || !s.wants(denial) {
+		t.Error("nothing selected is a part")
+	}
+}
+
+func unless(absent bool, set func(string) error, value string) error {
+	if absent {
+		return nil
+	}
+	return set(value)
 }
 
 func TestEveryOtherRoundGoesBackwards(t *testing.T) {
@@ -42,7 +105,7 @@ func TestEveryOtherRoundGoesBackwards(t *testing.T) {
 
 func TestContendersHaveNamesOfTheirOwn(t *testing.T) {
 	seen := map[string]bool{}
-	for _, c := range slices.Concat(contender.All(), contender.Logs()) {
+	for _, c := range slices.Concat(contender.All(), contender.Amounts(), contender.Logs()) {
 		if seen[c.ID] || c.ID == "" || c.What == "" || c.Server == "" || c.Keeps == "" || c.State == "" {
 			t.Errorf("%+v: an ID used twice, or something is not said", c)
 		}

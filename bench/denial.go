@@ -14,7 +14,7 @@ import (
 // Allow runs meanwhile.
 func (b *bench) cachedDenial(ctx context.Context) error {
 	const name = "cached-denial"
-	if !b.only.MatchString(name) {
+	if !b.wants(denial) {
 		return nil
 	}
 	progress("a denial from the cache")

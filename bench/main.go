@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -25,9 +24,9 @@ type options struct {
 	rounds   int
 	duration time.Duration
 	warmup   time.Duration
-	only     *regexp.Regexp
 	out      string
 	keys     int // how many, where there is not one
+	selection
 }
 
 func main() {
@@ -46,20 +45,20 @@ func main() {
 // readFlags ends the program on wrong flags.
 func readFlags() options {
 	var o options
-	var only string
 	flag.BoolVar(&o.quick, "quick", false, "a look within a minute: one short round, fewer keys and callers, no files")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each contender has its turn in each cell")
-	flag.DurationVar(&o.duration, "duration", 1300*time.Millisecond, "for how long, each time")
-	flag.StringVar(&only, "only", "", "contenders whose name matches this regular expression; writes no files")
+	flag.DurationVar(&o.duration, "duration", 850*time.Millisecond, "for how long, each time")
 	flag.StringVar(&o.out, "out", ".", "directory for results.md and results.svg")
+	flag.Func("only", "parts to measure, separated by commas: "+strings.Join(parts, ", ")+" (default all); writes no files", o.setParts)
+	flag.Func("contenders", "contenders whose name matches this regular expression (default all); writes no files", o.setContenders)
+	flag.Func("callers", "numbers of callers, separated by commas (default all); writes no files", o.setCallers)
 	flag.Parse()
-	o.warmup, o.keys = 300*time.Millisecond, 100_000
+	o.warmup, o.keys = 200*time.Millisecond, 100_000
 	if o.quick {
 		o.rounds, o.duration, o.warmup, o.keys = 1, 150*time.Millisecond, 50*time.Millisecond, 10_000
 	}
-	var err error
-	if o.only, err = regexp.Compile(only); err != nil || o.rounds < 1 || o.duration <= 0 || flag.NArg() > 0 {
-		fmt.Fprintln(os.Stderr, "bench: wrong arguments: -rounds and -duration are positive, -only is a regular expression, and nothing else is taken")
+	if o.rounds < 1 || o.duration <= 0 || flag.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "bench: wrong arguments: -rounds and -duration are positive, and nothing but flags is taken")
 		flag.Usage()
 		os.Exit(2)
 	}
@@ -73,8 +72,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	full := !o.quick && o.only.String() == ""
-	if !full {
+	if o.quick || o.partial() {
 		return r.Markdown(os.Stdout, "")
 	}
 	var page, chart strings.Builder
@@ -109,8 +107,8 @@ func benchmark(ctx context.Context, o options) (_ *report.Run, err error) {
 			return nil, err
 		}
 	}
-	for _, limit := range b.logLimits() {
-		if err := b.runLogs(ctx, limit); err != nil {
+	for _, w := range b.logWorkloads() {
+		if err := b.runLogs(ctx, w); err != nil {
 			return nil, err
 		}
 	}

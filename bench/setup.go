@@ -27,6 +27,7 @@ type bench struct {
 	redis    *servers.Redis
 	env      *contender.Env
 	main     []contender.Contender
+	amounts  []contender.Contender
 	logs     []contender.Contender
 	keys     []string
 	report   report.Run
@@ -42,10 +43,9 @@ func start(ctx context.Context, o options) (_ *bench, err error) {
 			err = errors.Join(err, b.close())
 		}
 	}()
-	b.main = b.chosen(contender.All())
-	b.logs = b.chosen(contender.Logs())
-	if len(b.main)+len(b.logs) == 0 {
-		return nil, fmt.Errorf("no contender's name matches %q", o.only)
+	b.choose()
+	if b.count() == 0 && !b.wants(denial) {
+		return nil, errors.New("nothing to measure: no cell has these contenders and callers")
 	}
 	progress("starting PostgreSQL and Redis")
 	if b.postgres, err = servers.StartPostgres(ctx); err != nil {
@@ -60,19 +60,12 @@ func start(ctx context.Context, o options) (_ *bench, err error) {
 	b.report = report.Run{
 		Quick: o.quick, Rounds: o.rounds, Warmup: o.warmup, Duration: o.duration, KeyCount: o.keys,
 	}
-	for _, c := range slices.Concat(b.main, b.logs) {
+	for _, c := range slices.Concat(b.main, b.amounts, b.logs) {
 		b.report.Contenders = append(b.report.Contenders, report.Contender{ID: c.ID, What: c.What, Server: c.Server, Keeps: c.Keeps})
 	}
-	b.cells = len(b.logLimits()) * len(logCallers) * len(b.logs) * o.rounds
-	for _, w := range b.workloads() {
-		b.cells += len(w.contenders) * o.rounds
-	}
+	b.cells = b.count() * o.rounds
 	progress("%d cells: %v and some", b.cells, (time.Duration(b.cells) * (o.warmup + o.duration)).Round(time.Second))
 	return b, b.facts()
-}
-
-func (b *bench) chosen(all []contender.Contender) []contender.Contender {
-	return slices.DeleteFunc(all, func(c contender.Contender) bool { return !b.only.MatchString(c.ID) })
 }
 
 // close ends the servers that were started.
@@ -103,7 +96,7 @@ func (b *bench) facts() error {
 	}
 	b.report.Facts = []report.Fact{
 		{Name: "When", Value: time.Now().UTC().Format("2006-01-02")},
-		{Name: "Machine", Value: fmt.Sprintf("%s, %d cores, %s/%s; a written page takes %v to reach the disk", processor(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, sync.Round(time.Microsecond))},
+		{Name: "Machine", Value: fmt.Sprintf("%s, %d cores, %s/%s; a written page takes %v to reach the disk", model(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, sync.Round(time.Microsecond))},
 		{Name: "Go", Value: fmt.Sprintf("%s, GOMAXPROCS %d", runtime.Version(), runtime.GOMAXPROCS(0))},
 		{Name: "PostgreSQL", Value: fmt.Sprintf("%s, %s, else its defaults; by TCP on 127.0.0.1", b.postgres.Version(), b.postgres.Settings())},
 		{Name: "Redis", Value: fmt.Sprintf("%s, its defaults; by TCP on 127.0.0.1", b.redis.Version())},
@@ -119,8 +112,8 @@ func (b *bench) facts() error {
 	return nil
 }
 
-// processor names the processor, if the system does.
-func processor() string {
+// model names the processor, if the system does.
+func model() string {
 	f, err := os.Open("/proc/cpuinfo")
 	if err != nil {
 		return runtime.GOARCH
@@ -140,7 +133,7 @@ func (b *bench) checkExact(ctx context.Context) error {
 	const limit, requests, callers = 10, 20, 4
 	progress("checking that each allows %d of %d at a limit of %d", limit, requests, limit)
 	rule := contender.Rule{Name: "exact", Limit: limit, Period: 24 * time.Hour, Burst: limit}
-	for _, c := range slices.Concat(b.main, b.logs) {
+	for _, c := range slices.Concat(b.main, b.amounts, b.logs) {
 		d, err := b.open(ctx, c, rule)
 		if err != nil {
 			return err
@@ -161,31 +154,39 @@ func (b *bench) checkExact(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.ID, err)
 		}
-		if n := allowed.Load(); n != limit {
+		if d, differ := d.(contender.AmountDecider); differ {
+			if !contender.Exact(d, limit, requests) {
+				return fmt.Errorf("%s allowed %v units of %d requests at a limit of %d", c.ID, d.Allowed(), requests, limit)
+			}
+		} else if n := allowed.Load(); n != limit {
 			return fmt.Errorf("%s allowed %d of %d at a limit of %d", c.ID, n, requests, limit)
 		}
 	}
 	return nil
 }
 
-// preload has every contender decide once for each key, so that measured decisions find
-// their rows.
+// preload has every contender decide once for each key that is measured, so that measured
+// decisions find their rows.
 func (b *bench) preload(ctx context.Context) error {
 	const callers = 128
+	keys := b.keys
+	if !b.wants(string(report.Even)) && !b.wants(string(report.Zipf)) {
+		keys = keys[:1]
+	}
 	done := map[string]bool{}
 	for _, c := range b.main {
 		if done[c.State] {
 			continue
 		}
 		done[c.State] = true
-		progress("filling in %d keys for %s", len(b.keys), c.ID)
+		progress("filling in %d keys for %s", len(keys), c.ID)
 		d, err := b.open(ctx, c, contender.Far)
 		if err != nil {
 			return err
 		}
 		err = inParallel(callers, func(n int) error {
-			for i := n; i < len(b.keys); i += callers {
-				if _, err := d.Decide(ctx, b.keys[i]); err != nil {
+			for i := n; i < len(keys); i += callers {
+				if _, err := d.Decide(ctx, keys[i]); err != nil {
 					return err
 				}
 			}

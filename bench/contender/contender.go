@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 
+	"github.com/pglimit/pglimit/bench/processor"
 	"github.com/pglimit/pglimit/bench/servers"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -38,7 +39,7 @@ type Decider interface {
 
 // Contender is one way of limiting.
 type Contender struct {
-	// ID is its name in tables and for -only.
+	// ID is its name in tables and for -contenders.
 	ID string
 	// What describes in a line how it decides, Server where, and Keeps what is on disk
 	// when it has answered.
@@ -47,8 +48,8 @@ type Contender struct {
 	Commit string
 	// State identifies its counters; contenders with the same State share them.
 	State string
-	// MostOnOneKey bounds its callers on one key; 0 is no bound.
-	MostOnOneKey int
+	// Aside means that no goal names it. It is measured with some and many callers only.
+	Aside bool
 	// Open creates a Decider, which need not be closed.
 	Open func(*Env, Rule) (Decider, error)
 }
@@ -65,13 +66,14 @@ const (
 // Env is the servers that contenders use.
 type Env struct {
 	Postgres *servers.Postgres
+	Redis    *servers.Redis
 	GoRedis  *redis.Client  // with its default pool
 	Rueidis  rueidis.Client // with its default pipelining
 }
 
 // NewEnv connects to the servers and creates the tables. Close disconnects.
 func NewEnv(ctx context.Context, p *servers.Postgres, r *servers.Redis) (_ *Env, err error) {
-	e := &Env{Postgres: p}
+	e := &Env{Postgres: p, Redis: r}
 	e.GoRedis = redis.NewClient(&redis.Options{Addr: r.Addr, Password: r.Password})
 	defer func() {
 		if err != nil {
@@ -93,6 +95,14 @@ func NewEnv(ctx context.Context, p *servers.Postgres, r *servers.Redis) (_ *Env,
 	return e, nil
 }
 
+// Processor returns the clock of the server that a contender decides in.
+func (e *Env) Processor(c Contender) processor.Clock {
+	if c.Server == onRedis {
+		return e.Redis.Processor
+	}
+	return e.Postgres.Processor
+}
+
 // Close disconnects from Redis.
 func (e *Env) Close() {
 	_ = e.GoRedis.Close() // nothing is lost
@@ -101,7 +111,7 @@ func (e *Env) Close() {
 	}
 }
 
-// All is every contender except those of the sliding log. Contenders that are compared
+// All is every contender except those of different amounts and of the sliding log. Contenders that are compared
 // with each other are adjacent, so that little time lies between them.
 func All() []Contender {
 	return []Contender{

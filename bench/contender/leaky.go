@@ -23,7 +23,7 @@ CREATE INDEX bench_leaky_expires ON bench_leaky (expires_at)`
 // wait for the disk.
 var leakyDelete = Contender{
 	ID: "leaky-delete", What: "leaky bucket upsert, then a DELETE of all expired rows, on every hit, synchronous_commit = off",
-	Server: onPostgres, Keeps: soon, Commit: "off", State: "leaky",
+	Server: onPostgres, Keeps: soon, Commit: "off", State: "leaky", Aside: true,
 	Open: func(e *Env, r Rule) (Decider, error) {
 		return &leakyDecider{e.Postgres.Pool, float64(r.Burst), float64(r.Limit) / r.Period.Seconds()}, nil
 	},

@@ -11,8 +11,8 @@ import (
 // throttledGCRA reads, computes and does a compare-and-swap, so on a hot key it mostly
 // retries. It fails after ten tries by default; here it may not.
 var throttledGCRA = Contender{
-	ID: "throttled", What: "throttled v2, GCRA by compare and swap, by go-redis v9, its tries unbounded; not measured with 512 callers on one key, where it does little but try again",
-	Server: onRedis, Keeps: nothing, State: "throttled", MostOnOneKey: 128,
+	ID: "throttled", What: "throttled v2, GCRA by compare and swap, by go-redis v9, its tries unbounded",
+	Server: onRedis, Keeps: nothing, State: "throttled", Aside: true,
 	Open: func(e *Env, r Rule) (Decider, error) {
 		store, err := goredisstore.NewCtx(e.GoRedis, "throttled:")
 		if err != nil {

@@ -4,6 +4,7 @@ package measure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -11,9 +12,11 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/pglimit/pglimit/bench/processor"
 )
 
-// Load describes a cell. All fields are required.
+// Load describes a cell. All fields but the clocks are required.
 type Load struct {
 	Callers int
 	// Warmup is the time before recording begins, Duration the time of recording.
@@ -24,6 +27,9 @@ type Load struct {
 	Sequence []uint32
 	// Decide makes one decision.
 	Decide func(ctx context.Context, key string) (allowed bool, err error)
+	// Client and Server read the processor time that this process and the server have
+	// used. They are optional.
+	Client, Server processor.Clock
 }
 
 // Sample is the measurements of one cell.
@@ -34,7 +40,13 @@ type Sample struct {
 	P999       time.Duration // one of 1,000 requests took longer
 	Allocs     float64       // per decision, of the whole process
 	FirstCount int64         // decisions for Keys[0], including the warm-up and the last ones
+	// Client and Server are the processor time per decision in nanoseconds; Unknown if it
+	// was not read.
+	Client, Server float64
 }
+
+// Unknown is a processor time that the system does not report.
+const Unknown = -1
 
 // PerSecond returns the throughput.
 func (s Sample) PerSecond() float64 { return float64(s.Decisions) / s.Elapsed.Seconds() }
@@ -43,6 +55,7 @@ func (s Sample) PerSecond() float64 { return float64(s.Decisions) / s.Elapsed.Se
 const (
 	warming int32 = iota
 	recording
+	cooling // the load goes on while the last clock is read
 	stopping
 )
 
@@ -66,18 +79,29 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 			}
 		})
 	}
+	// The server's clock takes a while to read, so it is read outside of the time that is
+	// recorded and of the client's. The load is the same there.
 	var before, after runtime.MemStats
+	server, client := stopwatch{clock: l.Server}, stopwatch{clock: l.Client}
 	pause(ctx, l.Warmup)
+	err := server.start()
 	runtime.ReadMemStats(&before)
+	err = errors.Join(err, client.start())
 	begin := time.Now()
 	phase.Store(recording)
 	pause(ctx, l.Duration)
-	phase.Store(stopping)
+	phase.Store(cooling)
 	elapsed := time.Since(begin)
+	err = errors.Join(err, client.stop())
 	runtime.ReadMemStats(&after)
+	err = errors.Join(err, server.stop())
+	phase.Store(stopping)
 	wg.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return Sample{}, err
+	if cause := context.Cause(ctx); cause != nil {
+		return Sample{}, cause
+	}
+	if err != nil {
+		return Sample{}, fmt.Errorf("read the processor time: %w", err)
 	}
 
 	s := Sample{Elapsed: elapsed}
@@ -94,6 +118,7 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 	s.P99 = time.Duration(all.ValueAtQuantile(99))
 	s.P999 = time.Duration(all.ValueAtQuantile(99.9))
 	s.Allocs = float64(after.Mallocs-before.Mallocs) / float64(s.Decisions)
+	s.Client, s.Server = client.per(s), server.per(s)
 	return s, nil
 }
 

@@ -3,11 +3,15 @@ package measure
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglimit/pglimit/bench/processor"
 )
 
 // TestRunRecordsAfterTheWarmup runs with a fake clock: every decision takes a millisecond,
@@ -48,6 +52,55 @@ func TestRunRecordsAfterTheWarmup(t *testing.T) {
 		// places of it.
 		if a, b := asked["a"].Load(), asked["b"].Load(); b != 3*a {
 			t.Errorf("%d requests for a and %d for b, want three times as many", a, b)
+		}
+	})
+}
+
+// TestProcessorTime runs with a fake clock: four callers make 4,000 decisions a second, each
+// of which costs the client 25 µs and the server 125. To read the server's time takes long,
+// at first longer than later, and costs the client much.
+func TestProcessorTime(t *testing.T) {
+	run := func(t *testing.T, client, server processor.Clock, decided func()) (Sample, error) {
+		return Run(t.Context(), Load{
+			Callers: 4, Warmup: 10500 * time.Microsecond, Duration: 400 * time.Millisecond,
+			Keys: []string{"a"}, Sequence: []uint32{0},
+			Client: client, Server: server,
+			Decide: func(context.Context, string) (bool, error) {
+				<-time.After(time.Millisecond)
+				decided()
+				return true, nil
+			},
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var decisions, reading atomic.Int64
+		client := func() (time.Duration, error) {
+			return time.Hour + time.Duration(decisions.Load()*25_000+reading.Load()), nil
+		}
+		takes := 100 * time.Millisecond
+		server := func() (time.Duration, error) {
+			time.Sleep(takes / 2)
+			used := time.Hour + time.Duration(decisions.Load()*125_000)
+			time.Sleep(takes / 2)
+			takes /= 5
+			reading.Add(int64(50 * time.Millisecond))
+			return used, nil
+		}
+		s, err := run(t, client, server, func() { decisions.Add(1) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		const whole = 0.01 // a decision's time counts at its end
+		if s.Decisions != 1600 || math.Abs(s.Client/25_000-1) > whole || math.Abs(s.Server/125_000-1) > whole {
+			t.Errorf("%d decisions of %v + %v ns, want 1,600 of 25,000 + 125,000", s.Decisions, s.Client, s.Server)
+		}
+		unsupported := func() (time.Duration, error) { return 0, fmt.Errorf("here: %w", errors.ErrUnsupported) }
+		if s, err := run(t, nil, unsupported, func() {}); err != nil || s.Client != Unknown || s.Server != Unknown {
+			t.Errorf("%v + %v ns, %v; want both unknown", s.Client, s.Server, err)
+		}
+		gone := errors.New("no such process")
+		if _, err := run(t, client, func() (time.Duration, error) { return 0, gone }, func() {}); !errors.Is(err, gone) {
+			t.Errorf("the server has gone: %v", err)
 		}
 	})
 }

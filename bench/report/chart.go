@@ -1,121 +1,191 @@
 package report
 
 import (
+	"fmt"
 	"io"
 	"slices"
-	"text/template"
+	"strings"
+
+	"github.com/pglimit/pglimit/bench/measure"
 )
 
+// drawn is a contender in the chart, and its name for a reader who has not seen the table.
+type drawn struct{ id, name string }
+
 // chartContenders are drawn, in this order; more could not be distinguished.
-var chartContenders = []string{"bare-off", "single-relaxed", "batch-relaxed", "batch-durable", "redis_rate", "lua-rueidis", "throttled"}
+var chartContenders = []drawn{
+	{"batch-relaxed", "pglimit, batching"},
+	{"batch-durable", "the same, Durable"},
+	{"single-relaxed", "pglimit, one statement each"},
+	{"bare-off", "PostgreSQL, counting only"},
+	{"lua-rueidis", "Redis, pipelining"},
+	{"redis_rate", "Redis, go-redis"},
+}
+
+// chartCallers is the number of callers at which processor time is drawn.
+const chartCallers = 512
 
 // The dimensions of the chart, in its own units.
 const (
-	chartWidth  = 900
-	panelLeft   = 16
-	panelTop    = 84 // of the first, below the legend
-	panelHeight = 200
-	panelStep   = 280
-	barWidth    = 26
+	chartWidth  = 960
+	margin      = 16
+	legendStep  = 22
+	firstTop    = 76 // of the first panel, below the legend
+	barsHeight  = 170
+	panelStep   = 256
+	barWidth    = 34
+	rowHeight   = 25
+	rowsTop     = 54 // of the first row, in its panel
+	nameWidth   = 108
+	totalWidth  = 160 // of the text behind a row's bar
+	columnWidth = (chartWidth - 3*margin) / 2
+	rowWidth    = columnWidth - nameWidth - totalWidth // of the longest bar
 )
 
 // Chart draws throughput by callers and contender as bars, in a panel for evenly used keys
-// and one for a hot key, each with a separate scale. Colours and background follow the
-// reader's light or dark scheme.
+// and one for a hot key, and below them processor time per decision, the client's and the
+// server's. Each panel has a separate scale. Colours and background follow the reader's
+// light or dark scheme. Every bar has its figure as text.
 func (r *Run) Chart(w io.Writer) error {
-	d := drawing{Width: chartWidth}
-	for i, id := range chartContenders {
-		d.Legend = append(d.Legend, mark{X: panelLeft + i%4*220, Y: 34 + i/4*20, Class: i, Text: id})
+	d := drawing{Width: chartWidth, Title: chartTitle, Description: r.alt()}
+	const columns = 3
+	for i, c := range chartContenders {
+		d.Legend = append(d.Legend, mark{
+			X: margin + i%columns*(chartWidth-2*margin)/columns, Y: 14 + i/columns*legendStep, Class: i, Text: c.id + ": " + c.name,
+		})
 	}
+	top := firstTop
 	for _, k := range []Keys{Even, Hot} {
-		d.Panels = append(d.Panels, r.panel(k, panelTop+len(d.Panels)*panelStep))
+		d.Panels = append(d.Panels, r.panel(k, top))
+		top += panelStep
 	}
-	d.Height = panelTop + len(d.Panels)*panelStep - 20
+	d.Heading = mark{X: margin, Y: top + 14, Text: "processor time per decision, " + manyCallers(chartCallers)}
+	d.Parts = []mark{{X: margin + columnWidth + margin, Y: top + 3, Text: "client"}, {X: margin + columnWidth + margin + 80, Y: top + 3, Text: "server"}}
+	for i, k := range []Keys{Even, Hot} {
+		d.Times = append(d.Times, r.times(k, margin+i*(columnWidth+margin), top))
+	}
+	d.Height = top + rowsTop + len(chartContenders)*rowHeight + margin
 	return chartTemplate.Execute(w, d)
 }
 
-// panel returns the panel for one way to choose keys.
+// panel returns the panel of throughput for one way to choose keys.
 func (r *Run) panel(k Keys, top int) panel {
-	p := panel{Title: r.label(k) + ": decisions per second", Y: top + 14, Base: top + 40 + panelHeight, Right: chartWidth - panelLeft}
+	p := panel{Title: r.label(k) + ": decisions per second", Y: top + 14, Base: top + 36 + barsHeight, Left: margin, Right: chartWidth - margin}
 	var callers []int
 	highest := 1.0
 	for i := range r.Cells {
 		c := &r.Cells[i]
-		if c.Keys == k && slices.Contains(chartContenders, c.Contender) {
+		if c.Keys == k && slices.ContainsFunc(chartContenders, func(d drawn) bool { return d.id == c.Contender }) {
 			highest = max(highest, median(c.each(perSecond)))
 			if !slices.Contains(callers, c.Callers) {
 				callers = append(callers, c.Callers)
 			}
 		}
 	}
-	x := panelLeft
+	x := margin
 	for _, n := range callers {
-		for i, id := range chartContenders {
-			if c := r.cell(k, n, id); c != nil {
+		for i, d := range chartContenders {
+			if c := r.cell(k, n, d.id); c != nil {
 				v := median(c.each(perSecond))
-				height := max(1, int(v/highest*panelHeight))
+				height := max(1, int(v/highest*barsHeight))
 				p.Bars = append(p.Bars, bar{
-					X: x, Y: p.Base - height, Height: height, Class: i,
-					Middle: x + barWidth/2, Above: p.Base - height - 4, Text: short(v),
+					X: x, Y: p.Base - height, Height: height, Class: i, Middle: x + barWidth/2 - 1, Above: p.Base - height - 4, Text: short(v),
+					Title: fmt.Sprintf("%s, %s: %s decisions per second", d.id, manyCallers(n), count(v)),
 				})
 			}
 			x += barWidth
 		}
-		text := count(float64(n)) + " callers"
-		if n == 1 {
-			text = "1 caller"
-		}
-		p.Groups = append(p.Groups, mark{X: x - len(chartContenders)*barWidth/2, Y: p.Base + 18, Text: text})
-		x += (p.Right - panelLeft - len(callers)*len(chartContenders)*barWidth) / max(1, len(callers)-1)
+		p.Groups = append(p.Groups, mark{X: x - len(chartContenders)*barWidth/2, Y: p.Base + 18, Text: manyCallers(n)})
+		x += (p.Right - margin - len(callers)*len(chartContenders)*barWidth) / max(1, len(callers)-1)
 	}
 	return p
 }
 
-type drawing struct {
-	Width, Height int
-	Legend        []mark
-	Panels        []panel
+// times returns the panel of processor time for one way to choose keys.
+func (r *Run) times(k Keys, left, top int) times {
+	t := times{Title: r.label(k), X: left, Y: top + 38}
+	longest := 1.0
+	for _, d := range chartContenders {
+		if used := r.processor(k, d.id); used.known {
+			longest = max(longest, used.client+used.server)
+		}
+	}
+	y := top + rowsTop
+	for i, d := range chartContenders {
+		used := r.processor(k, d.id)
+		if !used.measured {
+			continue
+		}
+		row := row{NameX: left, X: left + nameWidth, Y: y, TextY: y + 13, Class: i, Name: d.id, Text: "unknown"}
+		if used.known {
+			row.Client = max(1, int(used.client/longest*rowWidth))
+			row.Server = max(1, int(used.server/longest*rowWidth))
+			row.Text = used.text()
+		}
+		row.ServerX = row.X + row.Client
+		row.TextX = row.ServerX + row.Server + 6
+		t.Rows = append(t.Rows, row)
+		y += rowHeight
+	}
+	return t
 }
 
-type panel struct {
-	Title          string
-	Y, Base, Right int
-	Bars           []bar
-	Groups         []mark
+// processorTime is medians in nanoseconds per decision.
+type processorTime struct {
+	client, server  float64
+	measured, known bool
 }
 
-type bar struct {
-	X, Y, Height, Class, Middle, Above int
-	Text                               string
+// processor returns a contender's processor time with chartCallers.
+func (r *Run) processor(k Keys, id string) (t processorTime) {
+	c := r.cell(k, chartCallers, id)
+	if c == nil {
+		return t
+	}
+	clients, servers := c.each(client), c.each(server)
+	return processorTime{
+		median(clients), median(servers), true,
+		!slices.Contains(clients, measure.Unknown) && !slices.Contains(servers, measure.Unknown),
+	}
 }
 
-type mark struct {
-	X, Y, Class int
-	Text        string
+// text is such as "16.4 µs (6.05 + 10.4)".
+func (t processorTime) text() string {
+	micros := func(v float64) string { return trim(v / microsecond) }
+	return micros(t.client+t.server) + " µs (" + micros(t.client) + " + " + micros(t.server) + ")"
 }
 
-var chartTemplate = template.Must(template.New("chart").Parse(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{.Width}} {{.Height}}" width="{{.Width}}" height="{{.Height}}" font-family="system-ui, sans-serif" font-size="12" role="img" aria-label="Decisions per second by callers and contender">
-<style>
-.back { fill: #ffffff } .text { fill: #1f2328 } .line { stroke: #8c959f }
-.c0 { fill: #8c959f } .c1 { fill: #8ecaf5 } .c2 { fill: #0b62c4 } .c3 { fill: #3fa35b } .c4 { fill: #d1442f } .c5 { fill: #f0883e } .c6 { fill: #8a5a44 }
-@media (prefers-color-scheme: dark) {
-.back { fill: #0d1117 } .text { fill: #e6edf3 } .line { stroke: #6e7681 }
-.c0 { fill: #8b949e } .c1 { fill: #a5d6ff } .c2 { fill: #388bfd } .c3 { fill: #56d364 } .c4 { fill: #ff7b72 } .c5 { fill: #ffa657 } .c6 { fill: #bc8c6f }
+const chartTitle = "Decisions per second, and processor time per decision"
+
+// alt is the chart's text alternative: what it shows with the most callers.
+func (r *Run) alt() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s. With %s", chartTitle, manyCallers(chartCallers))
+	for i, k := range []Keys{Even, Hot} {
+		if i > 0 {
+			b.WriteString(". With as many")
+		}
+		b.WriteString(" on " + r.label(k))
+		separator := ": "
+		for _, d := range chartContenders {
+			c := r.cell(k, chartCallers, d.id)
+			if c == nil {
+				continue
+			}
+			fmt.Fprintf(&b, "%s%s %s", separator, d.id, count(median(c.each(perSecond))))
+			if used := r.processor(k, d.id); used.known {
+				b.WriteString(" at " + used.text())
+			}
+			separator = "; "
+		}
+	}
+	b.WriteString(". In parentheses: client and server.")
+	return b.String()
 }
-</style>
-<rect class="back" width="{{.Width}}" height="{{.Height}}"/>
-{{- range .Legend}}
-<rect class="c{{.Class}}" x="{{.X}}" y="{{.Y}}" width="12" height="12"/><text class="text" x="{{.X}}" dx="18" y="{{.Y}}" dy="10.5">{{.Text}}</text>
-{{- end}}
-{{- range .Panels}}
-<text class="text" x="16" y="{{.Y}}" font-size="14" font-weight="600">{{.Title}}</text>
-{{- range .Bars}}
-<rect class="c{{.Class}}" x="{{.X}}" y="{{.Y}}" width="24" height="{{.Height}}"/><text class="text" x="{{.Middle}}" y="{{.Above}}" font-size="9" text-anchor="middle">{{.Text}}</text>
-{{- end}}
-<line class="line" x1="16" x2="{{.Right}}" y1="{{.Base}}" y2="{{.Base}}"/>
-{{- range .Groups}}
-<text class="text" x="{{.X}}" y="{{.Y}}" text-anchor="middle">{{.Text}}</text>
-{{- end}}
-{{- end}}
-</svg>
-`))
+
+func manyCallers(n int) string {
+	if n == 1 {
+		return "1 caller"
+	}
+	return count(float64(n)) + " callers"
+}

@@ -3,13 +3,17 @@ package report
 import (
 	"fmt"
 	"io"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pglimit/pglimit/bench/measure"
 )
 
-// Markdown writes the run as a page. chart is the chart's file, relative to the page; ""
-// leaves it out.
+// Markdown writes the run as a page: the chart, the goals, the settings and the cells.
+// chart is the chart's file, relative to the page; "" leaves it out.
 func (r *Run) Markdown(w io.Writer, chart string) error {
 	p := page{w: w}
 	p.line("# Benchmark")
@@ -18,71 +22,41 @@ func (r *Run) Markdown(w io.Writer, chart string) error {
 		p.line("**A quick look: too short to judge by.** `make bench` without QUICK takes its time.")
 		p.line("")
 	}
-	rounds := "rounds"
-	if r.Rounds == 1 {
-		rounds = "round"
-	}
-	p.linef("Made by `make bench`: the contenders in turn within each round, %d %s, %s for each", r.Rounds, rounds, span(r.Duration))
-	p.linef("contender and round after %s of warming up; values are medians of the rounds.", span(r.Warmup))
-	p.line("Callers, PostgreSQL and Redis share the one machine, so read the ratios. Callers send")
-	p.line("again as soon as they are answered. Limits are so high that every decision allows. Before,")
-	p.line("each contender allowed 10 of 20 at a limit of 10, and after each cell it had")
-	p.line("counted what it allowed of the first key. Allocations are the whole process's, per decision.")
-	p.line("")
-	r.goals(&p)
 	if chart != "" {
-		p.linef("![decisions per second by contender and callers](%s)", chart)
+		p.linef("![%s](%s)", r.alt(), chart)
 		p.line("")
 	}
-	r.facts(&p)
-	for _, k := range allKeys {
+	r.goals(&p)
+	r.settings(&p)
+	for _, k := range append(allKeys, Amounts) {
 		r.cells(&p, k)
 	}
 	r.logs(&p)
 	return p.err
 }
 
-// goals writes the project's goals, and whether they were reached.
-func (r *Run) goals(p *page) {
-	reaches := r.reaches()
-	if len(reaches) == 0 && len(r.Denials) == 0 {
-		return
+// settings writes how was measured, versions, and the contenders.
+func (r *Run) settings(p *page) {
+	rounds := "rounds"
+	if r.Rounds == 1 {
+		rounds = "round"
 	}
-	p.line("## Goals")
+	p.line("## Settings")
 	p.line("")
-	p.line("Each is a ratio between two contenders within the same round; the rounds' median decides.")
-	p.line("Who they are stands below. The deny cache is off but for the cached denial.")
+	p.linef("Made by one run of `make bench`: the contenders in turn within each round, %d %s, %s for each", r.Rounds, rounds, span(r.Duration))
+	p.linef("contender and round after %s of warming up. Values are medians of the rounds.", span(r.Warmup))
 	p.line("")
-	p.table("Of", "What", "Keys", ">Callers", ">Goal", ">Median", ">Least to most", "")
-	for _, x := range reaches {
-		want, verdict := "≥ "+ratio(x.want), "**not reached**"
-		if x.atMost {
-			want = "≤ " + ratio(x.want)
-		}
-		switch {
-		case x.want == 0:
-			want, verdict = "", "reported only"
-		case x.reached():
-			verdict = "reached"
-		}
-		p.row(x.name, x.over+" / "+x.under, r.label(x.keys), count(float64(x.callers)), want, ratio(x.median()),
-			ratio(x.ratios[0])+" to "+ratio(x.ratios[len(x.ratios)-1]), verdict)
+	p.line("- Callers, PostgreSQL and Redis share the one machine, so read the ratios.")
+	p.line("- Callers send again as soon as they are answered. Limits are so high that every decision allows.")
+	p.line("- Client is the processor time of this process per decision, by getrusage. Server is that of the")
+	p.line("  server that decides: all processes of PostgreSQL, or Redis.")
+	if r.unknown() {
+		p.line("  \"unknown\": this system does not report it. It needs getrusage for the client and Linux's")
+		p.line("  /proc for the server.")
 	}
-	if len(r.Denials) > 0 {
-		ns, allocs, reached := r.denial()
-		verdict := "**not reached**"
-		if reached {
-			verdict = "reached"
-		}
-		p.row("time", "a denial from the cache", r.label(Hot), "1", "< 1 µs, 0 allocations",
-			span(time.Duration(ns)), strconv.FormatFloat(allocs, 'f', 2, 64)+" allocations", verdict)
-	}
-	p.line("")
-}
-
-// facts writes versions, settings and the contenders.
-func (r *Run) facts(p *page) {
-	p.line("## Setting")
+	p.line("- Allocations are the whole process's, per decision.")
+	p.line("- Before, each contender allowed 10 of 20 at a limit of 10, or of 20 different amounts as much as")
+	p.line("  fits. After each cell it had counted what it allowed of the first key.")
 	p.line("")
 	p.table("", "")
 	for _, f := range r.Facts {
@@ -94,6 +68,16 @@ func (r *Run) facts(p *page) {
 		p.row(c.ID, c.What, c.Server, c.Keeps)
 	}
 	p.line("")
+}
+
+// unknown reports whether any processor time is unknown.
+func (r *Run) unknown() bool {
+	for _, c := range r.all() {
+		if slices.Contains(c.each(client), measure.Unknown) || slices.Contains(c.each(server), measure.Unknown) {
+			return true
+		}
+	}
+	return false
 }
 
 // cells writes one table of results.
@@ -137,7 +121,7 @@ func (r *Run) logs(p *page) {
 }
 
 // figures are the columns that every table of results has.
-var figures = []string{">Decisions/s", ">Least to most", ">p50", ">p99", ">Allocations"}
+var figures = []string{">Decisions/s", ">Least to most", ">p50", ">p99", ">Client", ">Server", ">Allocations"}
 
 // figures is the row's cells in those columns: medians of the rounds.
 func (c *Cell) figures() []string {
@@ -149,8 +133,17 @@ func (c *Cell) figures() []string {
 	return []string{
 		count(median(rates)), count(least) + " to " + count(most),
 		span(time.Duration(median(c.each(p50)))), span(time.Duration(median(c.each(p99)))),
+		used(c.each(client)), used(c.each(server)),
 		strconv.FormatFloat(median(c.each(allocs)), 'f', 1, 64),
 	}
+}
+
+// used is the median of processor times in nanoseconds, or that they are unknown.
+func used(values []float64) string {
+	if slices.Contains(values, measure.Unknown) {
+		return "unknown"
+	}
+	return span(time.Duration(math.Round(median(values))))
 }
 
 // label is the tables' name of a way to choose keys.
@@ -160,6 +153,8 @@ func (r *Run) label(k Keys) string {
 		return "one hot key"
 	case Even:
 		return count(float64(r.KeyCount)) + " keys evenly"
+	case Amounts:
+		return "one hot key, amounts that differ"
 	}
 	return count(float64(r.KeyCount)) + " keys, Zipf"
 }

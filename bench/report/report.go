@@ -13,9 +13,10 @@ type Keys string
 
 // The ways to choose.
 const (
-	Hot  Keys = "hot"  // all callers use one key
-	Even Keys = "even" // all keys are equally likely
-	Zipf Keys = "zipf" // few often, most rarely
+	Hot     Keys = "hot"     // all callers use one key
+	Even    Keys = "even"    // all keys are equally likely
+	Zipf    Keys = "zipf"    // few often, most rarely
+	Amounts Keys = "amounts" // one key, and every request another amount
 )
 
 // Run is a whole run.
@@ -72,6 +73,17 @@ func (r *Run) cell(k Keys, callers int, contender string) *Cell {
 	return &r.Cells[i]
 }
 
+// all returns every cell, those of sliding logs included.
+func (r *Run) all() (list []*Cell) {
+	for i := range r.Cells {
+		list = append(list, &r.Cells[i])
+	}
+	for i := range r.Logs {
+		list = append(list, &r.Logs[i].Cell)
+	}
+	return list
+}
+
 // median is the middle value, or the mean of the two in the middle. values
 // must not be empty.
 func median(values []float64) float64 {
@@ -95,4 +107,6 @@ var (
 	p50       = func(s measure.Sample) float64 { return float64(s.P50) }
 	p99       = func(s measure.Sample) float64 { return float64(s.P99) }
 	allocs    = func(s measure.Sample) float64 { return s.Allocs }
+	client    = func(s measure.Sample) float64 { return s.Client }
+	server    = func(s measure.Sample) float64 { return s.Server }
 )

@@ -4,6 +4,7 @@ package servers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/bench/processor"
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
@@ -30,8 +32,10 @@ var postgresSettings = map[string]string{
 
 // Postgres is a running PostgreSQL with the benchmark's pool.
 type Postgres struct {
-	Pool   *pgxpool.Pool
-	server *localpg.Server
+	Pool *pgxpool.Pool
+	// Processor is the clock of the server's processes.
+	Processor processor.Clock
+	server    *localpg.Server
 }
 
 // StartPostgres starts a new, empty server and opens the pool. Close ends both. Like Redis,
@@ -54,8 +58,25 @@ func StartPostgres(ctx context.Context) (_ *Postgres, err error) {
 	config.MaxConns, config.MinConns = PoolSize, PoolSize
 	// SetCommit holds for a session, so sessions must outlive a run.
 	config.MaxConnLifetime, config.MaxConnIdleTime = 24*time.Hour, 24*time.Hour
-	p.Pool, err = pgxpool.NewWithConfig(ctx, config)
+	if p.Pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return nil, err
+	}
+	p.Processor, err = processorOf(ctx, p.Pool)
 	return p, err
+}
+
+// processorOf returns the clock of a server's process and all that it has started: the
+// parent of a connection's process.
+func processorOf(ctx context.Context, pool *pgxpool.Pool) (clock processor.Clock, err error) {
+	err = pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		postmaster, err := processor.Parent(int(c.Conn().PgConn().PID()))
+		if errors.Is(err, errors.ErrUnsupported) {
+			err = nil // and the clock says so
+		}
+		clock = processor.Tree(postmaster)
+		return err
+	})
+	return clock, err
 }
 
 // SetCommit sets synchronous_commit in every session of the pool, which must be idle.

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/pglimit/pglimit/bench/processor"
 )
 
 // RedisPersistence is what Redis writes to disk: nothing, which is fastest and how most
@@ -113,6 +115,9 @@ func (r *Redis) awaitReady(ctx context.Context) error {
 		}
 	}
 }
+
+// Processor is the clock of the server's process.
+func (r *Redis) Processor() (time.Duration, error) { return processor.Tree(r.cmd.Process.Pid)() }
 
 // Version is the server's version, such as "7.0.15".
 func (r *Redis) Version() string { return r.version }

@@ -1,0 +1,123 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fakeSleep is for a fake clock, which moves only while all goroutines wait in Go.
+func fakeSleep(t time.Time) { time.Sleep(time.Until(t)) }
+
+// TestOpenLoad: with one caller, an answer that takes 100 ms is late for the 99 requests
+// that are due meanwhile, one per millisecond, and each is later than those before it by
+// nothing less than what it waited.
+func TestOpenLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		var keys []string
+		s, err := RunOpen(t.Context(), OpenLoad{
+			Begin: time.Now().Add(time.Second), Callers: 1, SleepUntil: fakeSleep,
+			Stages: []Stage{{PerSecond: 10, Length: 500 * time.Millisecond}, {PerSecond: 1000, Length: time.Second}},
+			Keys:   []string{"a", "b"}, Sequence: []uint32{0, 1, 1},
+			Decide: func(_ context.Context, key string) (bool, error) {
+				n++
+				if keys = append(keys, key); n == 5+500 {
+					time.Sleep(100 * time.Millisecond)
+				}
+				return true, nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s[0].Requests != 5 || s[1].Requests != 1000 {
+			t.Errorf("%d and %d requests, want 5 and 1,000", s[0].Requests, s[1].Requests)
+		}
+		if s[0].P99 > time.Microsecond {
+			t.Errorf("before, p99 is %v; want none", s[0].P99)
+		}
+		// A hundred are late, by 100, 99, 98 and so on milliseconds.
+		for _, q := range []struct {
+			name      string
+			got, want time.Duration
+		}{{"p50", s[1].P50, 0}, {"p99", s[1].P99, 90 * time.Millisecond}, {"p99.9", s[1].P999, 99 * time.Millisecond}, {"late", s[1].Late, 0}} {
+			if off := q.got - q.want; off.Abs() > 2*time.Millisecond {
+				t.Errorf("%s is %v, want %v", q.name, q.got, q.want)
+			}
+		}
+		if !slices.Equal(keys[:4], []string{"a", "b", "b", "a"}) {
+			t.Errorf("the keys were %v", keys[:4])
+		}
+	})
+}
+
+// TestOpenLoadHasManyInFlight: slow answers delay no others while callers are left, and the
+// clock does not wait for them.
+func TestOpenLoadHasManyInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		var mu sync.Mutex
+		var asked []time.Duration
+		s, err := RunOpen(t.Context(), OpenLoad{
+			Begin: begin, Callers: 50, Stages: []Stage{{1000, 100 * time.Millisecond}}, SleepUntil: fakeSleep,
+			Keys: []string{"a"}, Sequence: []uint32{0},
+			Decide: func(context.Context, string) (bool, error) {
+				mu.Lock()
+				asked = append(asked, time.Since(begin))
+				mu.Unlock()
+				time.Sleep(49 * time.Millisecond)
+				return true, nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s[0].P999 < 49*time.Millisecond || s[0].P999 > 50*time.Millisecond {
+			t.Errorf("p99.9 is %v, want 49 ms", s[0].P999)
+		}
+		for i, at := range asked {
+			if at != time.Duration(i)*time.Millisecond {
+				t.Fatalf("request %d was sent after %v", i, at)
+			}
+		}
+	})
+}
+
+func TestOpenLoadFailsWithADecision(t *testing.T) {
+	broken := errors.New("broken")
+	for name, c := range map[string]struct {
+		allowed bool
+		err     error
+	}{"error": {true, broken}, "denial": {false, nil}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				_, err := RunOpen(t.Context(), OpenLoad{
+					Begin: begin, Callers: 2, Stages: []Stage{{1, time.Hour}}, SleepUntil: fakeSleep,
+					Keys: []string{"a"}, Sequence: []uint32{0},
+					Decide: func(context.Context, string) (bool, error) { return c.allowed, c.err },
+				})
+				if err == nil || c.err != nil && !errors.Is(err, c.err) {
+					t.Errorf("RunOpen: %v, want the decision's error", err)
+				}
+				if after := time.Since(begin); after > 2*time.Second {
+					t.Errorf("it went on for %v", after)
+				}
+			})
+		})
+	}
+}
+
+func TestSleepUntil(t *testing.T) {
+	until := time.Now().Add(5 * time.Millisecond)
+	sleepUntil(until)
+	if early := time.Until(until); early > 0 {
+		t.Errorf("it woke %v too early", early)
+	}
+	sleepUntil(until) // in the past: returns at once
+}

@@ -1,0 +1,94 @@
+package processor
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+func TestParse(t *testing.T) {
+	p, err := parse("42 (a) b (c) S 7 42 42 0 -1 0 105 0 0 0 12 5 30 4 20 0 1 0 116953 3133440 417\n")
+	if want := (process{parent: 7, used: 170 * time.Millisecond, waited: 340 * time.Millisecond}); err != nil || p != want {
+		t.Errorf("%+v, %v; want %+v", p, err, want)
+	}
+	for _, line := range []string{"", "42 (a)", "42 (a) S 7 42 42 0 -1 0 105 0 0 0 12 5 30", "42 (a) S x 42 42 0 -1 0 105 0 0 0 12 5 30 4 20"} {
+		if p, err := parse(line); err == nil {
+			t.Errorf("%q is %+v, want an error", line, p)
+		}
+	}
+}
+
+// burn uses some processor time in a shell.
+const burn = `i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; `
+
+// TestTree: a process's own time, that of a child that runs, and that of one that has ended
+// count, each once. The system's sum of them, once all have ended, is the truth.
+func TestTree(t *testing.T) {
+	cmd := exec.Command("sh", "-c", burn+`sh -c '`+burn+`exit 0'; sh -c '`+burn+`echo ready; read x; exit 0'; exit 0`)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Tree(cmd.Process.Pid)()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(in, "go on\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	all := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	// What is left to do is next to nothing, and the sum of ended children has ticks.
+	if got > all+2*tick || got < all*9/10-2*tick {
+		t.Errorf("the tree has used %v, want about %v", got, all)
+	}
+}
+
+func TestTreeNeedsTheProcess(t *testing.T) {
+	cmd := exec.Command("true")
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if used, err := Tree(cmd.Process.Pid)(); err == nil {
+		t.Errorf("a process that has ended has used %v, want an error", used)
+	}
+}
+
+func TestParent(t *testing.T) {
+	if got, err := Parent(os.Getpid()); err != nil || got != os.Getppid() {
+		t.Errorf("the parent is %d, %v; want %d", got, err, os.Getppid())
+	}
+}
+
+// TestSelf: this process's own two clocks agree. One lags by what other threads have used
+// since the kernel's last tick.
+func TestSelf(t *testing.T) {
+	before, err := Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const unread = -time.Hour
+	between := exact(os.Getpid(), unread)
+	after, err := Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if between < before-tick || between > after+tick {
+		t.Errorf("getrusage says %v, then %v, the process's clock %v between", before, after, between)
+	}
+}

@@ -1,0 +1,140 @@
+package report
+
+import (
+	"encoding/xml"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rect is a rectangle of the chart.
+type rect struct {
+	Class  string `xml:"class,attr"`
+	X      int    `xml:"x,attr"`
+	Y      int    `xml:"y,attr"`
+	Width  int    `xml:"width,attr"`
+	Height int    `xml:"height,attr"`
+}
+
+// parsed is the chart as a program reads it: the legend's, bars' and rows' groups.
+type parsed struct {
+	Width  int      `xml:"width,attr"`
+	Height int      `xml:"height,attr"`
+	Title  string   `xml:"title"`
+	Desc   string   `xml:"desc"`
+	Texts  []string `xml:"text"`
+	Groups []struct {
+		Class string `xml:"class,attr"`
+		Title string `xml:"title"`
+		Rects []rect `xml:"rect"`
+		Texts []struct {
+			Class string `xml:"class,attr"`
+			X     int    `xml:"x,attr"`
+			Text  string `xml:",chardata"`
+		} `xml:"text"`
+	} `xml:"g"`
+}
+
+func chartOf(t *testing.T, r *Run) (svg parsed) {
+	t.Helper()
+	var b strings.Builder
+	if err := r.Chart(&b); err != nil {
+		t.Fatal(err)
+	}
+	if err := xml.Unmarshal([]byte(b.String()), &svg); err != nil {
+		t.Fatalf("the chart is no XML: %v", err)
+	}
+	for _, g := range svg.Groups {
+		for _, r := range g.Rects {
+			if r.X < 0 || r.X+r.Width > svg.Width || r.Y < 0 || r.Y+r.Height > svg.Height {
+				t.Errorf("%s: %+v is outside", g.Title, r)
+			}
+		}
+	}
+	return svg
+}
+
+func TestChart(t *testing.T) {
+	svg := chartOf(t, &Run{KeyCount: 100_000, Cells: []Cell{
+		cellOf(Hot, 512, "batch-relaxed", 1_000_000),
+		cellOf(Hot, 512, "lua-rueidis", 125_000),
+		cellOf(Even, 1, "bare-off", 25_000),
+		cellOf(Even, 1, "throttled", 200_000), // not drawn
+		cellOf(Even, 512, "redis_rate", 50_000, 10_000, 90_000),
+	}})
+	// First even keys, each panel with a separate scale, by the median of the rounds.
+	want := []struct {
+		kind, class, title string
+		size               int // height of a bar, width of a row
+	}{
+		{"bar", "c3", "bare-off, 1 caller: 25,000 decisions per second", barsHeight / 2},
+		{"bar", "c5", "redis_rate, 512 callers: 50,000 decisions per second", barsHeight},
+		{"bar", "c0", "batch-relaxed, 512 callers: 1,000,000 decisions per second", barsHeight},
+		{"bar", "c4", "lua-rueidis, 512 callers: 125,000 decisions per second", barsHeight / 8},
+		{"row", "c5", "redis_rate: 120 µs (40 + 80)", rowWidth},
+		{"row", "c0", "batch-relaxed: 6 µs (2 + 4)", rowWidth / 8},
+		{"row", "c4", "lua-rueidis: 48 µs (16 + 32)", rowWidth},
+	}
+	groups := svg.Groups[len(chartContenders):]
+	if len(groups) != len(want) {
+		t.Fatalf("%d bars and rows, want %d", len(groups), len(want))
+	}
+	for i, w := range want {
+		g := groups[i]
+		if g.Class != w.kind || g.Title != w.title || g.Rects[0].Class != w.class {
+			t.Errorf("%d is a %s of class %s and says %q, want %+v", i, g.Class, g.Rects[0].Class, g.Title, w)
+		}
+		switch w.kind {
+		case "bar":
+			if got := g.Rects[0].Height; got != w.size {
+				t.Errorf("%s: %d high, want %d", g.Title, got, w.size)
+			}
+		case "row":
+			client, server := g.Rects[0], g.Rects[1]
+			if got := client.Width + server.Width; got < w.size-1 || got > w.size {
+				t.Errorf("%s: %d long, want %d", g.Title, got, w.size)
+			}
+			if off := server.Width - 2*client.Width; off < 0 || off > 1 || server.X != client.X+client.Width || server.Class != client.Class+" server" {
+				t.Errorf("%s: the server's part %+v does not follow the client's %+v at its scale", g.Title, server, client)
+			}
+			if text := g.Texts[1]; text.X < server.X+server.Width || !strings.HasSuffix(g.Title, text.Text) {
+				t.Errorf("%s: %q is at %d, in the bar", g.Title, text.Text, text.X)
+			}
+		}
+	}
+	bottom := func(i int) int { return groups[i].Rects[0].Y + groups[i].Rects[0].Height }
+	if bottom(0) != bottom(1) || bottom(2) != bottom(3) || groups[2].Rects[0].Y < bottom(1) || groups[4].Rects[0].Y < bottom(3) {
+		t.Error("bars do not stand on the lines of their panels")
+	}
+	for _, text := range []string{
+		"100,000 keys evenly: decisions per second", "1 caller", "512 callers",
+		"processor time per decision, 512 callers", "one hot key", "client", "server",
+	} {
+		if !slices.Contains(svg.Texts, text) {
+			t.Errorf("the chart does not say %q", text)
+		}
+	}
+	if svg.Title != chartTitle || !strings.Contains(svg.Desc, "on one hot key: batch-relaxed 1,000,000 at 6 µs (2 + 4); lua-rueidis 125,000") {
+		t.Errorf("the text alternative says %q: %q", svg.Title, svg.Desc)
+	}
+}
+
+// TestChartFits fills every place with the longest figures.
+func TestChartFits(t *testing.T) {
+	r := &Run{KeyCount: 100_000}
+	for _, k := range []Keys{Even, Hot} {
+		for _, callers := range []int{1, 16, 128, 512} {
+			for _, d := range chartContenders {
+				r.Cells = append(r.Cells, cellOf(k, callers, d.id, 3_305_785))
+			}
+		}
+	}
+	const letter = 7 // a wide one's width at the size of such texts
+	for _, g := range chartOf(t, r).Groups {
+		for _, text := range g.Texts {
+			if g.Class == "row" && text.X+letter*len([]rune(text.Text)) > chartWidth {
+				t.Errorf("%q does not fit", text.Text)
+			}
+		}
+	}
+}
