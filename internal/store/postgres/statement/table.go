@@ -37,6 +37,7 @@ type Table struct {
 	Reset                     func(context.Context, db.DBTX, db.TokenBucketResetParams) (int64, error)
 	Locked                    func(context.Context, db.DBTX, db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error)
 	takeMany                  func(context.Context, db.DBTX, *batch) error
+	binary                    *inBinary
 }
 
 // Of returns the statements of an algorithm.
@@ -55,6 +56,9 @@ var tables = map[algorithm.Name]*Table{
 // TakeMany runs one statement for rows of one algorithm and leaves the outcomes in
 // them. now is the caller's clock, nil for the database's.
 func (t *Table) TakeMany(ctx context.Context, tx db.DBTX, rows []*store.Row, now *int64) error {
+	if sent, err := t.binary.many(ctx, tx, rows, now); sent {
+		return err
+	}
 	b := batches.Get().(*batch)
 	defer batches.Put(b)
 	b.set(rows, now)
@@ -165,15 +169,24 @@ func (b *batch) answer(r *store.Row, o store.Outcome) {
 
 // done checks that each row has its outcome.
 func (b *batch) done(err error) error {
-	for i, r := range b.rows {
-		if err == nil && !r.Outcome.Decided {
-			if r.Query.Calendar != nil {
-				return exec.ErrOtherPeriod
-			}
-			return fmt.Errorf("no row returned for policy %s and key %s", store.Quote(b.policies[i]), store.Quote(b.keys[i]))
-		}
+	if err != nil {
+		return err
 	}
-	return err
+	return allDecided(b.rows)
+}
+
+// allDecided checks that each row has its outcome.
+func allDecided(rows []*store.Row) error {
+	for _, r := range rows {
+		if r.Outcome.Decided {
+			continue
+		}
+		if r.Query.Calendar != nil {
+			return exec.ErrOtherPeriod
+		}
+		return fmt.Errorf("no row returned for policy %s and key %s", store.Quote(r.Query.Policy), store.Quote(r.Query.Key))
+	}
+	return nil
 }
 
 // taken returns the outcome of a statement that took units or gave units back. granted is
