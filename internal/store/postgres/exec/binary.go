@@ -40,6 +40,9 @@ func (b *Binary) Fits(d *pgconn.StatementDescription) bool {
 // Name returns the statement's name on a connection.
 func (b *Binary) Name() string { return b.name }
 
+// Text returns the statement's text.
+func (b *Binary) Text() string { return b.sql }
+
 // Ready is a Binary that is prepared on a connection. The zero Ready is none.
 type Ready struct {
 	b         *Binary

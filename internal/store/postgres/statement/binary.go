@@ -218,23 +218,31 @@ func (w *wire) takeOne(ctx context.Context, ready exec.Ready, b *inBinary) (stor
 func (w *wire) takeAll(ctx context.Context, ready exec.Ready, b *inBinary) error {
 	rows := ready.Query(ctx, w.encode(b.takeMany))
 	var misread error
-	for left := len(w.rows); misread == nil && rows.NextRow(); {
-		if misread = w.fields.read(b.takeMany.columns, rows.Values()); misread != nil {
-			break
-		}
-		if r := w.row(w.fields.policy, w.fields.key); r != nil {
-			o := w.fields.outcome(b.view(&w.views, max(1, left), &w.fields, r.Query))
-			if w.now != nil {
-				o.Now = *w.now
-			}
-			r.Outcome = o
-			left--
-		}
+	for left := len(w.rows); misread == nil && rows.NextRow(); left-- {
+		misread = w.decide(b, max(1, left), rows.Values())
 	}
 	if err := ready.Close(rows); err != nil {
 		return err
 	}
 	return misread
+}
+
+// decide sets the outcome of the row that has come back. left is the number of rows that
+// are expected, with this one.
+func (w *wire) decide(b *inBinary, left int, values [][]byte) error {
+	f := &w.fields
+	if err := f.read(b.takeMany.columns, values); err != nil {
+		return err
+	}
+	r := w.row(f.policy, f.key)
+	if r == nil {
+		return nil
+	}
+	r.Outcome = f.outcome(b.view(&w.views, left, f, r.Query))
+	if w.now != nil {
+		r.Outcome.Now = *w.now
+	}
+	return nil
 }
 
 // row returns the row of a key, or nil. Rows come back in any order, but mostly in that in

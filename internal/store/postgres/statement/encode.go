@@ -149,18 +149,13 @@ func allEqual[T comparable](rows []*store.Row, of func(*store.Row) T) bool {
 }
 
 // appendArray appends what precedes the elements of an array without NULLs: the number of
-// dimensions, a flag for NULLs, the type and, unless it is empty, the length and the index
-// of the first element.
+// dimensions, a flag for NULLs, the type, the length and the index of the first element.
 func appendArray(to []byte, elementOID uint32, length int) []byte {
-	dimensions := min(1, length)
-	to = appendLength(to, dimensions)
+	to = appendLength(to, 1)
 	to = appendLength(to, 0)
 	to = binary.BigEndian.AppendUint32(to, elementOID)
-	if dimensions > 0 {
-		to = appendLength(to, length)
-		to = appendLength(to, 1)
-	}
-	return to
+	to = appendLength(to, length)
+	return appendLength(to, 1)
 }
 
 func appendLength(to []byte, n int) []byte { return binary.BigEndian.AppendUint32(to, uint32(n)) }
