@@ -41,10 +41,25 @@ func newPlan[P, R any](sql string) *plan {
 		if !ok || c.field != f.Type {
 			panic(fmt.Sprintf("pglimit: no binary form of column %s %v", f.Name, f.Type))
 		}
+		c.name = f.Name
 		p.columns, read = append(p.columns, c), append(read, c.oid)
 	}
 	p.Binary = exec.NewBinary(sql, written, read)
 	return p
+}
+
+// Binaries returns the statements that are sent in binary, each with the fields that its
+// columns are read into.
+func Binaries() map[*exec.Binary][]string {
+	all := map[*exec.Binary][]string{}
+	for _, t := range tables {
+		for _, p := range []*plan{t.binary.take, t.binary.takeMany} {
+			for _, c := range p.columns {
+				all[p.Binary] = append(all[p.Binary], c.name)
+			}
+		}
+	}
+	return all
 }
 
 // generated yields the fields of a generated struct.

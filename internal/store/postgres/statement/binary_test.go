@@ -255,7 +255,7 @@ func TestBinaryMisread(t *testing.T) {
 			}
 			rows[1][i] = bad
 			err := table.TakeMany(t.Context(), c, batch, nil)
-			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("column %d", i+1)) || slices.ContainsFunc(batch, func(r *store.Row) bool { return r.Outcome.Decided }) {
+			if err == nil || !strings.Contains(err.Error(), "column "+col.name) || slices.ContainsFunc(batch, func(r *store.Row) bool { return r.Outcome.Decided }) {
 				t.Errorf("column %d as %v: %v, %+v", i, bad, err, outcomes(batch))
 			}
 		}

@@ -23,6 +23,7 @@ type fields struct {
 // column reads one column in PostgreSQL's binary format. It reports whether the value had
 // the length of its type and was not NULL.
 type column struct {
+	name  string // of the field, set in a plan
 	oid   uint32
 	field reflect.Type // of the generated struct
 	read  func(*fields, []byte) bool
@@ -48,14 +49,14 @@ var columns = map[string]column{
 }
 
 func textColumn(to func(*fields) *[]byte) column {
-	return column{pgtype.TextOID, reflect.TypeFor[string](), func(f *fields, value []byte) bool {
+	return column{"", pgtype.TextOID, reflect.TypeFor[string](), func(f *fields, value []byte) bool {
 		*to(f) = value
 		return value != nil
 	}}
 }
 
 func floatColumn(to func(*fields) *float64) column {
-	return column{pgtype.Float8OID, reflect.TypeFor[float64](), func(f *fields, value []byte) bool {
+	return column{"", pgtype.Float8OID, reflect.TypeFor[float64](), func(f *fields, value []byte) bool {
 		if len(value) != 8 {
 			return false
 		}
@@ -65,7 +66,7 @@ func floatColumn(to func(*fields) *float64) column {
 }
 
 func integerColumn(to func(*fields) *int64) column {
-	return column{pgtype.Int8OID, reflect.TypeFor[int64](), func(f *fields, value []byte) bool {
+	return column{"", pgtype.Int8OID, reflect.TypeFor[int64](), func(f *fields, value []byte) bool {
 		if len(value) != 8 {
 			return false
 		}
@@ -81,7 +82,7 @@ func (f *fields) read(columns []column, values [][]byte) error {
 	}
 	for i, c := range columns {
 		if !c.read(f, values[i]) {
-			return fmt.Errorf("column %d of a row is %x, which is no value of type %d", i+1, values[i], c.oid)
+			return fmt.Errorf("column %s of a row is %x, which is no value of type %d", c.name, values[i], c.oid)
 		}
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"math"
 	"net"
 	"slices"
@@ -265,7 +264,7 @@ func encoded(v any, format int16) []byte {
 
 // plans returns the plans of all statements.
 func plans() (all []*plan) {
-	for _, t := range slices.Collect(maps.Values(tables)) {
+	for _, t := range tables {
 		all = append(all, t.binary.take, t.binary.takeMany)
 	}
 	return all
