@@ -166,8 +166,7 @@ type wire struct {
 
 type rowKey struct{ policy, key string }
 
-// wires have a buffer: pgconn sends a nil value as NULL, also if it is an empty text.
-var wires = sync.Pool{New: func() any { return &wire{buf: make([]byte, 0, 512)} }}
+var wires = sync.Pool{New: func() any { return new(wire) }}
 
 // maxBuffer is the size of the largest buffer that is kept, in bytes.
 const maxBuffer = 1 << 18
@@ -179,7 +178,7 @@ func (w *wire) free() {
 	}
 	clear(w.values)
 	clear(w.indexes)
-	*w = wire{buf: w.buf[:0], ends: w.ends[:0], values: w.values[:0], indexes: w.indexes}
+	*w = wire{buf: w.buf, ends: w.ends, values: w.values, indexes: w.indexes}
 	wires.Put(w)
 }
 
@@ -194,7 +193,7 @@ func (w *wire) encode(p *plan) [][]byte {
 		}
 	}
 	start := 0
-	for _, end := range w.ends { // only now: the buffer has moved while it grew
+	for _, end := range w.ends { // only now, because the buffer moves while it grows
 		if end < 0 {
 			w.values = append(w.values, nil)
 			continue
