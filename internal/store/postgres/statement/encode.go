@@ -71,7 +71,8 @@ type elements bool
 
 const (
 	perRow elements = false // one for each row
-	// oneIfEqual is one for each row, or a single one if it is the same for all rows.
+	// oneIfEqual is one for each row, or a single one if it is the same for all rows that
+	// do not ignore the array.
 	oneIfEqual elements = true
 )
 
@@ -128,8 +129,8 @@ func booleans(e elements, of func(*store.Row) bool) param {
 func array[T comparable](oid, elementOID uint32, e elements, reach func([]*store.Row) int, of func(*store.Row) T, element func([]byte, T) []byte) param {
 	return param{oid, reflect.TypeFor[[]T](), func(w *wire) {
 		rows := w.rows[:reach(w.rows)]
-		if e == oneIfEqual && len(rows) == len(w.rows) && allEqual(rows, of) {
-			rows = rows[:1]
+		if e == oneIfEqual && allEqual(rows, of) {
+			rows = rows[:min(1, len(rows))]
 		}
 		w.buf = appendArray(w.buf, elementOID, len(rows))
 		for _, r := range rows {
@@ -139,9 +140,8 @@ func array[T comparable](oid, elementOID uint32, e elements, reach func([]*store
 }
 
 func allEqual[T comparable](rows []*store.Row, of func(*store.Row) T) bool {
-	first := of(rows[0])
-	for _, r := range rows[1:] {
-		if of(r) != first {
+	for _, r := range rows {
+		if of(r) != of(rows[0]) {
 			return false
 		}
 	}
