@@ -229,9 +229,13 @@ func used(o store.Outcome, reservations int64, reserved float64) store.Usage {
 	return store.Usage{Outcome: o, Reservations: int(reservations), Reserved: reserved}
 }
 
-// wrote returns ErrOtherPeriod if a statement wrote nothing because of the calendar.
-func wrote(q *store.Query, err error) error {
-	if q.Calendar != nil && errors.Is(err, pgx.ErrNoRows) {
+// otherPeriod is granted if the clock was in neither of a calendar's windows and the key
+// had no row.
+const otherPeriod = -2
+
+// inPeriod returns ErrOtherPeriod if the clock was in neither of a calendar's windows.
+func inPeriod(granted float64, err error) error {
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && granted == otherPeriod {
 		return exec.ErrOtherPeriod
 	}
 	return err
