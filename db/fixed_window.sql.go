@@ -912,7 +912,18 @@ WITH c AS MATERIALIZED (
     SELECT coalesce($13::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $14::text = 'off' OR $14::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $14::text, true) END AS commits,
-             CASE WHEN $15::text <> '' THEN set_config('lock_timeout'::text, $15::text, true) END AS waits
+             CASE WHEN $15::text <> '' THEN set_config('lock_timeout'::text, $15::text, true) END AS waits,
+             ($2::text[])[1] AS policy,
+             ($3::float8[])[1] AS cost,
+             ($4::float8[])[1] AS count,
+             ($5::float8[])[1] AS capacity,
+             ($6::bigint[])[1] AS period_us,
+             ($7::bool[])[1] AS aligned,
+             ($8::bigint[])[1] AS from_us,
+             ($9::bigint[])[1] AS turn_us,
+             ($10::bigint[])[1] AS until_us,
+             ($11::bigint[])[1] AS lifetime_us,
+             ($12::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -923,17 +934,31 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
             ELSE a.now_us + a.period_us END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
-FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.aligned, r.from_us, r.turn_us, r.until_us, r.lifetime_us, r.block_for_us,
-             LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
-                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+FROM (SELECT c.now_us, r.key,
+             coalesce(r.policy, c.policy) AS policy,
+             coalesce(r.cost, c.cost) AS cost,
+             coalesce(r.count, c.count) AS count,
+             coalesce(r.capacity, c.capacity) AS capacity,
+             coalesce(r.period_us, c.period_us) AS period_us,
+             coalesce(r.aligned, c.aligned) AS aligned,
+             coalesce(r.from_us, c.from_us) AS from_us,
+             coalesce(r.turn_us, c.turn_us) AS turn_us,
+             coalesce(r.until_us, c.until_us) AS until_us,
+             coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
+             coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
+             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
+                      pg_catalog.unnest($2::text[]) AS policy,
+                      pg_catalog.unnest($3::float8[]) AS cost,
+                      pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::bigint[]) AS period_us,
                       pg_catalog.unnest($7::bool[]) AS aligned,
                       pg_catalog.unnest($8::bigint[]) AS from_us,
                       pg_catalog.unnest($9::bigint[]) AS turn_us,
                       pg_catalog.unnest($10::bigint[]) AS until_us,
-                      pg_catalog.unnest($11::bigint[]) AS lifetime_us, pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($11::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -954,8 +979,8 @@ RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.
 `
 
 type FixedWindowTakeManyParams struct {
-	Policies    []string
 	Keys        []string
+	Policies    []string
 	Costs       []float64
 	Counts      []float64
 	Capacities  []float64
@@ -985,7 +1010,7 @@ type FixedWindowTakeManyRow struct {
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
 // some are granted, block_for_us starts a block too. The order of the rows returned
-// is undefined.
+// is undefined. Each array but keys has an element for each key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in FixedWindowTake. If a row stays locked for longer than lock_timeout,
@@ -996,8 +1021,8 @@ type FixedWindowTakeManyRow struct {
 // no row is returned.
 func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWindowTakeManyParams) ([]FixedWindowTakeManyRow, error) {
 	rows, err := db.Query(ctx, fixedWindowTakeMany,
-		arg.Policies,
 		arg.Keys,
+		arg.Policies,
 		arg.Costs,
 		arg.Counts,
 		arg.Capacities,

@@ -59,7 +59,7 @@ RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_u
 -- once. It reads the clock once and locks the rows in the order of policy and key.
 -- A row's count is a number of equal requests, granted one after the other. If only
 -- some are granted, block_for_us starts a block too. The order of the rows returned
--- is undefined.
+-- is undefined. Each array but keys has an element for each key, or one for all keys.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in LeakyBucketTake. If a row stays locked for longer than lock_timeout,
@@ -68,7 +68,15 @@ WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
+             (sqlc.arg(policies)::text[])[1] AS policy,
+             (sqlc.arg(costs)::float8[])[1] AS cost,
+             (sqlc.arg(counts)::float8[])[1] AS count,
+             (sqlc.arg(capacities)::float8[])[1] AS capacity,
+             (sqlc.arg(leaks)::float8[])[1] AS leak,
+             (sqlc.arg(ticks_us)::bigint[])[1] AS tick_us,
+             (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
+             (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -76,14 +84,25 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted,
        a.capacity, a.leak, a.tick_us, a.now_us, a.now_us,
        -a.block_for_us,
        a.now_us + a.lifetime_us
-FROM (SELECT c.now_us, r.*,
-             LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
-                      pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost, pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
+FROM (SELECT c.now_us, r.key,
+             coalesce(r.policy, c.policy) AS policy,
+             coalesce(r.cost, c.cost) AS cost,
+             coalesce(r.count, c.count) AS count,
+             coalesce(r.capacity, c.capacity) AS capacity,
+             coalesce(r.leak, c.leak) AS leak,
+             coalesce(r.tick_us, c.tick_us) AS tick_us,
+             coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
+             coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
+             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+      FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
+                      pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
+                      pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
+                      pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(leaks)::float8[]) AS leak,
                       pg_catalog.unnest(sqlc.arg(ticks_us)::bigint[]) AS tick_us,
-                      pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us, pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,

@@ -247,6 +247,8 @@ func TestCalendarClockSetWhileHeld(t *testing.T) {
 	tx := c.Hold(t, p, "m")
 	held := c.Behind(t.Context(), t, p.Request("m", 1))
 	set("real + interval '90 days'")
+	sent.take()
+	bed.Eventually(t, "a statement is sent by the new clock", func(context.Context) (bool, error) { return len(sent.take()) > 0, nil })
 	bed.Commit(t, tx)
 	r := bed.ResultOf(t, "the key that was held", held)
 	if names := sent.take(); !slices.Contains(names, "Clock") {

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	sqlParameter = regexp.MustCompile(`sqlc\.n?arg\(\w+\)`)
+	sqlParameter = regexp.MustCompile(`sqlc\.n?arg\((\w+)\)`)
 	tableOf      = regexp.MustCompile(`(pglimit_[a-z_]+) as t\b`)
 )
 

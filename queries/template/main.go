@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/template"
 )
@@ -63,6 +64,13 @@ var (
 	turn  = number{"turn_us", "turns_us", "bigint"}
 	until = number{"until_us", "untils_us", "bigint"}
 )
+
+// Arrays returns the parameters of TakeMany but keys.
+func (a algorithm) Arrays() []number {
+	return slices.Concat([]number{
+		{"policy", "policies", "text"}, {"cost", "costs", "float8"}, {"count", "counts", "float8"}, {"capacity", "capacities", "float8"},
+	}, a.Numbers, []number{{"lifetime_us", "lifetimes_us", "bigint"}, {"block_for_us", "blocks_for_us", "bigint"}})
+}
 
 var algorithms = []algorithm{
 	{Table: "leaky_bucket", Name: "LeakyBucket", Template: "bucket", Ticks: true,

@@ -69,7 +69,8 @@ func (t *Table) TakeManyLater(rows []*store.Row, now *int64) func(context.Contex
 	return func(ctx context.Context, tx db.DBTX) error { return t.takeMany(ctx, tx, b) }
 }
 
-// batch is the rows of a TakeMany as arrays. Each algorithm uses only some of them.
+// batch is the rows of a TakeMany as arrays. Each algorithm uses only some of them. An
+// array other than keys has one element if all rows have the same.
 type batch struct {
 	rows []*store.Row
 
@@ -124,6 +125,22 @@ func (b *batch) set(rows []*store.Row, now *int64) {
 			b.leaks = append(b.leaks, q.Leak)
 		}
 	}
+	b.policies = one(b.policies)
+	b.costs, b.counts, b.capacities, b.leaks = one(b.costs), one(b.counts), one(b.capacities), one(b.leaks)
+	b.ticks, b.periods, b.lifetimes, b.blocks = one(b.ticks), one(b.periods), one(b.lifetimes), one(b.blocks)
+	b.aligned = one(b.aligned)
+	b.froms, b.turns, b.untils = one(b.froms), one(b.turns), one(b.untils)
+}
+
+// one returns the first element if all are equal: it counts for all rows. Otherwise it
+// returns s.
+func one[T comparable](s []T) []T {
+	for _, v := range s {
+		if v != s[0] {
+			return s
+		}
+	}
+	return s[:min(1, len(s))]
 }
 
 // setEdges sets the calendar of row i. Rows without a calendar ignore these arrays,
@@ -148,7 +165,7 @@ func (b *batch) row(policy, key string) *store.Row {
 	n := len(b.rows)
 	for i := range n {
 		j := (b.found + i) % n
-		if b.keys[j] == key && b.policies[j] == policy {
+		if b.keys[j] == key && b.rows[j].Query.Policy == policy {
 			b.found = j + 1
 			return b.rows[j]
 		}
@@ -170,7 +187,7 @@ func (b *batch) done(err error) error {
 			if r.Query.Calendar != nil {
 				return exec.ErrOtherPeriod
 			}
-			return fmt.Errorf("no row returned for policy %s and key %s", store.Quote(b.policies[i]), store.Quote(b.keys[i]))
+			return fmt.Errorf("no row returned for policy %s and key %s", store.Quote(r.Query.Policy), store.Quote(b.keys[i]))
 		}
 	}
 	return err
