@@ -53,7 +53,7 @@ func newPlan[P, R any](sql string) *plan {
 func Binaries() map[*exec.Binary][]string {
 	all := map[*exec.Binary][]string{}
 	for _, t := range tables {
-		for _, p := range []*plan{t.binary.take, t.binary.takeMany} {
+		for _, p := range t.binary.plans() {
 			for _, c := range p.columns {
 				all[p.Binary] = append(all[p.Binary], c.name)
 			}
@@ -78,43 +78,58 @@ func generated[T any]() func(func(reflect.StructField) bool) {
 type inBinary struct {
 	take, takeMany *plan
 	view           viewer
+	calendar       *plan // the Take of a query with a calendar
 }
 
 var (
 	leakyBucketBinary = inBinary{
 		newPlan[db.LeakyBucketTakeParams, db.LeakyBucketTakeRow](db.LeakyBucketTake),
-		newPlan[db.LeakyBucketTakeManyParams, db.LeakyBucketTakeManyRow](db.LeakyBucketTakeMany), leakyView,
+		newPlan[db.LeakyBucketTakeManyParams, db.LeakyBucketTakeManyRow](db.LeakyBucketTakeMany), leakyView, nil,
 	}
 	leakyBucketQueueBinary = inBinary{
 		newPlan[db.LeakyBucketQueueTakeParams, db.LeakyBucketQueueTakeRow](db.LeakyBucketQueueTake),
-		newPlan[db.LeakyBucketQueueTakeManyParams, db.LeakyBucketQueueTakeManyRow](db.LeakyBucketQueueTakeMany), bucketView,
+		newPlan[db.LeakyBucketQueueTakeManyParams, db.LeakyBucketQueueTakeManyRow](db.LeakyBucketQueueTakeMany), bucketView, nil,
 	}
 	tokenBucketBinary = inBinary{
 		newPlan[db.TokenBucketTakeParams, db.TokenBucketTakeRow](db.TokenBucketTake),
-		newPlan[db.TokenBucketTakeManyParams, db.TokenBucketTakeManyRow](db.TokenBucketTakeMany), bucketView,
+		newPlan[db.TokenBucketTakeManyParams, db.TokenBucketTakeManyRow](db.TokenBucketTakeMany), bucketView, nil,
 	}
 	gcraBinary = inBinary{
 		newPlan[db.GCRATakeParams, db.GCRATakeRow](db.GCRATake),
-		newPlan[db.GCRATakeManyParams, db.GCRATakeManyRow](db.GCRATakeMany), bucketView,
+		newPlan[db.GCRATakeManyParams, db.GCRATakeManyRow](db.GCRATakeMany), bucketView, nil,
 	}
 	fixedWindowBinary = inBinary{
 		newPlan[db.FixedWindowTakeParams, db.FixedWindowTakeRow](db.FixedWindowTake),
 		newPlan[db.FixedWindowTakeManyParams, db.FixedWindowTakeManyRow](db.FixedWindowTakeMany), windowView,
+		newPlan[db.FixedWindowCalendarTakeParams, db.FixedWindowCalendarTakeRow](db.FixedWindowCalendarTake),
 	}
 	slidingWindowCounterBinary = inBinary{
 		newPlan[db.SlidingWindowCounterTakeParams, db.SlidingWindowCounterTakeRow](db.SlidingWindowCounterTake),
-		newPlan[db.SlidingWindowCounterTakeManyParams, db.SlidingWindowCounterTakeManyRow](db.SlidingWindowCounterTakeMany), counterView,
+		newPlan[db.SlidingWindowCounterTakeManyParams, db.SlidingWindowCounterTakeManyRow](db.SlidingWindowCounterTakeMany), counterView, nil,
 	}
 	slidingWindowLogBinary = inBinary{
 		newPlan[db.SlidingWindowLogTakeParams, db.SlidingWindowLogTakeRow](db.SlidingWindowLogTake),
-		newPlan[db.SlidingWindowLogTakeManyParams, db.SlidingWindowLogTakeManyRow](db.SlidingWindowLogTakeMany), logView,
+		newPlan[db.SlidingWindowLogTakeManyParams, db.SlidingWindowLogTakeManyRow](db.SlidingWindowLogTakeMany), logView, nil,
 	}
 )
+
+// plans returns the plans of an algorithm.
+func (b *inBinary) plans() []*plan {
+	all := []*plan{b.take, b.takeMany}
+	if b.calendar != nil {
+		all = append(all, b.calendar)
+	}
+	return all
+}
 
 // orElse returns a Take in binary where that can be sent, and elsewhere otherwise.
 func (b *inBinary) orElse(otherwise decision) decision {
 	return func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-		ready, err := b.take.Prepare(ctx, tx)
+		take := b.take
+		if q.Calendar != nil {
+			take = b.calendar
+		}
+		ready, err := take.Prepare(ctx, tx)
 		switch {
 		case err != nil:
 			return store.Outcome{}, err
@@ -124,8 +139,11 @@ func (b *inBinary) orElse(otherwise decision) decision {
 		w := wires.Get().(*wire)
 		defer w.free()
 		w.query, w.now = q, q.Now
-		o, err := w.takeOne(ctx, ready, b)
-		return o, wrote(q, err)
+		o, err := w.takeOne(ctx, ready, take, b.view)
+		if q.Calendar != nil {
+			err = inPeriod(w.fields.granted, err)
+		}
+		return o, err
 	}
 }
 
@@ -208,12 +226,12 @@ func (w *wire) encode(p *plan) [][]byte {
 func (w *wire) null() { w.ends = append(w.ends, -1) }
 
 // takeOne returns pgx.ErrNoRows if the statement returns no row.
-func (w *wire) takeOne(ctx context.Context, ready exec.Ready, b *inBinary) (store.Outcome, error) {
-	rows := ready.Query(ctx, w.encode(b.take))
+func (w *wire) takeOne(ctx context.Context, ready exec.Ready, p *plan, view viewer) (store.Outcome, error) {
+	rows := ready.Query(ctx, w.encode(p))
 	found := rows.NextRow()
 	var misread error
 	if found {
-		misread = w.fields.read(b.take.columns, rows.Values())
+		misread = w.fields.read(p.columns, rows.Values())
 	}
 	err := ready.Close(rows)
 	switch {
@@ -223,7 +241,7 @@ func (w *wire) takeOne(ctx context.Context, ready exec.Ready, b *inBinary) (stor
 	case misread != nil:
 		err = misread
 	default:
-		return w.fields.outcome(b.view(&w.views, 1, &w.fields, w.query)), nil
+		return w.fields.outcome(view(&w.views, 1, &w.fields, w.query)), nil
 	}
 	return store.Outcome{}, err
 }

@@ -39,20 +39,20 @@ var params = map[string]param{
 	"BlockForUs": integer(func(w *wire) int64 { return w.query.BlockFor }),
 
 	// of a TakeMany
-	"Policies":    texts(perRow, func(r *store.Row) string { return r.Query.Policy }),
+	"Policies":    texts(oneIfEqual, func(r *store.Row) string { return r.Query.Policy }),
 	"Keys":        texts(perRow, func(r *store.Row) string { return r.Query.Key }),
-	"Costs":       floats(perRow, func(r *store.Row) float64 { return r.Query.Cost }),
-	"Counts":      floats(perRow, func(r *store.Row) float64 { return float64(r.Count) }),
-	"Capacities":  floats(perRow, func(r *store.Row) float64 { return r.Query.Capacity }),
-	"Leaks":       floats(perRow, func(r *store.Row) float64 { return r.Query.Leak }),
-	"TicksUs":     integers(perRow, allRows, func(r *store.Row) int64 { return r.Query.Tick }),
-	"PeriodsUs":   integers(perRow, allRows, func(r *store.Row) int64 { return r.Query.Period }),
-	"AreAligned":  booleans(perRow, func(r *store.Row) bool { return r.Query.Aligned }),
-	"FromsUs":     integers(perRow, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.From }),
-	"TurnsUs":     integers(perRow, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Turn }),
-	"UntilsUs":    integers(perRow, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Until }),
-	"LifetimesUs": integers(perRow, allRows, func(r *store.Row) int64 { return r.Query.Lifetime }),
-	"BlocksForUs": integers(perRow, allRows, func(r *store.Row) int64 { return r.Query.BlockFor }),
+	"Costs":       floats(oneIfEqual, func(r *store.Row) float64 { return r.Query.Cost }),
+	"Counts":      floats(oneIfEqual, func(r *store.Row) float64 { return float64(r.Count) }),
+	"Capacities":  floats(oneIfEqual, func(r *store.Row) float64 { return r.Query.Capacity }),
+	"Leaks":       floats(oneIfEqual, func(r *store.Row) float64 { return r.Query.Leak }),
+	"TicksUs":     integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Tick }),
+	"PeriodsUs":   integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Period }),
+	"AreAligned":  booleans(oneIfEqual, func(r *store.Row) bool { return r.Query.Aligned }),
+	"FromsUs":     integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.From }),
+	"TurnsUs":     integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Turn }),
+	"UntilsUs":    integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Until }),
+	"LifetimesUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Lifetime }),
+	"BlocksForUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.BlockFor }),
 
 	// of both
 	"NowUs": {pgtype.Int8OID, reflect.TypeFor[*int64](), func(w *wire) {

@@ -72,6 +72,12 @@ func TestBinaryMisread(t *testing.T) {
 	if _, err := tables[algorithm.FixedWindow].Take(t.Context(), c, q); err != exec.ErrOtherPeriod {
 		t.Errorf("a calendar without a row: %v", err)
 	}
+	calendar := tables[algorithm.FixedWindow].binary.calendar
+	rows = [][]any{r.columns(calendar, "", "")}
+	rows[0][slices.IndexFunc(calendar.columns, func(c column) bool { return c.name == "Granted" })] = float64(otherPeriod)
+	if _, err := tables[algorithm.FixedWindow].Take(t.Context(), c, q); err != exec.ErrOtherPeriod {
+		t.Errorf("a calendar in another period: %v", err)
+	}
 }
 
 // TestBinaryFailed: rows that were read before an error are not decided.

@@ -265,7 +265,7 @@ func encoded(v any, format int16) []byte {
 // plans returns the plans of all statements.
 func plans() (all []*plan) {
 	for _, t := range tables {
-		all = append(all, t.binary.take, t.binary.takeMany)
+		all = append(all, t.binary.plans()...)
 	}
 	return all
 }

@@ -73,7 +73,8 @@ func (t *Table) TakeManyLater(rows []*store.Row, now *int64) func(context.Contex
 	return func(ctx context.Context, tx db.DBTX) error { return t.takeMany(ctx, tx, b) }
 }
 
-// batch is the rows of a TakeMany as arrays. Each algorithm uses only some of them.
+// batch is the rows of a TakeMany as arrays. Each algorithm uses only some of them. An
+// array other than keys has one element if all rows have the same.
 type batch struct {
 	rows []*store.Row
 
@@ -128,6 +129,22 @@ func (b *batch) set(rows []*store.Row, now *int64) {
 			b.leaks = append(b.leaks, q.Leak)
 		}
 	}
+	b.policies = one(b.policies)
+	b.costs, b.counts, b.capacities, b.leaks = one(b.costs), one(b.counts), one(b.capacities), one(b.leaks)
+	b.ticks, b.periods, b.lifetimes, b.blocks = one(b.ticks), one(b.periods), one(b.lifetimes), one(b.blocks)
+	b.aligned = one(b.aligned)
+	b.froms, b.turns, b.untils = one(b.froms), one(b.turns), one(b.untils)
+}
+
+// one returns the first element if all are equal: it counts for all rows. Otherwise it
+// returns s.
+func one[T comparable](s []T) []T {
+	for _, v := range s {
+		if v != s[0] {
+			return s
+		}
+	}
+	return s[:min(1, len(s))]
 }
 
 // setEdges sets the calendar of row i. Rows without a calendar ignore these arrays,
@@ -152,7 +169,7 @@ func (b *batch) row(policy, key string) *store.Row {
 	n := len(b.rows)
 	for i := range n {
 		j := (b.found + i) % n
-		if b.keys[j] == key && b.policies[j] == policy {
+		if b.keys[j] == key && b.rows[j].Query.Policy == policy {
 			b.found = j + 1
 			return b.rows[j]
 		}
@@ -242,9 +259,13 @@ func used(o store.Outcome, reservations int64, reserved float64) store.Usage {
 	return store.Usage{Outcome: o, Reservations: int(reservations), Reserved: reserved}
 }
 
-// wrote returns ErrOtherPeriod if a statement wrote nothing because of the calendar.
-func wrote(q *store.Query, err error) error {
-	if q.Calendar != nil && errors.Is(err, pgx.ErrNoRows) {
+// otherPeriod is granted if the clock was in neither of a calendar's windows and the key
+// had no row.
+const otherPeriod = -2
+
+// inPeriod returns ErrOtherPeriod if the clock was in neither of a calendar's windows.
+func inPeriod(granted float64, err error) error {
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && granted == otherPeriod {
 		return exec.ErrOtherPeriod
 	}
 	return err

@@ -15,18 +15,32 @@ var fixedWindow = Table{
 		return lockedRows(Queries.FixedWindowLocked(ctx, tx, db.FixedWindowLockedParams(p)))
 	},
 	Take: fixedWindowBinary.orElse(func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		if q.Calendar != nil {
+			row, err := Queries.FixedWindowCalendarTake(ctx, tx, db.FixedWindowCalendarTakeParams{
+				Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
+				FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
+			})
+			return counted(db.FixedWindowTakeRow(row)), inPeriod(row.Granted, err)
+		}
 		row, err := Queries.FixedWindowTake(ctx, tx, db.FixedWindowTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
-			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
+			PeriodUs: q.Period, Aligned: q.Aligned, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
-		return counted(row), wrote(q, err)
+		return counted(row), err
 	}),
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		if q.Calendar != nil {
+			row, err := Queries.FixedWindowCalendarCharge(ctx, tx, db.FixedWindowCalendarChargeParams{
+				Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
+				FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
+			})
+			return counted(db.FixedWindowTakeRow(row)), inPeriod(row.Granted, err)
+		}
 		row, err := Queries.FixedWindowCharge(ctx, tx, db.FixedWindowChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
+			PeriodUs: q.Period, Aligned: q.Aligned, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
-		return counted(db.FixedWindowTakeRow(row)), wrote(q, err)
+		return counted(db.FixedWindowTakeRow(row)), err
 	},
 	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.FixedWindowRefund(ctx, tx, db.FixedWindowRefundParams{
