@@ -9,26 +9,28 @@ import (
 	"context"
 )
 
-const fixedWindowBlock = `-- name: FixedWindowBlock :exec
+const FixedWindowBlock = `-- name: FixedWindowBlock :exec
 INSERT INTO pglimit_fixed_window AS t
-       (policy, key, level, capacity, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 0, 0, 0, 1, 0, c.us,
-       c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-        CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits,
-                      CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) END AS waits) AS c
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
+VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
+                THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE 1 END, 0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+           coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+       0, 0, 0)
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
 type FixedWindowBlockParams struct {
 	Policy      string
 	Key         string
-	ForUs       int64
-	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
+	NowUs       *int64
+	ForUs       int64
 }
 
 // FixedWindowBlock denies the key until the clock plus for_us, or until an earlier block
@@ -36,39 +38,211 @@ type FixedWindowBlockParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowBlock(ctx context.Context, db DBTX, arg FixedWindowBlockParams) error {
-	_, err := db.Exec(ctx, fixedWindowBlock,
+	_, err := db.Exec(ctx, FixedWindowBlock,
 		arg.Policy,
 		arg.Key,
-		arg.ForUs,
-		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
+		arg.NowUs,
+		arg.ForUs,
 	)
 	return err
 }
 
-const fixedWindowCharge = `-- name: FixedWindowCharge :one
+const FixedWindowCalendarCharge = `-- name: FixedWindowCalendarCharge :one
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity,
-       CASE WHEN a.granted = 0::float8 THEN 0
-            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
-            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-            ELSE a.now_us + a.period_us END,
-       a.now_us, 0, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits,
-             $6::float8 AS capacity,
-             $7::bigint AS period_us,
-             $8::bool AS aligned,
-             $9::bigint AS from_us,
-             $10::bigint AS turn_us,
-             $11::bigint AS until_us,
-             $12::bigint AS lifetime_us,
-             LEAST($13::float8, $6::float8) AS granted) AS a
-WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+VALUES ($1, $2, 1, CASE WHEN coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+            >= $4::bigint AND coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+            < $5::bigint THEN LEAST($6::float8, $7::float8) ELSE -2 END,
+        CASE WHEN coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $4::bigint
+            AND coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $5::bigint
+            THEN LEAST($6::float8, $7::float8) ELSE 0 END, $7::float8,
+       CASE WHEN LEAST($6::float8, $7::float8) = 0::float8 THEN 0
+            WHEN coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $4::bigint
+                OR coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $5::bigint THEN 0
+            WHEN coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $8::bigint
+                THEN $8::bigint ELSE $5::bigint END,
+       coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE 0 END,
+       coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint)
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
+    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END,
+            LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END + EXCLUDED.granted)),
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+WHERE EXCLUDED.granted >= 0::float8
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+`
+
+type FixedWindowCalendarChargeParams struct {
+	Policy      string
+	Key         string
+	NowUs       *int64
+	FromUs      int64
+	UntilUs     int64
+	Units       float64
+	Capacity    float64
+	TurnUs      int64
+	LockTimeout string
+	Commit      string
+	LifetimeUs  int64
+}
+
+type FixedWindowCalendarChargeRow struct {
+	Granted        float64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// FixedWindowCalendarCharge does what FixedWindowCharge does for a calendar's windows.
+// They and granted = -2 are as in FixedWindowCalendarTake.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) FixedWindowCalendarCharge(ctx context.Context, db DBTX, arg FixedWindowCalendarChargeParams) (FixedWindowCalendarChargeRow, error) {
+	row := db.QueryRow(ctx, FixedWindowCalendarCharge,
+		arg.Policy,
+		arg.Key,
+		arg.NowUs,
+		arg.FromUs,
+		arg.UntilUs,
+		arg.Units,
+		arg.Capacity,
+		arg.TurnUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.LifetimeUs,
+	)
+	var i FixedWindowCalendarChargeRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const FixedWindowCalendarTake = `-- name: FixedWindowCalendarTake :one
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+VALUES ($1, $2, $3::float8,
+        CASE WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $5::bigint
+            AND coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $6::bigint
+            THEN LEAST($7::float8, floor($8::float8 / $3::float8)) ELSE -2 END,
+        CASE WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $5::bigint
+            AND coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $6::bigint
+            THEN $3::float8 * LEAST($7::float8, floor($8::float8 / $3::float8)) ELSE 0 END, $8::float8,
+       CASE WHEN LEAST($7::float8, floor($8::float8 / $3::float8)) = 0::float8 THEN 0
+            WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $5::bigint
+                OR coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $6::bigint THEN 0
+            WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $9::bigint
+                THEN $9::bigint ELSE $6::bigint END,
+       coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN $10::text <> '' THEN set_config('lock_timeout'::text, $10::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $11::text, true) IS NULL END THEN NULL
+            ELSE -$12::bigint END,
+       coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $13::bigint)
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                                / EXCLUDED.cost))) END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                      THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+WHERE EXCLUDED.granted >= 0::float8
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+`
+
+type FixedWindowCalendarTakeParams struct {
+	Policy      string
+	Key         string
+	Cost        float64
+	NowUs       *int64
+	FromUs      int64
+	UntilUs     int64
+	Count       float64
+	Capacity    float64
+	TurnUs      int64
+	LockTimeout string
+	Commit      string
+	BlockForUs  int64
+	LifetimeUs  int64
+}
+
+type FixedWindowCalendarTakeRow struct {
+	Granted        float64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// FixedWindowCalendarTake does what FixedWindowTake does for the windows of a calendar, which
+// the caller computes: one from from_us to turn_us, the next from turn_us to until_us.
+// The clock selects one. If it is in neither, a row that exists stays unchanged and none
+// is returned. A key without a row gets one that has no window, and granted is -2.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+// Denied: as in FixedWindowTake.
+func (q *Queries) FixedWindowCalendarTake(ctx context.Context, db DBTX, arg FixedWindowCalendarTakeParams) (FixedWindowCalendarTakeRow, error) {
+	row := db.QueryRow(ctx, FixedWindowCalendarTake,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.NowUs,
+		arg.FromUs,
+		arg.UntilUs,
+		arg.Count,
+		arg.Capacity,
+		arg.TurnUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
+	)
+	var i FixedWindowCalendarTakeRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const FixedWindowCharge = `-- name: FixedWindowCharge :one
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+VALUES ($1, $2, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
+        $4::float8,
+       CASE WHEN LEAST($3::float8, $4::float8) = 0::float8 THEN 0
+            WHEN $5::bool THEN (coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    / $7::bigint + 1) * $7::bigint
+            ELSE coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $7::bigint END,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
+            ELSE 0 END,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $10::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
@@ -82,17 +256,14 @@ RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 type FixedWindowChargeParams struct {
 	Policy      string
 	Key         string
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
-	Capacity    float64
-	PeriodUs    int64
-	Aligned     bool
-	FromUs      int64
-	TurnUs      int64
-	UntilUs     int64
-	LifetimeUs  int64
 	Units       float64
+	Capacity    float64
+	Aligned     bool
+	NowUs       *int64
+	PeriodUs    int64
+	LockTimeout string
+	Commit      string
+	LifetimeUs  int64
 }
 
 type FixedWindowChargeRow struct {
@@ -109,20 +280,17 @@ type FixedWindowChargeRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowCharge(ctx context.Context, db DBTX, arg FixedWindowChargeParams) (FixedWindowChargeRow, error) {
-	row := db.QueryRow(ctx, fixedWindowCharge,
+	row := db.QueryRow(ctx, FixedWindowCharge,
 		arg.Policy,
 		arg.Key,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
-		arg.Capacity,
-		arg.PeriodUs,
-		arg.Aligned,
-		arg.FromUs,
-		arg.TurnUs,
-		arg.UntilUs,
-		arg.LifetimeUs,
 		arg.Units,
+		arg.Capacity,
+		arg.Aligned,
+		arg.NowUs,
+		arg.PeriodUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.LifetimeUs,
 	)
 	var i FixedWindowChargeRow
 	err := row.Scan(
@@ -135,11 +303,13 @@ func (q *Queries) FixedWindowCharge(ctx context.Context, db DBTX, arg FixedWindo
 	return i, err
 }
 
-const fixedWindowGet = `-- name: FixedWindowGet :one
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_fixed_window AS t ON t.policy = $2::text AND t.key = $3::text
+const FixedWindowGet = `-- name: FixedWindowGet :one
+SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_fixed_window AS t
+WHERE t.policy = $2 AND t.key = $3
 `
 
 type FixedWindowGetParams struct {
@@ -161,7 +331,7 @@ type FixedWindowGetRow struct {
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) FixedWindowGet(ctx context.Context, db DBTX, arg FixedWindowGetParams) (FixedWindowGetRow, error) {
-	row := db.QueryRow(ctx, fixedWindowGet, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, FixedWindowGet, arg.NowUs, arg.Policy, arg.Key)
 	var i FixedWindowGetRow
 	err := row.Scan(
 		&i.NowUs,
@@ -173,7 +343,7 @@ func (q *Queries) FixedWindowGet(ctx context.Context, db DBTX, arg FixedWindowGe
 	return i, err
 }
 
-const fixedWindowLocked = `-- name: FixedWindowLocked :many
+const FixedWindowLocked = `-- name: FixedWindowLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -200,7 +370,7 @@ type FixedWindowLockedRow struct {
 // Index: the primary key. Locks the rows that are free until the statement ends.
 // Waits for no lock and no disk.
 func (q *Queries) FixedWindowLocked(ctx context.Context, db DBTX, arg FixedWindowLockedParams) ([]FixedWindowLockedRow, error) {
-	rows, err := db.Query(ctx, fixedWindowLocked, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, FixedWindowLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -219,31 +389,31 @@ func (q *Queries) FixedWindowLocked(ctx context.Context, db DBTX, arg FixedWindo
 	return items, nil
 }
 
-const fixedWindowRefund = `-- name: FixedWindowRefund :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), back AS (
+const FixedWindowRefund = `-- name: FixedWindowRefund :one
+WITH back AS (
 UPDATE pglimit_fixed_window AS t SET
-    cost = 1,
-    granted = LEAST($4::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
-    level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - $4::float8),
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = $5::text AND t.key = $6::text
+    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
+    granted = LEAST($4::float8, CASE WHEN coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = GREATEST(0, CASE WHEN coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= t.ends_at_us THEN 0
+                ELSE t.level END - $4::float8),
+    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = $5 AND t.key = $6
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t
 `
 
 type FixedWindowRefundParams struct {
 	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
 	Units       float64
 	Policy      string
 	Key         string
@@ -262,10 +432,10 @@ type FixedWindowRefundRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowRefund(ctx context.Context, db DBTX, arg FixedWindowRefundParams) (FixedWindowRefundRow, error) {
-	row := db.QueryRow(ctx, fixedWindowRefund,
+	row := db.QueryRow(ctx, FixedWindowRefund,
 		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
@@ -281,33 +451,31 @@ func (q *Queries) FixedWindowRefund(ctx context.Context, db DBTX, arg FixedWindo
 	return i, err
 }
 
-const fixedWindowReserve = `-- name: FixedWindowReserve :one
+const FixedWindowReserve = `-- name: FixedWindowReserve :one
 WITH taken AS (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.granted = 0::float8 THEN 0
-            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
-            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-            ELSE a.now_us + a.period_us END,
-       a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             $4::text AS policy, $5::text AS key,
-             $6::float8 AS cost, $7::float8 AS capacity,
-             $8::bigint AS period_us,
-             $9::bool AS aligned,
-             $10::bigint AS from_us,
-             $11::bigint AS turn_us,
-             $12::bigint AS until_us,
-             $13::bigint AS lifetime_us, $14::bigint AS block_for_us,
-             LEAST($15::float8, floor($7::float8 / $6::float8)) AS granted) AS a
-WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
+       CASE WHEN LEAST($4::float8, floor($5::float8 / $3::float8)) = 0::float8 THEN 0
+            WHEN $6::bigint = 0 THEN CASE WHEN coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    < $8::bigint THEN $8::bigint ELSE $9::bigint END
+            WHEN $10::bool THEN (coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    / $6::bigint + 1) * $6::bigint
+            ELSE coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint END,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $12::text = 'off' OR $12::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $12::text, true) IS NULL END THEN NULL
+            ELSE -$13::bigint END,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $14::bigint
+WHERE ($6::bigint > 0 OR coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        >= $15::bigint AND coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        < $9::bigint)
   AND NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
-                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $16::text
-                    AND h.algorithm = 'fixed_window' AND h.forget_at_us > a.now_us)
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $16::text
+                    AND h.algorithm = 'fixed_window' AND h.forget_at_us > coalesce($7::bigint,
+                            (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -327,10 +495,10 @@ RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-SELECT $17::text, $18::text, 'fixed_window', $4::text, $5::text, $16::text,
-       $6::float8, $6::float8, $19::float8, $20::float8, $7::float8,
+SELECT $17::text, $18::text, 'fixed_window', $1::text, $2::text, $16::text,
+       $3::float8, $3::float8, $19::float8, $20::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $21::bigint, t.updated_at_us + $21::bigint + $22::bigint,
-       t.level, 0, 1, $8::bigint, t.ends_at_us, t.updated_at_us
+       t.level, 0, 1, $6::bigint, t.ends_at_us, t.updated_at_us
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -338,21 +506,21 @@ SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FRO
 `
 
 type FixedWindowReserveParams struct {
-	NowUs          *int64
-	Commit         string
-	LockTimeout    string
 	Policy         string
 	Key            string
 	Cost           float64
+	Count          float64
 	Capacity       float64
 	PeriodUs       int64
-	Aligned        bool
-	FromUs         int64
+	NowUs          *int64
 	TurnUs         int64
 	UntilUs        int64
-	LifetimeUs     int64
+	Aligned        bool
+	LockTimeout    string
+	Commit         string
 	BlockForUs     int64
-	Count          float64
+	LifetimeUs     int64
+	FromUs         int64
 	IdempotencyKey *string
 	ID             string
 	State          string
@@ -383,22 +551,22 @@ type FixedWindowReserveRow struct {
 // the transaction ends.
 // Denied: as in FixedWindowTake; no reservation is made.
 func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWindowReserveParams) (FixedWindowReserveRow, error) {
-	row := db.QueryRow(ctx, fixedWindowReserve,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+	row := db.QueryRow(ctx, FixedWindowReserve,
 		arg.Policy,
 		arg.Key,
 		arg.Cost,
+		arg.Count,
 		arg.Capacity,
 		arg.PeriodUs,
-		arg.Aligned,
-		arg.FromUs,
+		arg.NowUs,
 		arg.TurnUs,
 		arg.UntilUs,
-		arg.LifetimeUs,
+		arg.Aligned,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.BlockForUs,
-		arg.Count,
+		arg.LifetimeUs,
+		arg.FromUs,
 		arg.IdempotencyKey,
 		arg.ID,
 		arg.State,
@@ -418,10 +586,10 @@ func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWind
 	return i, err
 }
 
-const fixedWindowReset = `-- name: FixedWindowReset :execrows
+const FixedWindowReset = `-- name: FixedWindowReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
-    WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'fixed_window' AND h.state = 'open'
+    WHERE h.policy = $3 AND h.key = $4 AND h.algorithm = 'fixed_window' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_fixed_window AS t
@@ -429,7 +597,7 @@ USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting(
                   THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits,
                       CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits,
                       (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = $3::text AND t.key = $4::text
+WHERE c.reservations >= 0 AND t.policy = $3 AND t.key = $4
 `
 
 type FixedWindowResetParams struct {
@@ -446,7 +614,7 @@ type FixedWindowResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) FixedWindowReset(ctx context.Context, db DBTX, arg FixedWindowResetParams) (int64, error) {
-	result, err := db.Exec(ctx, fixedWindowReset,
+	result, err := db.Exec(ctx, FixedWindowReset,
 		arg.Commit,
 		arg.LockTimeout,
 		arg.Policy,
@@ -458,9 +626,9 @@ func (q *Queries) FixedWindowReset(ctx context.Context, db DBTX, arg FixedWindow
 	return result.RowsAffected(), nil
 }
 
-const fixedWindowSettle = `-- name: FixedWindowSettle :one
+const FixedWindowSettle = `-- name: FixedWindowSettle :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
              CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
@@ -557,7 +725,7 @@ type FixedWindowSettleRow struct {
 // Index: the primary keys. Locks the reservation and the key's row until the
 // transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) FixedWindowSettle(ctx context.Context, db DBTX, arg FixedWindowSettleParams) (FixedWindowSettleRow, error) {
-	row := db.QueryRow(ctx, fixedWindowSettle,
+	row := db.QueryRow(ctx, FixedWindowSettle,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -592,7 +760,7 @@ func (q *Queries) FixedWindowSettle(ctx context.Context, db DBTX, arg FixedWindo
 	return i, err
 }
 
-const fixedWindowSweep = `-- name: FixedWindowSweep :one
+const FixedWindowSweep = `-- name: FixedWindowSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(t.ends_at_us, t.updated_at_us, t.blocked_until_us) AS empty_at_us,
            EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'fixed_window') AS reserved
@@ -635,35 +803,27 @@ type FixedWindowSweepRow struct {
 // Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) FixedWindowSweep(ctx context.Context, db DBTX, arg FixedWindowSweepParams) (FixedWindowSweepRow, error) {
-	row := db.QueryRow(ctx, fixedWindowSweep, arg.CutoffUs, arg.MaxRows)
+	row := db.QueryRow(ctx, FixedWindowSweep, arg.CutoffUs, arg.MaxRows)
 	var i FixedWindowSweepRow
 	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
-const fixedWindowTake = `-- name: FixedWindowTake :one
+const FixedWindowTake = `-- name: FixedWindowTake :one
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.granted = 0::float8 THEN 0
-            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
-            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-            ELSE a.now_us + a.period_us END,
-       a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             $4::text AS policy, $5::text AS key,
-             $6::float8 AS cost, $7::float8 AS capacity,
-             $8::bigint AS period_us,
-             $9::bool AS aligned,
-             $10::bigint AS from_us,
-             $11::bigint AS turn_us,
-             $12::bigint AS until_us,
-             $13::bigint AS lifetime_us, $14::bigint AS block_for_us,
-             LEAST($15::float8, floor($7::float8 / $6::float8)) AS granted) AS a
-WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+        $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
+       CASE WHEN LEAST($4::float8, floor($5::float8 / $3::float8)) = 0::float8 THEN 0
+            WHEN $6::bool THEN (coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    / $8::bigint + 1) * $8::bigint
+            ELSE coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $8::bigint END,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE -$11::bigint END,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -682,21 +842,18 @@ RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
 type FixedWindowTakeParams struct {
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
 	Policy      string
 	Key         string
 	Cost        float64
-	Capacity    float64
-	PeriodUs    int64
-	Aligned     bool
-	FromUs      int64
-	TurnUs      int64
-	UntilUs     int64
-	LifetimeUs  int64
-	BlockForUs  int64
 	Count       float64
+	Capacity    float64
+	Aligned     bool
+	NowUs       *int64
+	PeriodUs    int64
+	LockTimeout string
+	Commit      string
+	BlockForUs  int64
+	LifetimeUs  int64
 }
 
 type FixedWindowTakeRow struct {
@@ -713,12 +870,8 @@ type FixedWindowTakeRow struct {
 //	used    = 0 once the clock has reached the window's end, else the count
 //	granted = LEAST(count, floor((capacity - used) / cost)), at least 0
 //
-// A window starts
-//   - at its first request; or
-//   - if aligned, at a whole multiple of the period since 1970-01-01 UTC; or
-//   - for a calendar, with period_us = 0, at from_us or turn_us. These windows end at
-//     turn_us and until_us, and the clock selects one. If the clock is in neither,
-//     nothing is written and no row is returned.
+// A window starts at its first request or, if aligned, at a whole multiple of the
+// period since 1970-01-01 UTC.
 //
 // The row keeps the window's end, not its start. A clock reading that went stale
 // while it waited for the lock falls into the current window and cannot restart the
@@ -729,22 +882,19 @@ type FixedWindowTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 // the key is blocked.
 func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowTakeParams) (FixedWindowTakeRow, error) {
-	row := db.QueryRow(ctx, fixedWindowTake,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+	row := db.QueryRow(ctx, FixedWindowTake,
 		arg.Policy,
 		arg.Key,
 		arg.Cost,
-		arg.Capacity,
-		arg.PeriodUs,
-		arg.Aligned,
-		arg.FromUs,
-		arg.TurnUs,
-		arg.UntilUs,
-		arg.LifetimeUs,
-		arg.BlockForUs,
 		arg.Count,
+		arg.Capacity,
+		arg.Aligned,
+		arg.NowUs,
+		arg.PeriodUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
 	)
 	var i FixedWindowTakeRow
 	err := row.Scan(
@@ -757,12 +907,23 @@ func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowT
 	return i, err
 }
 
-const fixedWindowTakeMany = `-- name: FixedWindowTakeMany :many
+const FixedWindowTakeMany = `-- name: FixedWindowTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($13::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce($13::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $14::text = 'off' OR $14::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $14::text, true) END AS commits,
-             CASE WHEN $15::text <> '' THEN set_config('lock_timeout'::text, $15::text, true) END AS waits
+             CASE WHEN $15::text <> '' THEN set_config('lock_timeout'::text, $15::text, true) END AS waits,
+             ($2::text[])[1] AS policy,
+             ($3::float8[])[1] AS cost,
+             ($4::float8[])[1] AS count,
+             ($5::float8[])[1] AS capacity,
+             ($6::bigint[])[1] AS period_us,
+             ($7::bool[])[1] AS aligned,
+             ($8::bigint[])[1] AS from_us,
+             ($9::bigint[])[1] AS turn_us,
+             ($10::bigint[])[1] AS until_us,
+             ($11::bigint[])[1] AS lifetime_us,
+             ($12::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -771,18 +932,33 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
-       a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.aligned, r.from_us, r.turn_us, r.until_us, r.lifetime_us, r.block_for_us,
-             LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
-                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+       a.now_us, -a.block_for_us,
+       a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.key,
+             coalesce(r.policy, c.policy) AS policy,
+             coalesce(r.cost, c.cost) AS cost,
+             coalesce(r.count, c.count) AS count,
+             coalesce(r.capacity, c.capacity) AS capacity,
+             coalesce(r.period_us, c.period_us) AS period_us,
+             coalesce(r.aligned, c.aligned) AS aligned,
+             coalesce(r.from_us, c.from_us) AS from_us,
+             coalesce(r.turn_us, c.turn_us) AS turn_us,
+             coalesce(r.until_us, c.until_us) AS until_us,
+             coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
+             coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
+             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
+                      pg_catalog.unnest($2::text[]) AS policy,
+                      pg_catalog.unnest($3::float8[]) AS cost,
+                      pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::bigint[]) AS period_us,
                       pg_catalog.unnest($7::bool[]) AS aligned,
                       pg_catalog.unnest($8::bigint[]) AS from_us,
                       pg_catalog.unnest($9::bigint[]) AS turn_us,
                       pg_catalog.unnest($10::bigint[]) AS until_us,
-                      pg_catalog.unnest($11::bigint[]) AS lifetime_us, pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($11::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -803,8 +979,8 @@ RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.
 `
 
 type FixedWindowTakeManyParams struct {
-	Policies    []string
 	Keys        []string
+	Policies    []string
 	Costs       []float64
 	Counts      []float64
 	Capacities  []float64
@@ -834,15 +1010,19 @@ type FixedWindowTakeManyRow struct {
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
 // some are granted, block_for_us starts a block too. The order of the rows returned
-// is undefined.
+// is undefined. Each array but keys has an element for each key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in FixedWindowTake. If a row stays locked for longer than lock_timeout,
 // the statement fails; FixedWindowLocked lists such rows.
+//
+// period_us = 0 marks a calendar's row, with from_us, turn_us and until_us as in
+// FixedWindowCalendarTake. If the clock is in neither of its windows, nothing is written and
+// no row is returned.
 func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWindowTakeManyParams) ([]FixedWindowTakeManyRow, error) {
-	rows, err := db.Query(ctx, fixedWindowTakeMany,
-		arg.Policies,
+	rows, err := db.Query(ctx, FixedWindowTakeMany,
 		arg.Keys,
+		arg.Policies,
 		arg.Costs,
 		arg.Counts,
 		arg.Capacities,
@@ -883,21 +1063,22 @@ func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWin
 	return items, nil
 }
 
-const fixedWindowUnblock = `-- name: FixedWindowUnblock :exec
-UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-                      CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits) AS c
-WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
-  AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
+const FixedWindowUnblock = `-- name: FixedWindowUnblock :exec
+UPDATE pglimit_fixed_window AS t SET
+    blocked_until_us = CASE WHEN CASE WHEN $1::text <> '' THEN set_config('lock_timeout'::text, $1::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $2::text, true) IS NULL END THEN NULL
+            ELSE 0 END
+WHERE t.policy = $3 AND t.key = $4 AND t.blocked_until_us > 0
+  AND ($5::bigint = 0 OR t.blocked_until_us = $5::bigint)
 `
 
 type FixedWindowUnblockParams struct {
+	LockTimeout string
+	Commit      string
 	Policy      string
 	Key         string
 	UntilUs     int64
-	Commit      string
-	LockTimeout string
 }
 
 // FixedWindowUnblock lifts the key's block. If until_us is not 0, it lifts only a
@@ -906,41 +1087,41 @@ type FixedWindowUnblockParams struct {
 // Index: the primary key. Locks the key's row, if it exists, until the transaction
 // ends.
 func (q *Queries) FixedWindowUnblock(ctx context.Context, db DBTX, arg FixedWindowUnblockParams) error {
-	_, err := db.Exec(ctx, fixedWindowUnblock,
+	_, err := db.Exec(ctx, FixedWindowUnblock,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.Policy,
 		arg.Key,
 		arg.UntilUs,
-		arg.Commit,
-		arg.LockTimeout,
 	)
 	return err
 }
 
-const fixedWindowUndo = `-- name: FixedWindowUndo :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), back AS (
+const FixedWindowUndo = `-- name: FixedWindowUndo :one
+WITH back AS (
 UPDATE pglimit_fixed_window AS t SET
-    cost = 1,
-    granted = LEAST(CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
-    level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END),
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = $6::text AND t.key = $7::text
+    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
+    granted = LEAST(CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END,
+            CASE WHEN coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = GREATEST(0, CASE WHEN coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= t.ends_at_us THEN 0
+                ELSE t.level END - CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END),
+    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = $6 AND t.key = $7
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t
 `
 
 type FixedWindowUndoParams struct {
 	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
 	EndsAtUs    int64
 	Units       float64
 	Policy      string
@@ -962,10 +1143,10 @@ type FixedWindowUndoRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowUndo(ctx context.Context, db DBTX, arg FixedWindowUndoParams) (FixedWindowUndoRow, error) {
-	row := db.QueryRow(ctx, fixedWindowUndo,
+	row := db.QueryRow(ctx, FixedWindowUndo,
 		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
 		arg.EndsAtUs,
 		arg.Units,
 		arg.Policy,
@@ -982,16 +1163,18 @@ func (q *Queries) FixedWindowUndo(ctx context.Context, db DBTX, arg FixedWindowU
 	return i, err
 }
 
-const fixedWindowUsage = `-- name: FixedWindowUsage :one
+const FixedWindowUsage = `-- name: FixedWindowUsage :one
 SELECT s.now_us, s.level, s.ends_at_us, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
 FROM (
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_fixed_window AS t ON t.policy = $2::text AND t.key = $3::text
+SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_fixed_window AS t
+WHERE t.policy = $2 AND t.key = $3
 ) AS s,
 LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
-         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'open' AND h.algorithm = 'fixed_window'
+         WHERE h.policy = $2 AND h.key = $3 AND h.state = 'open' AND h.algorithm = 'fixed_window'
            AND h.ends_at_us = s.ends_at_us AND h.ends_at_us > s.now_us) AS o
 `
 
@@ -1017,7 +1200,7 @@ type FixedWindowUsageRow struct {
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) FixedWindowUsage(ctx context.Context, db DBTX, arg FixedWindowUsageParams) (FixedWindowUsageRow, error) {
-	row := db.QueryRow(ctx, fixedWindowUsage, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, FixedWindowUsage, arg.NowUs, arg.Policy, arg.Key)
 	var i FixedWindowUsageRow
 	err := row.Scan(
 		&i.NowUs,

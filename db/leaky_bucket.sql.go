@@ -9,26 +9,28 @@ import (
 	"context"
 )
 
-const leakyBucketBlock = `-- name: LeakyBucketBlock :exec
+const LeakyBucketBlock = `-- name: LeakyBucketBlock :exec
 INSERT INTO pglimit_leaky_bucket AS t
-       (policy, key, level, capacity, leak, tick_us, leaked_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 0, 0, 1, 1, c.us, 1, 0, c.us,
-       c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-        CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits,
-                      CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) END AS waits) AS c
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, tick_us, leaked_at_us)
+VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
+                THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE 1 END, 0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+           coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+       0, 0, 1, 1, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
 type LeakyBucketBlockParams struct {
 	Policy      string
 	Key         string
-	ForUs       int64
-	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
+	NowUs       *int64
+	ForUs       int64
 }
 
 // LeakyBucketBlock denies the key until the clock plus for_us, or until an earlier block
@@ -36,30 +38,29 @@ type LeakyBucketBlockParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketBlock(ctx context.Context, db DBTX, arg LeakyBucketBlockParams) error {
-	_, err := db.Exec(ctx, leakyBucketBlock,
+	_, err := db.Exec(ctx, LeakyBucketBlock,
 		arg.Policy,
 		arg.Key,
-		arg.ForUs,
-		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
+		arg.NowUs,
+		arg.ForUs,
 	)
 	return err
 }
 
-const leakyBucketCharge = `-- name: LeakyBucketCharge :one
+const LeakyBucketCharge = `-- name: LeakyBucketCharge :one
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits,
-             $6::float8 AS capacity,
-             $7::float8 AS leak,
-             $8::bigint AS tick_us,
-             $9::bigint AS lifetime_us,
-             LEAST($10::float8, $6::float8) AS granted) AS a
+VALUES ($1, $2, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
+       $4::float8, $5::float8, $6::bigint,
+           coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
+            ELSE 0 END,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $10::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -77,14 +78,14 @@ RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_u
 type LeakyBucketChargeParams struct {
 	Policy      string
 	Key         string
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
+	Units       float64
 	Capacity    float64
 	Leak        float64
 	TickUs      int64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
 	LifetimeUs  int64
-	Units       float64
 }
 
 type LeakyBucketChargeRow struct {
@@ -101,17 +102,17 @@ type LeakyBucketChargeRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketCharge(ctx context.Context, db DBTX, arg LeakyBucketChargeParams) (LeakyBucketChargeRow, error) {
-	row := db.QueryRow(ctx, leakyBucketCharge,
+	row := db.QueryRow(ctx, LeakyBucketCharge,
 		arg.Policy,
 		arg.Key,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+		arg.Units,
 		arg.Capacity,
 		arg.Leak,
 		arg.TickUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.LifetimeUs,
-		arg.Units,
 	)
 	var i LeakyBucketChargeRow
 	err := row.Scan(
@@ -124,11 +125,14 @@ func (q *Queries) LeakyBucketCharge(ctx context.Context, db DBTX, arg LeakyBucke
 	return i, err
 }
 
-const leakyBucketGet = `-- name: LeakyBucketGet :one
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = $2::text AND t.key = $3::text
+const LeakyBucketGet = `-- name: LeakyBucketGet :one
+SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.leaked_at_us),
+        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS leaked_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_leaky_bucket AS t
+WHERE t.policy = $2 AND t.key = $3
 `
 
 type LeakyBucketGetParams struct {
@@ -150,7 +154,7 @@ type LeakyBucketGetRow struct {
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) LeakyBucketGet(ctx context.Context, db DBTX, arg LeakyBucketGetParams) (LeakyBucketGetRow, error) {
-	row := db.QueryRow(ctx, leakyBucketGet, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, LeakyBucketGet, arg.NowUs, arg.Policy, arg.Key)
 	var i LeakyBucketGetRow
 	err := row.Scan(
 		&i.NowUs,
@@ -162,7 +166,7 @@ func (q *Queries) LeakyBucketGet(ctx context.Context, db DBTX, arg LeakyBucketGe
 	return i, err
 }
 
-const leakyBucketLocked = `-- name: LeakyBucketLocked :many
+const LeakyBucketLocked = `-- name: LeakyBucketLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -189,7 +193,7 @@ type LeakyBucketLockedRow struct {
 // Index: the primary key. Locks the rows that are free until the statement ends.
 // Waits for no lock and no disk.
 func (q *Queries) LeakyBucketLocked(ctx context.Context, db DBTX, arg LeakyBucketLockedParams) ([]LeakyBucketLockedRow, error) {
-	rows, err := db.Query(ctx, leakyBucketLocked, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, LeakyBucketLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -208,33 +212,40 @@ func (q *Queries) LeakyBucketLocked(ctx context.Context, db DBTX, arg LeakyBucke
 	return items, nil
 }
 
-const leakyBucketRefund = `-- name: LeakyBucketRefund :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), back AS (
+const LeakyBucketRefund = `-- name: LeakyBucketRefund :one
+WITH back AS (
 UPDATE pglimit_leaky_bucket AS t SET
-    cost = 1,
-    granted = LEAST($4::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak)),
-    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) - $4::float8),
-    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) = 0::float8
-            THEN GREATEST(t.updated_at_us, c.us) ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = $5::text AND t.key = $6::text
+    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
+    granted = LEAST($4::float8, GREATEST(0, t.level
+                - ((GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.leaked_at_us)
+                    / t.tick_us)::float8 * t.leak)),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.leaked_at_us)
+                    / t.tick_us)::float8 * t.leak) - $4::float8),
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.leaked_at_us)
+                    / t.tick_us)::float8 * t.leak) = 0::float8 THEN GREATEST(t.updated_at_us,
+                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+            ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                - t.leaked_at_us) / t.tick_us * t.tick_us END,
+    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = $5 AND t.key = $6
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
+    coalesce(max(t.leaked_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS leaked_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t
 `
 
 type LeakyBucketRefundParams struct {
 	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
 	Units       float64
 	Policy      string
 	Key         string
@@ -253,10 +264,10 @@ type LeakyBucketRefundRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketRefund(ctx context.Context, db DBTX, arg LeakyBucketRefundParams) (LeakyBucketRefundRow, error) {
-	row := db.QueryRow(ctx, leakyBucketRefund,
+	row := db.QueryRow(ctx, LeakyBucketRefund,
 		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
@@ -272,24 +283,24 @@ func (q *Queries) LeakyBucketRefund(ctx context.Context, db DBTX, arg LeakyBucke
 	return i, err
 }
 
-const leakyBucketReserve = `-- name: LeakyBucketReserve :one
+const LeakyBucketReserve = `-- name: LeakyBucketReserve :one
 WITH taken AS (
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             $4::text AS policy, $5::text AS key,
-             $6::float8 AS cost, $7::float8 AS capacity,
-             $8::float8 AS leak,
-             $9::bigint AS tick_us,
-             $10::bigint AS lifetime_us, $11::bigint AS block_for_us,
-             LEAST($12::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
+       $5::float8, $6::float8, $7::bigint,
+           coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE -$11::bigint END,
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
-                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $13::text
-                    AND h.algorithm = 'leaky_bucket' AND h.forget_at_us > a.now_us)
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $13::text
+                    AND h.algorithm = 'leaky_bucket' AND h.forget_at_us > coalesce($8::bigint,
+                            (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -313,10 +324,10 @@ RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_u
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-SELECT $14::text, $15::text, 'leaky_bucket', $4::text, $5::text, $13::text,
-       $6::float8, $6::float8, $16::float8, $17::float8, $7::float8,
+SELECT $14::text, $15::text, 'leaky_bucket', $1::text, $2::text, $13::text,
+       $3::float8, $3::float8, $16::float8, $17::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
-       t.level, $8::float8, $9::bigint, 0, 0, t.leaked_at_us
+       t.level, $6::float8, $7::bigint, 0, 0, t.leaked_at_us
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -324,18 +335,18 @@ SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us F
 `
 
 type LeakyBucketReserveParams struct {
-	NowUs          *int64
-	Commit         string
-	LockTimeout    string
 	Policy         string
 	Key            string
 	Cost           float64
+	Count          float64
 	Capacity       float64
 	Leak           float64
 	TickUs         int64
-	LifetimeUs     int64
+	NowUs          *int64
+	LockTimeout    string
+	Commit         string
 	BlockForUs     int64
-	Count          float64
+	LifetimeUs     int64
 	IdempotencyKey *string
 	ID             string
 	State          string
@@ -366,19 +377,19 @@ type LeakyBucketReserveRow struct {
 // the transaction ends.
 // Denied: as in LeakyBucketTake; no reservation is made.
 func (q *Queries) LeakyBucketReserve(ctx context.Context, db DBTX, arg LeakyBucketReserveParams) (LeakyBucketReserveRow, error) {
-	row := db.QueryRow(ctx, leakyBucketReserve,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+	row := db.QueryRow(ctx, LeakyBucketReserve,
 		arg.Policy,
 		arg.Key,
 		arg.Cost,
+		arg.Count,
 		arg.Capacity,
 		arg.Leak,
 		arg.TickUs,
-		arg.LifetimeUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.BlockForUs,
-		arg.Count,
+		arg.LifetimeUs,
 		arg.IdempotencyKey,
 		arg.ID,
 		arg.State,
@@ -398,10 +409,10 @@ func (q *Queries) LeakyBucketReserve(ctx context.Context, db DBTX, arg LeakyBuck
 	return i, err
 }
 
-const leakyBucketReset = `-- name: LeakyBucketReset :execrows
+const LeakyBucketReset = `-- name: LeakyBucketReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
-    WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'leaky_bucket' AND h.state = 'open'
+    WHERE h.policy = $3 AND h.key = $4 AND h.algorithm = 'leaky_bucket' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_leaky_bucket AS t
@@ -409,7 +420,7 @@ USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting(
                   THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits,
                       CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits,
                       (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = $3::text AND t.key = $4::text
+WHERE c.reservations >= 0 AND t.policy = $3 AND t.key = $4
 `
 
 type LeakyBucketResetParams struct {
@@ -426,7 +437,7 @@ type LeakyBucketResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) LeakyBucketReset(ctx context.Context, db DBTX, arg LeakyBucketResetParams) (int64, error) {
-	result, err := db.Exec(ctx, leakyBucketReset,
+	result, err := db.Exec(ctx, LeakyBucketReset,
 		arg.Commit,
 		arg.LockTimeout,
 		arg.Policy,
@@ -438,9 +449,9 @@ func (q *Queries) LeakyBucketReset(ctx context.Context, db DBTX, arg LeakyBucket
 	return result.RowsAffected(), nil
 }
 
-const leakyBucketSettle = `-- name: LeakyBucketSettle :one
+const LeakyBucketSettle = `-- name: LeakyBucketSettle :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
              CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
@@ -552,7 +563,7 @@ type LeakyBucketSettleRow struct {
 // Index: the primary keys. Locks the reservation and the key's row until the
 // transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) LeakyBucketSettle(ctx context.Context, db DBTX, arg LeakyBucketSettleParams) (LeakyBucketSettleRow, error) {
-	row := db.QueryRow(ctx, leakyBucketSettle,
+	row := db.QueryRow(ctx, LeakyBucketSettle,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -587,7 +598,7 @@ func (q *Queries) LeakyBucketSettle(ctx context.Context, db DBTX, arg LeakyBucke
 	return i, err
 }
 
-const leakyBucketSweep = `-- name: LeakyBucketSweep :one
+const LeakyBucketSweep = `-- name: LeakyBucketSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
                 ELSE t.leaked_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak) + CASE WHEN t.level > ceil(t.level / t.leak) * t.leak THEN 1 ELSE 0 END::float8)
@@ -632,26 +643,25 @@ type LeakyBucketSweepRow struct {
 // Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) LeakyBucketSweep(ctx context.Context, db DBTX, arg LeakyBucketSweepParams) (LeakyBucketSweepRow, error) {
-	row := db.QueryRow(ctx, leakyBucketSweep, arg.CutoffUs, arg.MaxRows)
+	row := db.QueryRow(ctx, LeakyBucketSweep, arg.CutoffUs, arg.MaxRows)
 	var i LeakyBucketSweepRow
 	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
-const leakyBucketTake = `-- name: LeakyBucketTake :one
+const LeakyBucketTake = `-- name: LeakyBucketTake :one
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             $4::text AS policy, $5::text AS key,
-             $6::float8 AS cost, $7::float8 AS capacity,
-             $8::float8 AS leak,
-             $9::bigint AS tick_us,
-             $10::bigint AS lifetime_us, $11::bigint AS block_for_us,
-             LEAST($12::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+        $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
+       $5::float8, $6::float8, $7::bigint,
+           coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE -$11::bigint END,
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -674,18 +684,18 @@ RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_u
 `
 
 type LeakyBucketTakeParams struct {
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
 	Policy      string
 	Key         string
 	Cost        float64
+	Count       float64
 	Capacity    float64
 	Leak        float64
 	TickUs      int64
-	LifetimeUs  int64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
 	BlockForUs  int64
-	Count       float64
+	LifetimeUs  int64
 }
 
 type LeakyBucketTakeRow struct {
@@ -718,19 +728,19 @@ type LeakyBucketTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 // the key is blocked.
 func (q *Queries) LeakyBucketTake(ctx context.Context, db DBTX, arg LeakyBucketTakeParams) (LeakyBucketTakeRow, error) {
-	row := db.QueryRow(ctx, leakyBucketTake,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+	row := db.QueryRow(ctx, LeakyBucketTake,
 		arg.Policy,
 		arg.Key,
 		arg.Cost,
+		arg.Count,
 		arg.Capacity,
 		arg.Leak,
 		arg.TickUs,
-		arg.LifetimeUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.BlockForUs,
-		arg.Count,
+		arg.LifetimeUs,
 	)
 	var i LeakyBucketTakeRow
 	err := row.Scan(
@@ -743,24 +753,46 @@ func (q *Queries) LeakyBucketTake(ctx context.Context, db DBTX, arg LeakyBucketT
 	return i, err
 }
 
-const leakyBucketTakeMany = `-- name: LeakyBucketTakeMany :many
+const LeakyBucketTakeMany = `-- name: LeakyBucketTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($10::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce($10::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $11::text, true) END AS commits,
-             CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) END AS waits
+             CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) END AS waits,
+             ($2::text[])[1] AS policy,
+             ($3::float8[])[1] AS cost,
+             ($4::float8[])[1] AS count,
+             ($5::float8[])[1] AS capacity,
+             ($6::float8[])[1] AS leak,
+             ($7::bigint[])[1] AS tick_us,
+             ($8::bigint[])[1] AS lifetime_us,
+             ($9::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.tick_us, r.lifetime_us, r.block_for_us,
-             LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
-                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted,
+       a.capacity, a.leak, a.tick_us, a.now_us, a.now_us,
+       -a.block_for_us,
+       a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.key,
+             coalesce(r.policy, c.policy) AS policy,
+             coalesce(r.cost, c.cost) AS cost,
+             coalesce(r.count, c.count) AS count,
+             coalesce(r.capacity, c.capacity) AS capacity,
+             coalesce(r.leak, c.leak) AS leak,
+             coalesce(r.tick_us, c.tick_us) AS tick_us,
+             coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
+             coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
+             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
+                      pg_catalog.unnest($2::text[]) AS policy,
+                      pg_catalog.unnest($3::float8[]) AS cost,
+                      pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::float8[]) AS leak,
                       pg_catalog.unnest($7::bigint[]) AS tick_us,
-                      pg_catalog.unnest($8::bigint[]) AS lifetime_us, pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($8::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
@@ -785,8 +817,8 @@ RETURNING t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, 
 `
 
 type LeakyBucketTakeManyParams struct {
-	Policies    []string
 	Keys        []string
+	Policies    []string
 	Costs       []float64
 	Counts      []float64
 	Capacities  []float64
@@ -813,15 +845,15 @@ type LeakyBucketTakeManyRow struct {
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
 // some are granted, block_for_us starts a block too. The order of the rows returned
-// is undefined.
+// is undefined. Each array but keys has an element for each key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in LeakyBucketTake. If a row stays locked for longer than lock_timeout,
 // the statement fails; LeakyBucketLocked lists such rows.
 func (q *Queries) LeakyBucketTakeMany(ctx context.Context, db DBTX, arg LeakyBucketTakeManyParams) ([]LeakyBucketTakeManyRow, error) {
-	rows, err := db.Query(ctx, leakyBucketTakeMany,
-		arg.Policies,
+	rows, err := db.Query(ctx, LeakyBucketTakeMany,
 		arg.Keys,
+		arg.Policies,
 		arg.Costs,
 		arg.Counts,
 		arg.Capacities,
@@ -859,21 +891,22 @@ func (q *Queries) LeakyBucketTakeMany(ctx context.Context, db DBTX, arg LeakyBuc
 	return items, nil
 }
 
-const leakyBucketUnblock = `-- name: LeakyBucketUnblock :exec
-UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-                      CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits) AS c
-WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
-  AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
+const LeakyBucketUnblock = `-- name: LeakyBucketUnblock :exec
+UPDATE pglimit_leaky_bucket AS t SET
+    blocked_until_us = CASE WHEN CASE WHEN $1::text <> '' THEN set_config('lock_timeout'::text, $1::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $2::text, true) IS NULL END THEN NULL
+            ELSE 0 END
+WHERE t.policy = $3 AND t.key = $4 AND t.blocked_until_us > 0
+  AND ($5::bigint = 0 OR t.blocked_until_us = $5::bigint)
 `
 
 type LeakyBucketUnblockParams struct {
+	LockTimeout string
+	Commit      string
 	Policy      string
 	Key         string
 	UntilUs     int64
-	Commit      string
-	LockTimeout string
 }
 
 // LeakyBucketUnblock lifts the key's block. If until_us is not 0, it lifts only a
@@ -882,49 +915,60 @@ type LeakyBucketUnblockParams struct {
 // Index: the primary key. Locks the key's row, if it exists, until the transaction
 // ends.
 func (q *Queries) LeakyBucketUnblock(ctx context.Context, db DBTX, arg LeakyBucketUnblockParams) error {
-	_, err := db.Exec(ctx, leakyBucketUnblock,
+	_, err := db.Exec(ctx, LeakyBucketUnblock,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.Policy,
 		arg.Key,
 		arg.UntilUs,
-		arg.Commit,
-		arg.LockTimeout,
 	)
 	return err
 }
 
-const leakyBucketUndo = `-- name: LeakyBucketUndo :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), back AS (
+const LeakyBucketUndo = `-- name: LeakyBucketUndo :one
+WITH back AS (
 UPDATE pglimit_leaky_bucket AS t SET
-    cost = 1,
-    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak),
-            GREATEST(0, LEAST($4::float8, $4::float8
-                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint) / t.tick_us)::float8 * t.leak,
-                        ((GREATEST(t.updated_at_us, c.us) - $5::bigint) / $6::bigint)::float8 * $7::float8)))),
-    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak)
-            - GREATEST(0, LEAST($4::float8, $4::float8
-                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint) / t.tick_us)::float8 * t.leak,
-                        ((GREATEST(t.updated_at_us, c.us) - $5::bigint) / $6::bigint)::float8 * $7::float8)))),
-    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) = 0::float8
-            THEN GREATEST(t.updated_at_us, c.us) ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = $8::text AND t.key = $9::text
+    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
+    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.leaked_at_us)
+                    / t.tick_us)::float8 * t.leak), GREATEST(0, LEAST($4::float8,
+                    $4::float8 - GREATEST(((GREATEST(t.updated_at_us,
+                                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                - $5::bigint) / t.tick_us)::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                - $5::bigint) / $6::bigint)::float8 * $7::float8)))),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.leaked_at_us)
+                    / t.tick_us)::float8 * t.leak) - GREATEST(0, LEAST($4::float8,
+                    $4::float8 - GREATEST(((GREATEST(t.updated_at_us,
+                                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                - $5::bigint) / t.tick_us)::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                - $5::bigint) / $6::bigint)::float8 * $7::float8)))),
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.leaked_at_us)
+                    / t.tick_us)::float8 * t.leak) = 0::float8 THEN GREATEST(t.updated_at_us,
+                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+            ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                - t.leaked_at_us) / t.tick_us * t.tick_us END,
+    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = $8 AND t.key = $9
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
+    coalesce(max(t.leaked_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS leaked_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t
 `
 
 type LeakyBucketUndoParams struct {
 	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
 	Units       float64
 	CountedAtUs int64
 	TickUs      int64
@@ -948,10 +992,10 @@ type LeakyBucketUndoRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketUndo(ctx context.Context, db DBTX, arg LeakyBucketUndoParams) (LeakyBucketUndoRow, error) {
-	row := db.QueryRow(ctx, leakyBucketUndo,
+	row := db.QueryRow(ctx, LeakyBucketUndo,
 		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
 		arg.Units,
 		arg.CountedAtUs,
 		arg.TickUs,
@@ -970,16 +1014,19 @@ func (q *Queries) LeakyBucketUndo(ctx context.Context, db DBTX, arg LeakyBucketU
 	return i, err
 }
 
-const leakyBucketUsage = `-- name: LeakyBucketUsage :one
+const LeakyBucketUsage = `-- name: LeakyBucketUsage :one
 SELECT s.now_us, s.level, s.leaked_at_us, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
 FROM (
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = $2::text AND t.key = $3::text
+SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.leaked_at_us),
+        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS leaked_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_leaky_bucket AS t
+WHERE t.policy = $2 AND t.key = $3
 ) AS s,
 LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
-         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'open' AND h.algorithm = 'leaky_bucket') AS o
+         WHERE h.policy = $2 AND h.key = $3 AND h.state = 'open' AND h.algorithm = 'leaky_bucket') AS o
 `
 
 type LeakyBucketUsageParams struct {
@@ -1003,7 +1050,7 @@ type LeakyBucketUsageRow struct {
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) LeakyBucketUsage(ctx context.Context, db DBTX, arg LeakyBucketUsageParams) (LeakyBucketUsageRow, error) {
-	row := db.QueryRow(ctx, leakyBucketUsage, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, LeakyBucketUsage, arg.NowUs, arg.Policy, arg.Key)
 	var i LeakyBucketUsageRow
 	err := row.Scan(
 		&i.NowUs,

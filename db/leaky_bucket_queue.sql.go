@@ -9,26 +9,28 @@ import (
 	"context"
 )
 
-const leakyBucketQueueBlock = `-- name: LeakyBucketQueueBlock :exec
+const LeakyBucketQueueBlock = `-- name: LeakyBucketQueueBlock :exec
 INSERT INTO pglimit_leaky_bucket_queue AS t
-       (policy, key, level, capacity, leak, ticket, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 0, 0, 1, c.us, 1, 0, c.us,
-       c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-        CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits,
-                      CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) END AS waits) AS c
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, ticket)
+VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
+                THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE 1 END, 0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+           coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+       0, 0, 1, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
 type LeakyBucketQueueBlockParams struct {
 	Policy      string
 	Key         string
-	ForUs       int64
-	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
+	NowUs       *int64
+	ForUs       int64
 }
 
 // LeakyBucketQueueBlock denies the key until the clock plus for_us, or until an earlier block
@@ -36,29 +38,28 @@ type LeakyBucketQueueBlockParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketQueueBlock(ctx context.Context, db DBTX, arg LeakyBucketQueueBlockParams) error {
-	_, err := db.Exec(ctx, leakyBucketQueueBlock,
+	_, err := db.Exec(ctx, LeakyBucketQueueBlock,
 		arg.Policy,
 		arg.Key,
-		arg.ForUs,
-		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
+		arg.NowUs,
+		arg.ForUs,
 	)
 	return err
 }
 
-const leakyBucketQueueCharge = `-- name: LeakyBucketQueueCharge :one
+const LeakyBucketQueueCharge = `-- name: LeakyBucketQueueCharge :one
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits,
-             $6::float8 AS capacity,
-             $7::float8 AS leak,
-             $8::bigint AS lifetime_us,
-             LEAST($9::float8, $6::float8) AS granted) AS a
+VALUES ($1, $2, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
+       $4::float8, $5::float8, coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
+            ELSE 0 END,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $9::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -73,13 +74,13 @@ RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 type LeakyBucketQueueChargeParams struct {
 	Policy      string
 	Key         string
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
+	Units       float64
 	Capacity    float64
 	Leak        float64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
 	LifetimeUs  int64
-	Units       float64
 }
 
 type LeakyBucketQueueChargeRow struct {
@@ -96,16 +97,16 @@ type LeakyBucketQueueChargeRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketQueueCharge(ctx context.Context, db DBTX, arg LeakyBucketQueueChargeParams) (LeakyBucketQueueChargeRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueCharge,
+	row := db.QueryRow(ctx, LeakyBucketQueueCharge,
 		arg.Policy,
 		arg.Key,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+		arg.Units,
 		arg.Capacity,
 		arg.Leak,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.LifetimeUs,
-		arg.Units,
 	)
 	var i LeakyBucketQueueChargeRow
 	err := row.Scan(
@@ -118,11 +119,13 @@ func (q *Queries) LeakyBucketQueueCharge(ctx context.Context, db DBTX, arg Leaky
 	return i, err
 }
 
-const leakyBucketQueueGet = `-- name: LeakyBucketQueueGet :one
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = $2::text AND t.key = $3::text
+const LeakyBucketQueueGet = `-- name: LeakyBucketQueueGet :one
+SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.level), 0)::float8 AS level,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_leaky_bucket_queue AS t
+WHERE t.policy = $2 AND t.key = $3
 `
 
 type LeakyBucketQueueGetParams struct {
@@ -143,7 +146,7 @@ type LeakyBucketQueueGetRow struct {
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) LeakyBucketQueueGet(ctx context.Context, db DBTX, arg LeakyBucketQueueGetParams) (LeakyBucketQueueGetRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueGet, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, LeakyBucketQueueGet, arg.NowUs, arg.Policy, arg.Key)
 	var i LeakyBucketQueueGetRow
 	err := row.Scan(
 		&i.NowUs,
@@ -154,25 +157,27 @@ func (q *Queries) LeakyBucketQueueGet(ctx context.Context, db DBTX, arg LeakyBuc
 	return i, err
 }
 
-const leakyBucketQueueLeave = `-- name: LeakyBucketQueueLeave :execrows
+const LeakyBucketQueueLeave = `-- name: LeakyBucketQueueLeave :execrows
 UPDATE pglimit_leaky_bucket_queue AS t SET
-    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - $1::float8),
-    updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce($5::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-        CASE WHEN $6::text = 'off' OR $6::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $6::text, true) END AS commits,
-                      CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) END AS waits) AS c
-WHERE t.policy = $2::text AND t.key = $3::text AND t.ticket = $4::bigint
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.updated_at_us))::float8 * t.leak)
+            - $2::float8),
+    cost = CASE WHEN CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE t.cost END,
+    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = $5 AND t.key = $6 AND t.ticket = $7::bigint
 `
 
 type LeakyBucketQueueLeaveParams struct {
+	NowUs       *int64
 	Units       float64
+	LockTimeout string
+	Commit      string
 	Policy      string
 	Key         string
 	Ticket      int64
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
 }
 
 // LeakyBucketQueueLeave gives up a place in the queue if it is still the last one given.
@@ -181,14 +186,14 @@ type LeakyBucketQueueLeaveParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketQueueLeave(ctx context.Context, db DBTX, arg LeakyBucketQueueLeaveParams) (int64, error) {
-	result, err := db.Exec(ctx, leakyBucketQueueLeave,
+	result, err := db.Exec(ctx, LeakyBucketQueueLeave,
+		arg.NowUs,
 		arg.Units,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.Policy,
 		arg.Key,
 		arg.Ticket,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
 	)
 	if err != nil {
 		return 0, err
@@ -196,7 +201,7 @@ func (q *Queries) LeakyBucketQueueLeave(ctx context.Context, db DBTX, arg LeakyB
 	return result.RowsAffected(), nil
 }
 
-const leakyBucketQueueLocked = `-- name: LeakyBucketQueueLocked :many
+const LeakyBucketQueueLocked = `-- name: LeakyBucketQueueLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -223,7 +228,7 @@ type LeakyBucketQueueLockedRow struct {
 // Index: the primary key. Locks the rows that are free until the statement ends.
 // Waits for no lock and no disk.
 func (q *Queries) LeakyBucketQueueLocked(ctx context.Context, db DBTX, arg LeakyBucketQueueLockedParams) ([]LeakyBucketQueueLockedRow, error) {
-	rows, err := db.Query(ctx, leakyBucketQueueLocked, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, LeakyBucketQueueLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -242,49 +247,49 @@ func (q *Queries) LeakyBucketQueueLocked(ctx context.Context, db DBTX, arg Leaky
 	return items, nil
 }
 
-const leakyBucketQueueReserve = `-- name: LeakyBucketQueueReserve :one
+const LeakyBucketQueueReserve = `-- name: LeakyBucketQueueReserve :one
 WITH taken AS (
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             $4::text AS policy, $5::text AS key,
-             $6::float8 AS cost, $7::float8 AS capacity,
-             $8::float8 AS leak,
-             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
-             LEAST($11::float8, floor($12::float8 / $6::float8)) AS granted) AS a
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
+       $6::float8, $7::float8, coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE -$11::bigint END,
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
-                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $13::text
-                    AND h.algorithm = 'leaky_bucket_queue' AND h.forget_at_us > a.now_us)
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $13::text
+                    AND h.algorithm = 'leaky_bucket_queue' AND h.forget_at_us
+                        > coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
                             - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
                                     - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
                                 / EXCLUDED.cost))) END,
     ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND $12::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+            AND $5::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
                   THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND $12::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+            AND $5::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-SELECT $14::text, $15::text, 'leaky_bucket_queue', $4::text, $5::text, $13::text,
-       $6::float8, $6::float8, $16::float8, $17::float8, $7::float8,
+SELECT $14::text, $15::text, 'leaky_bucket_queue', $1::text, $2::text, $13::text,
+       $3::float8, $3::float8, $16::float8, $17::float8, $6::float8,
        t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
-       t.level, $8::float8, 1, 0, 0, t.updated_at_us
+       t.level, $7::float8, 1, 0, 0, t.updated_at_us
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -292,18 +297,18 @@ SELECT t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us FROM ta
 `
 
 type LeakyBucketQueueReserveParams struct {
-	NowUs          *int64
-	Commit         string
-	LockTimeout    string
 	Policy         string
 	Key            string
 	Cost           float64
-	Capacity       float64
-	Leak           float64
-	LifetimeUs     int64
-	BlockForUs     int64
 	Count          float64
 	Room           float64
+	Capacity       float64
+	Leak           float64
+	NowUs          *int64
+	LockTimeout    string
+	Commit         string
+	BlockForUs     int64
+	LifetimeUs     int64
 	IdempotencyKey *string
 	ID             string
 	State          string
@@ -334,19 +339,19 @@ type LeakyBucketQueueReserveRow struct {
 // the transaction ends.
 // Denied: as in LeakyBucketQueueTake; no reservation is made.
 func (q *Queries) LeakyBucketQueueReserve(ctx context.Context, db DBTX, arg LeakyBucketQueueReserveParams) (LeakyBucketQueueReserveRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueReserve,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+	row := db.QueryRow(ctx, LeakyBucketQueueReserve,
 		arg.Policy,
 		arg.Key,
 		arg.Cost,
-		arg.Capacity,
-		arg.Leak,
-		arg.LifetimeUs,
-		arg.BlockForUs,
 		arg.Count,
 		arg.Room,
+		arg.Capacity,
+		arg.Leak,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
 		arg.IdempotencyKey,
 		arg.ID,
 		arg.State,
@@ -366,10 +371,10 @@ func (q *Queries) LeakyBucketQueueReserve(ctx context.Context, db DBTX, arg Leak
 	return i, err
 }
 
-const leakyBucketQueueReset = `-- name: LeakyBucketQueueReset :execrows
+const LeakyBucketQueueReset = `-- name: LeakyBucketQueueReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
-    WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'open'
+    WHERE h.policy = $3 AND h.key = $4 AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_leaky_bucket_queue AS t
@@ -377,7 +382,7 @@ USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting(
                   THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits,
                       CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits,
                       (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = $3::text AND t.key = $4::text
+WHERE c.reservations >= 0 AND t.policy = $3 AND t.key = $4
 `
 
 type LeakyBucketQueueResetParams struct {
@@ -394,7 +399,7 @@ type LeakyBucketQueueResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) LeakyBucketQueueReset(ctx context.Context, db DBTX, arg LeakyBucketQueueResetParams) (int64, error) {
-	result, err := db.Exec(ctx, leakyBucketQueueReset,
+	result, err := db.Exec(ctx, LeakyBucketQueueReset,
 		arg.Commit,
 		arg.LockTimeout,
 		arg.Policy,
@@ -406,7 +411,7 @@ func (q *Queries) LeakyBucketQueueReset(ctx context.Context, db DBTX, arg LeakyB
 	return result.RowsAffected(), nil
 }
 
-const leakyBucketQueueSweep = `-- name: LeakyBucketQueueSweep :one
+const LeakyBucketQueueSweep = `-- name: LeakyBucketQueueSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
                 ELSE t.updated_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak)
@@ -451,58 +456,57 @@ type LeakyBucketQueueSweepRow struct {
 // Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) LeakyBucketQueueSweep(ctx context.Context, db DBTX, arg LeakyBucketQueueSweepParams) (LeakyBucketQueueSweepRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueSweep, arg.CutoffUs, arg.MaxRows)
+	row := db.QueryRow(ctx, LeakyBucketQueueSweep, arg.CutoffUs, arg.MaxRows)
 	var i LeakyBucketQueueSweepRow
 	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
-const leakyBucketQueueTake = `-- name: LeakyBucketQueueTake :one
+const LeakyBucketQueueTake = `-- name: LeakyBucketQueueTake :one
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             $4::text AS policy, $5::text AS key,
-             $6::float8 AS cost, $7::float8 AS capacity,
-             $8::float8 AS leak,
-             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
-             LEAST($11::float8, floor($12::float8 / $6::float8)) AS granted) AS a
+VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+        $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
+       $6::float8, $7::float8, coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE -$11::bigint END,
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
                             - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($12::float8
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
                                     - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
                                 / EXCLUDED.cost))) END,
     ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND $12::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+            AND $5::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
                   THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND $12::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+            AND $5::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 `
 
 type LeakyBucketQueueTakeParams struct {
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
 	Policy      string
 	Key         string
 	Cost        float64
-	Capacity    float64
-	Leak        float64
-	LifetimeUs  int64
-	BlockForUs  int64
 	Count       float64
 	Room        float64
+	Capacity    float64
+	Leak        float64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
+	BlockForUs  int64
+	LifetimeUs  int64
 }
 
 type LeakyBucketQueueTakeRow struct {
@@ -537,19 +541,19 @@ type LeakyBucketQueueTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 // the key is blocked.
 func (q *Queries) LeakyBucketQueueTake(ctx context.Context, db DBTX, arg LeakyBucketQueueTakeParams) (LeakyBucketQueueTakeRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueTake,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+	row := db.QueryRow(ctx, LeakyBucketQueueTake,
 		arg.Policy,
 		arg.Key,
 		arg.Cost,
-		arg.Capacity,
-		arg.Leak,
-		arg.LifetimeUs,
-		arg.BlockForUs,
 		arg.Count,
 		arg.Room,
+		arg.Capacity,
+		arg.Leak,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
 	)
 	var i LeakyBucketQueueTakeRow
 	err := row.Scan(
@@ -562,23 +566,43 @@ func (q *Queries) LeakyBucketQueueTake(ctx context.Context, db DBTX, arg LeakyBu
 	return i, err
 }
 
-const leakyBucketQueueTakeMany = `-- name: LeakyBucketQueueTakeMany :many
+const LeakyBucketQueueTakeMany = `-- name: LeakyBucketQueueTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($9::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
-             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits,
+             ($2::text[])[1] AS policy,
+             ($3::float8[])[1] AS cost,
+             ($4::float8[])[1] AS count,
+             ($5::float8[])[1] AS capacity,
+             ($6::float8[])[1] AS leak,
+             ($7::bigint[])[1] AS lifetime_us,
+             ($8::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.lifetime_us, r.block_for_us,
-             LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
-                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted,
+       a.capacity, a.leak, a.now_us, a.now_us,
+       -a.block_for_us,
+       a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.key,
+             coalesce(r.policy, c.policy) AS policy,
+             coalesce(r.cost, c.cost) AS cost,
+             coalesce(r.count, c.count) AS count,
+             coalesce(r.capacity, c.capacity) AS capacity,
+             coalesce(r.leak, c.leak) AS leak,
+             coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
+             coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
+             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
+                      pg_catalog.unnest($2::text[]) AS policy,
+                      pg_catalog.unnest($3::float8[]) AS cost,
+                      pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::float8[]) AS leak,
-                      pg_catalog.unnest($7::bigint[]) AS lifetime_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($7::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
@@ -601,8 +625,8 @@ RETURNING t.policy, t.key, t.granted, t.level, t.ticket, t.updated_at_us, t.bloc
 `
 
 type LeakyBucketQueueTakeManyParams struct {
-	Policies    []string
 	Keys        []string
+	Policies    []string
 	Costs       []float64
 	Counts      []float64
 	Capacities  []float64
@@ -628,15 +652,15 @@ type LeakyBucketQueueTakeManyRow struct {
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
 // some are granted, block_for_us starts a block too. The order of the rows returned
-// is undefined.
+// is undefined. Each array but keys has an element for each key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in LeakyBucketQueueTake. If a row stays locked for longer than lock_timeout,
 // the statement fails; LeakyBucketQueueLocked lists such rows.
 func (q *Queries) LeakyBucketQueueTakeMany(ctx context.Context, db DBTX, arg LeakyBucketQueueTakeManyParams) ([]LeakyBucketQueueTakeManyRow, error) {
-	rows, err := db.Query(ctx, leakyBucketQueueTakeMany,
-		arg.Policies,
+	rows, err := db.Query(ctx, LeakyBucketQueueTakeMany,
 		arg.Keys,
+		arg.Policies,
 		arg.Costs,
 		arg.Counts,
 		arg.Capacities,
@@ -673,21 +697,22 @@ func (q *Queries) LeakyBucketQueueTakeMany(ctx context.Context, db DBTX, arg Lea
 	return items, nil
 }
 
-const leakyBucketQueueUnblock = `-- name: LeakyBucketQueueUnblock :exec
-UPDATE pglimit_leaky_bucket_queue AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-                      CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits) AS c
-WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
-  AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
+const LeakyBucketQueueUnblock = `-- name: LeakyBucketQueueUnblock :exec
+UPDATE pglimit_leaky_bucket_queue AS t SET
+    blocked_until_us = CASE WHEN CASE WHEN $1::text <> '' THEN set_config('lock_timeout'::text, $1::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $2::text, true) IS NULL END THEN NULL
+            ELSE 0 END
+WHERE t.policy = $3 AND t.key = $4 AND t.blocked_until_us > 0
+  AND ($5::bigint = 0 OR t.blocked_until_us = $5::bigint)
 `
 
 type LeakyBucketQueueUnblockParams struct {
+	LockTimeout string
+	Commit      string
 	Policy      string
 	Key         string
 	UntilUs     int64
-	Commit      string
-	LockTimeout string
 }
 
 // LeakyBucketQueueUnblock lifts the key's block. If until_us is not 0, it lifts only a
@@ -696,26 +721,28 @@ type LeakyBucketQueueUnblockParams struct {
 // Index: the primary key. Locks the key's row, if it exists, until the transaction
 // ends.
 func (q *Queries) LeakyBucketQueueUnblock(ctx context.Context, db DBTX, arg LeakyBucketQueueUnblockParams) error {
-	_, err := db.Exec(ctx, leakyBucketQueueUnblock,
+	_, err := db.Exec(ctx, LeakyBucketQueueUnblock,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.Policy,
 		arg.Key,
 		arg.UntilUs,
-		arg.Commit,
-		arg.LockTimeout,
 	)
 	return err
 }
 
-const leakyBucketQueueUsage = `-- name: LeakyBucketQueueUsage :one
+const LeakyBucketQueueUsage = `-- name: LeakyBucketQueueUsage :one
 SELECT s.now_us, s.level, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
 FROM (
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = $2::text AND t.key = $3::text
+SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.level), 0)::float8 AS level,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_leaky_bucket_queue AS t
+WHERE t.policy = $2 AND t.key = $3
 ) AS s,
 LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
-         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'open' AND h.algorithm = 'leaky_bucket_queue') AS o
+         WHERE h.policy = $2 AND h.key = $3 AND h.state = 'open' AND h.algorithm = 'leaky_bucket_queue') AS o
 `
 
 type LeakyBucketQueueUsageParams struct {
@@ -738,7 +765,7 @@ type LeakyBucketQueueUsageRow struct {
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) LeakyBucketQueueUsage(ctx context.Context, db DBTX, arg LeakyBucketQueueUsageParams) (LeakyBucketQueueUsageRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueUsage, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, LeakyBucketQueueUsage, arg.NowUs, arg.Policy, arg.Key)
 	var i LeakyBucketQueueUsageRow
 	err := row.Scan(
 		&i.NowUs,

@@ -9,26 +9,28 @@ import (
 	"context"
 )
 
-const slidingWindowCounterBlock = `-- name: SlidingWindowCounterBlock :exec
+const SlidingWindowCounterBlock = `-- name: SlidingWindowCounterBlock :exec
 INSERT INTO pglimit_sliding_window_counter AS t
-       (policy, key, current, previous, capacity, period_us, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 0, 0, 0, 1, 0, 1, 0, c.us,
-       c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-        CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits,
-                      CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) END AS waits) AS c
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, current, previous, capacity, period_us, ends_at_us)
+VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
+                THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE 1 END, 0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+           coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+       0, 0, 0, 1, 0)
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
 type SlidingWindowCounterBlockParams struct {
 	Policy      string
 	Key         string
-	ForUs       int64
-	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
+	NowUs       *int64
+	ForUs       int64
 }
 
 // SlidingWindowCounterBlock denies the key until the clock plus for_us, or until an earlier block
@@ -36,30 +38,29 @@ type SlidingWindowCounterBlockParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterBlock(ctx context.Context, db DBTX, arg SlidingWindowCounterBlockParams) error {
-	_, err := db.Exec(ctx, slidingWindowCounterBlock,
+	_, err := db.Exec(ctx, SlidingWindowCounterBlock,
 		arg.Policy,
 		arg.Key,
-		arg.ForUs,
-		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
+		arg.NowUs,
+		arg.ForUs,
 	)
 	return err
 }
 
-const slidingWindowCounterCharge = `-- name: SlidingWindowCounterCharge :one
+const SlidingWindowCounterCharge = `-- name: SlidingWindowCounterCharge :one
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, 0, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits,
-             $6::float8 AS capacity,
-             $7::bigint AS period_us,
-             $8::bigint AS lifetime_us,
-             LEAST($9::float8, $6::float8) AS granted) AS a
+VALUES ($1, $2, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8), 0,
+        $4::float8, $5::bigint,
+       (coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / $5::bigint + 1)
+           * $5::bigint, coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
+            ELSE 0 END,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $9::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -98,13 +99,13 @@ RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated
 type SlidingWindowCounterChargeParams struct {
 	Policy      string
 	Key         string
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
+	Units       float64
 	Capacity    float64
 	PeriodUs    int64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
 	LifetimeUs  int64
-	Units       float64
 }
 
 type SlidingWindowCounterChargeRow struct {
@@ -123,16 +124,16 @@ type SlidingWindowCounterChargeRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterCharge(ctx context.Context, db DBTX, arg SlidingWindowCounterChargeParams) (SlidingWindowCounterChargeRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterCharge,
+	row := db.QueryRow(ctx, SlidingWindowCounterCharge,
 		arg.Policy,
 		arg.Key,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+		arg.Units,
 		arg.Capacity,
 		arg.PeriodUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.LifetimeUs,
-		arg.Units,
 	)
 	var i SlidingWindowCounterChargeRow
 	err := row.Scan(
@@ -147,12 +148,14 @@ func (q *Queries) SlidingWindowCounterCharge(ctx context.Context, db DBTX, arg S
 	return i, err
 }
 
-const slidingWindowCounterGet = `-- name: SlidingWindowCounterGet :one
-SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-       coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = $2::text AND t.key = $3::text
+const SlidingWindowCounterGet = `-- name: SlidingWindowCounterGet :one
+SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.current), 0)::float8 AS current, coalesce(max(t.previous), 0)::float8 AS previous,
+       coalesce(max(t.period_us), 1)::bigint AS period_us, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_sliding_window_counter AS t
+WHERE t.policy = $2 AND t.key = $3
 `
 
 type SlidingWindowCounterGetParams struct {
@@ -176,7 +179,7 @@ type SlidingWindowCounterGetRow struct {
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) SlidingWindowCounterGet(ctx context.Context, db DBTX, arg SlidingWindowCounterGetParams) (SlidingWindowCounterGetRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterGet, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, SlidingWindowCounterGet, arg.NowUs, arg.Policy, arg.Key)
 	var i SlidingWindowCounterGetRow
 	err := row.Scan(
 		&i.NowUs,
@@ -190,7 +193,7 @@ func (q *Queries) SlidingWindowCounterGet(ctx context.Context, db DBTX, arg Slid
 	return i, err
 }
 
-const slidingWindowCounterLocked = `-- name: SlidingWindowCounterLocked :many
+const SlidingWindowCounterLocked = `-- name: SlidingWindowCounterLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -217,7 +220,7 @@ type SlidingWindowCounterLockedRow struct {
 // Index: the primary key. Locks the rows that are free until the statement ends.
 // Waits for no lock and no disk.
 func (q *Queries) SlidingWindowCounterLocked(ctx context.Context, db DBTX, arg SlidingWindowCounterLockedParams) ([]SlidingWindowCounterLockedRow, error) {
-	rows, err := db.Query(ctx, slidingWindowCounterLocked, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, SlidingWindowCounterLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -236,36 +239,44 @@ func (q *Queries) SlidingWindowCounterLocked(ctx context.Context, db DBTX, arg S
 	return items, nil
 }
 
-const slidingWindowCounterRefund = `-- name: SlidingWindowCounterRefund :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), back AS (
+const SlidingWindowCounterRefund = `-- name: SlidingWindowCounterRefund :one
+WITH back AS (
 UPDATE pglimit_sliding_window_counter AS t SET
-    cost = 1,
-    granted = LEAST($4::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END
-            + CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
-    current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - $4::float8),
-    previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us
-                THEN t.current ELSE 0 END - GREATEST(0, $4::float8 - CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END)),
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = $5::text AND t.key = $6::text
+    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
+    granted = LEAST($4::float8, CASE WHEN GREATEST(t.updated_at_us,
+                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us THEN t.current ELSE 0 END
+            + CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us
+                THEN t.previous WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
+    current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                < t.ends_at_us THEN t.current ELSE 0 END - $4::float8),
+    previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us,
+                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us + t.period_us THEN t.current
+                ELSE 0 END - GREATEST(0, $4::float8 - CASE
+                    WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us
+                    THEN t.current ELSE 0 END)),
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+            < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us,
+                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) / t.period_us + 1) * t.period_us END,
+    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = $5 AND t.key = $6
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-    coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.current), 0)::float8 AS current, coalesce(max(t.previous), 0)::float8 AS previous,
+       coalesce(max(t.period_us), 1)::bigint AS period_us, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t
 `
 
 type SlidingWindowCounterRefundParams struct {
 	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
 	Units       float64
 	Policy      string
 	Key         string
@@ -287,10 +298,10 @@ type SlidingWindowCounterRefundRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterRefund(ctx context.Context, db DBTX, arg SlidingWindowCounterRefundParams) (SlidingWindowCounterRefundRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterRefund,
+	row := db.QueryRow(ctx, SlidingWindowCounterRefund,
 		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
@@ -308,24 +319,23 @@ func (q *Queries) SlidingWindowCounterRefund(ctx context.Context, db DBTX, arg S
 	return i, err
 }
 
-const slidingWindowCounterReserve = `-- name: SlidingWindowCounterReserve :one
+const SlidingWindowCounterReserve = `-- name: SlidingWindowCounterReserve :one
 WITH taken AS (
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             $4::text AS policy, $5::text AS key,
-             $6::float8 AS cost, $7::float8 AS capacity,
-             $8::bigint AS period_us,
-             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
-             LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), 0, $5::float8, $6::bigint,
+       (coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / $6::bigint + 1)
+           * $6::bigint, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
+            ELSE -$10::bigint END,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
-                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $12::text
-                    AND h.algorithm = 'sliding_window_counter' AND h.forget_at_us > a.now_us)
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $12::text
+                    AND h.algorithm = 'sliding_window_counter' AND h.forget_at_us
+                        > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -372,10 +382,10 @@ RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-SELECT $13::text, $14::text, 'sliding_window_counter', $4::text, $5::text, $12::text,
-       $6::float8, $6::float8, $15::float8, $16::float8, $7::float8,
+SELECT $13::text, $14::text, 'sliding_window_counter', $1::text, $2::text, $12::text,
+       $3::float8, $3::float8, $15::float8, $16::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $17::bigint, t.updated_at_us + $17::bigint + $18::bigint,
-       t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current, 0, 1, $8::bigint, t.ends_at_us, t.updated_at_us
+       t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current, 0, 1, $6::bigint, t.ends_at_us, t.updated_at_us
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -383,17 +393,17 @@ SELECT t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at
 `
 
 type SlidingWindowCounterReserveParams struct {
-	NowUs          *int64
-	Commit         string
-	LockTimeout    string
 	Policy         string
 	Key            string
 	Cost           float64
+	Count          float64
 	Capacity       float64
 	PeriodUs       int64
-	LifetimeUs     int64
+	NowUs          *int64
+	LockTimeout    string
+	Commit         string
 	BlockForUs     int64
-	Count          float64
+	LifetimeUs     int64
 	IdempotencyKey *string
 	ID             string
 	State          string
@@ -426,18 +436,18 @@ type SlidingWindowCounterReserveRow struct {
 // the transaction ends.
 // Denied: as in SlidingWindowCounterTake; no reservation is made.
 func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg SlidingWindowCounterReserveParams) (SlidingWindowCounterReserveRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterReserve,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+	row := db.QueryRow(ctx, SlidingWindowCounterReserve,
 		arg.Policy,
 		arg.Key,
 		arg.Cost,
+		arg.Count,
 		arg.Capacity,
 		arg.PeriodUs,
-		arg.LifetimeUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.BlockForUs,
-		arg.Count,
+		arg.LifetimeUs,
 		arg.IdempotencyKey,
 		arg.ID,
 		arg.State,
@@ -459,10 +469,10 @@ func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg 
 	return i, err
 }
 
-const slidingWindowCounterReset = `-- name: SlidingWindowCounterReset :execrows
+const SlidingWindowCounterReset = `-- name: SlidingWindowCounterReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
-    WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
+    WHERE h.policy = $3 AND h.key = $4 AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_sliding_window_counter AS t
@@ -470,7 +480,7 @@ USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting(
                   THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits,
                       CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits,
                       (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = $3::text AND t.key = $4::text
+WHERE c.reservations >= 0 AND t.policy = $3 AND t.key = $4
 `
 
 type SlidingWindowCounterResetParams struct {
@@ -487,7 +497,7 @@ type SlidingWindowCounterResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg SlidingWindowCounterResetParams) (int64, error) {
-	result, err := db.Exec(ctx, slidingWindowCounterReset,
+	result, err := db.Exec(ctx, SlidingWindowCounterReset,
 		arg.Commit,
 		arg.LockTimeout,
 		arg.Policy,
@@ -499,9 +509,9 @@ func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg Sl
 	return result.RowsAffected(), nil
 }
 
-const slidingWindowCounterSettle = `-- name: SlidingWindowCounterSettle :one
+const SlidingWindowCounterSettle = `-- name: SlidingWindowCounterSettle :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
              CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
@@ -621,7 +631,7 @@ type SlidingWindowCounterSettleRow struct {
 // Index: the primary keys. Locks the reservation and the key's row until the
 // transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg SlidingWindowCounterSettleParams) (SlidingWindowCounterSettleRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterSettle,
+	row := db.QueryRow(ctx, SlidingWindowCounterSettle,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -656,7 +666,7 @@ func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg S
 	return i, err
 }
 
-const slidingWindowCounterSweep = `-- name: SlidingWindowCounterSweep :one
+const SlidingWindowCounterSweep = `-- name: SlidingWindowCounterSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.current > 0::float8 THEN t.ends_at_us + t.period_us WHEN t.previous > 0::float8 THEN t.ends_at_us ELSE 0 END, t.updated_at_us,
             t.blocked_until_us) AS empty_at_us,
@@ -700,26 +710,25 @@ type SlidingWindowCounterSweepRow struct {
 // Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) SlidingWindowCounterSweep(ctx context.Context, db DBTX, arg SlidingWindowCounterSweepParams) (SlidingWindowCounterSweepRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterSweep, arg.CutoffUs, arg.MaxRows)
+	row := db.QueryRow(ctx, SlidingWindowCounterSweep, arg.CutoffUs, arg.MaxRows)
 	var i SlidingWindowCounterSweepRow
 	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
-const slidingWindowCounterTake = `-- name: SlidingWindowCounterTake :one
+const SlidingWindowCounterTake = `-- name: SlidingWindowCounterTake :one
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             $4::text AS policy, $5::text AS key,
-             $6::float8 AS cost, $7::float8 AS capacity,
-             $8::bigint AS period_us,
-             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
-             LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+        $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), 0, $5::float8,
+        $6::bigint,
+       (coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / $6::bigint + 1)
+           * $6::bigint, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
+            ELSE -$10::bigint END,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -765,17 +774,17 @@ RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated
 `
 
 type SlidingWindowCounterTakeParams struct {
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
 	Policy      string
 	Key         string
 	Cost        float64
+	Count       float64
 	Capacity    float64
 	PeriodUs    int64
-	LifetimeUs  int64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
 	BlockForUs  int64
-	Count       float64
+	LifetimeUs  int64
 }
 
 type SlidingWindowCounterTakeRow struct {
@@ -807,18 +816,18 @@ type SlidingWindowCounterTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 // the key is blocked. The windows do not change.
 func (q *Queries) SlidingWindowCounterTake(ctx context.Context, db DBTX, arg SlidingWindowCounterTakeParams) (SlidingWindowCounterTakeRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterTake,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+	row := db.QueryRow(ctx, SlidingWindowCounterTake,
 		arg.Policy,
 		arg.Key,
 		arg.Cost,
+		arg.Count,
 		arg.Capacity,
 		arg.PeriodUs,
-		arg.LifetimeUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.BlockForUs,
-		arg.Count,
+		arg.LifetimeUs,
 	)
 	var i SlidingWindowCounterTakeRow
 	err := row.Scan(
@@ -833,24 +842,42 @@ func (q *Queries) SlidingWindowCounterTake(ctx context.Context, db DBTX, arg Sli
 	return i, err
 }
 
-const slidingWindowCounterTakeMany = `-- name: SlidingWindowCounterTakeMany :many
+const SlidingWindowCounterTakeMany = `-- name: SlidingWindowCounterTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($9::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
-             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits,
+             ($2::text[])[1] AS policy,
+             ($3::float8[])[1] AS cost,
+             ($4::float8[])[1] AS count,
+             ($5::float8[])[1] AS capacity,
+             ($6::bigint[])[1] AS period_us,
+             ($7::bigint[])[1] AS lifetime_us,
+             ($8::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.lifetime_us, r.block_for_us,
-             LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
-                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us,
+       a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.key,
+             coalesce(r.policy, c.policy) AS policy,
+             coalesce(r.cost, c.cost) AS cost,
+             coalesce(r.count, c.count) AS count,
+             coalesce(r.capacity, c.capacity) AS capacity,
+             coalesce(r.period_us, c.period_us) AS period_us,
+             coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
+             coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
+             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
+                      pg_catalog.unnest($2::text[]) AS policy,
+                      pg_catalog.unnest($3::float8[]) AS cost,
+                      pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::bigint[]) AS period_us,
-                      pg_catalog.unnest($7::bigint[]) AS lifetime_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($7::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -897,8 +924,8 @@ RETURNING t.policy, t.key, t.granted, t.current, t.previous, t.period_us, t.ends
 `
 
 type SlidingWindowCounterTakeManyParams struct {
-	Policies    []string
 	Keys        []string
+	Policies    []string
 	Costs       []float64
 	Counts      []float64
 	Capacities  []float64
@@ -926,15 +953,15 @@ type SlidingWindowCounterTakeManyRow struct {
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
 // some are granted, block_for_us starts a block too. The order of the rows returned
-// is undefined.
+// is undefined. Each array but keys has an element for each key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in SlidingWindowCounterTake. If a row stays locked for longer than lock_timeout,
 // the statement fails; SlidingWindowCounterLocked lists such rows.
 func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg SlidingWindowCounterTakeManyParams) ([]SlidingWindowCounterTakeManyRow, error) {
-	rows, err := db.Query(ctx, slidingWindowCounterTakeMany,
-		arg.Policies,
+	rows, err := db.Query(ctx, SlidingWindowCounterTakeMany,
 		arg.Keys,
+		arg.Policies,
 		arg.Costs,
 		arg.Counts,
 		arg.Capacities,
@@ -973,21 +1000,22 @@ func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg
 	return items, nil
 }
 
-const slidingWindowCounterUnblock = `-- name: SlidingWindowCounterUnblock :exec
-UPDATE pglimit_sliding_window_counter AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-                      CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits) AS c
-WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
-  AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
+const SlidingWindowCounterUnblock = `-- name: SlidingWindowCounterUnblock :exec
+UPDATE pglimit_sliding_window_counter AS t SET
+    blocked_until_us = CASE WHEN CASE WHEN $1::text <> '' THEN set_config('lock_timeout'::text, $1::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $2::text, true) IS NULL END THEN NULL
+            ELSE 0 END
+WHERE t.policy = $3 AND t.key = $4 AND t.blocked_until_us > 0
+  AND ($5::bigint = 0 OR t.blocked_until_us = $5::bigint)
 `
 
 type SlidingWindowCounterUnblockParams struct {
+	LockTimeout string
+	Commit      string
 	Policy      string
 	Key         string
 	UntilUs     int64
-	Commit      string
-	LockTimeout string
 }
 
 // SlidingWindowCounterUnblock lifts the key's block. If until_us is not 0, it lifts only a
@@ -996,54 +1024,72 @@ type SlidingWindowCounterUnblockParams struct {
 // Index: the primary key. Locks the key's row, if it exists, until the transaction
 // ends.
 func (q *Queries) SlidingWindowCounterUnblock(ctx context.Context, db DBTX, arg SlidingWindowCounterUnblockParams) error {
-	_, err := db.Exec(ctx, slidingWindowCounterUnblock,
+	_, err := db.Exec(ctx, SlidingWindowCounterUnblock,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.Policy,
 		arg.Key,
 		arg.UntilUs,
-		arg.Commit,
-		arg.LockTimeout,
 	)
 	return err
 }
 
-const slidingWindowCounterUndo = `-- name: SlidingWindowCounterUndo :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), back AS (
+const SlidingWindowCounterUndo = `-- name: SlidingWindowCounterUndo :one
+WITH back AS (
 UPDATE pglimit_sliding_window_counter AS t SET
-    cost = 1,
-    granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END
-            = $4::bigint THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END, $5::float8)
-            WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END
-            = $4::bigint + t.period_us THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END, $5::float8) ELSE 0 END,
-    current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END
-            = $4::bigint THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - $5::float8)
-            ELSE CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END END,
-    previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END
+    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
+    granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us,
+                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) / t.period_us + 1) * t.period_us END
+            = $4::bigint THEN LEAST(CASE WHEN GREATEST(t.updated_at_us,
+                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us THEN t.current ELSE 0 END,
+                $5::float8) WHEN CASE WHEN GREATEST(t.updated_at_us,
+                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us THEN t.ends_at_us
+                ELSE (GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) / t.period_us
+                    + 1) * t.period_us END = $4::bigint + t.period_us
+            THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                    < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us,
+                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us + t.period_us
+                    THEN t.current ELSE 0 END, $5::float8) ELSE 0 END,
+    current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us,
+                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) / t.period_us + 1) * t.period_us END
+            = $4::bigint THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us,
+                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us THEN t.current ELSE 0 END
+                - $5::float8) ELSE CASE WHEN GREATEST(t.updated_at_us,
+                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us THEN t.current ELSE 0 END END,
+    previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us,
+                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) / t.period_us + 1) * t.period_us END
             = $4::bigint + t.period_us THEN GREATEST(0,
-                CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current
-                    ELSE 0 END - $5::float8) ELSE CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
-                WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END END,
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = $6::text AND t.key = $7::text
+                CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                    < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us,
+                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us + t.period_us
+                    THEN t.current ELSE 0 END - $5::float8) ELSE CASE
+                WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us
+                THEN t.previous WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                < t.ends_at_us + t.period_us THEN t.current ELSE 0 END END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+            < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us,
+                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) / t.period_us + 1) * t.period_us END,
+    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = $6 AND t.key = $7
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-    coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.current), 0)::float8 AS current, coalesce(max(t.previous), 0)::float8 AS previous,
+       coalesce(max(t.period_us), 1)::bigint AS period_us, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t
 `
 
 type SlidingWindowCounterUndoParams struct {
 	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
 	EndsAtUs    int64
 	Units       float64
 	Policy      string
@@ -1068,10 +1114,10 @@ type SlidingWindowCounterUndoRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterUndo(ctx context.Context, db DBTX, arg SlidingWindowCounterUndoParams) (SlidingWindowCounterUndoRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterUndo,
+	row := db.QueryRow(ctx, SlidingWindowCounterUndo,
 		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
 		arg.EndsAtUs,
 		arg.Units,
 		arg.Policy,
@@ -1090,17 +1136,19 @@ func (q *Queries) SlidingWindowCounterUndo(ctx context.Context, db DBTX, arg Sli
 	return i, err
 }
 
-const slidingWindowCounterUsage = `-- name: SlidingWindowCounterUsage :one
+const SlidingWindowCounterUsage = `-- name: SlidingWindowCounterUsage :one
 SELECT s.now_us, s.current, s.previous, s.period_us, s.ends_at_us, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
 FROM (
-SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-       coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = $2::text AND t.key = $3::text
+SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.current), 0)::float8 AS current, coalesce(max(t.previous), 0)::float8 AS previous,
+       coalesce(max(t.period_us), 1)::bigint AS period_us, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_sliding_window_counter AS t
+WHERE t.policy = $2 AND t.key = $3
 ) AS s,
 LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
-         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'open' AND h.algorithm = 'sliding_window_counter') AS o
+         WHERE h.policy = $2 AND h.key = $3 AND h.state = 'open' AND h.algorithm = 'sliding_window_counter') AS o
 `
 
 type SlidingWindowCounterUsageParams struct {
@@ -1126,7 +1174,7 @@ type SlidingWindowCounterUsageRow struct {
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) SlidingWindowCounterUsage(ctx context.Context, db DBTX, arg SlidingWindowCounterUsageParams) (SlidingWindowCounterUsageRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterUsage, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, SlidingWindowCounterUsage, arg.NowUs, arg.Policy, arg.Key)
 	var i SlidingWindowCounterUsageRow
 	err := row.Scan(
 		&i.NowUs,

@@ -9,26 +9,28 @@ import (
 	"context"
 )
 
-const slidingWindowLogBlock = `-- name: SlidingWindowLogBlock :exec
+const SlidingWindowLogBlock = `-- name: SlidingWindowLogBlock :exec
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, entries, totals, base, total, capacity, period_us, keep_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, '{}', '{}', 0, 0, 0, 1, 1, 1, 0, c.us,
-       c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-        CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits,
-                      CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) END AS waits) AS c
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, entries, totals, base, total, capacity, period_us, keep_us)
+VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
+                THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE 1 END, 0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+           coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+       '{}', '{}', 0, 0, 0, 1, 1)
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
 type SlidingWindowLogBlockParams struct {
 	Policy      string
 	Key         string
-	ForUs       int64
-	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
+	NowUs       *int64
+	ForUs       int64
 }
 
 // SlidingWindowLogBlock denies the key until the clock plus for_us, or until an earlier block
@@ -36,30 +38,29 @@ type SlidingWindowLogBlockParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogBlock(ctx context.Context, db DBTX, arg SlidingWindowLogBlockParams) error {
-	_, err := db.Exec(ctx, slidingWindowLogBlock,
+	_, err := db.Exec(ctx, SlidingWindowLogBlock,
 		arg.Policy,
 		arg.Key,
-		arg.ForUs,
-		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
+		arg.NowUs,
+		arg.ForUs,
 	)
 	return err
 }
 
-const slidingWindowLogCharge = `-- name: SlidingWindowLogCharge :one
+const SlidingWindowLogCharge = `-- name: SlidingWindowLogCharge :one
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, ARRAY[a.now_us], ARRAY[0::float8],
-       0, a.granted, a.capacity, a.period_us, a.period_us, a.now_us, 0, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits,
-             $6::float8 AS capacity,
-             $7::bigint AS period_us,
-             $8::bigint AS lifetime_us,
-             LEAST($9::float8, $6::float8) AS granted) AS a
+VALUES ($1, $2, 1, LEAST($3::float8, $4::float8),
+       ARRAY[coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)], ARRAY[0::float8],
+       0, LEAST($3::float8, $4::float8), $4::float8, $6::bigint, $6::bigint,
+       coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
+            ELSE 0 END,
+       coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $9::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -116,13 +117,13 @@ RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.wi
 type SlidingWindowLogChargeParams struct {
 	Policy      string
 	Key         string
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
-	Capacity    float64
-	PeriodUs    int64
-	LifetimeUs  int64
 	Units       float64
+	Capacity    float64
+	NowUs       *int64
+	PeriodUs    int64
+	LockTimeout string
+	Commit      string
+	LifetimeUs  int64
 }
 
 type SlidingWindowLogChargeRow struct {
@@ -139,16 +140,16 @@ type SlidingWindowLogChargeRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogCharge(ctx context.Context, db DBTX, arg SlidingWindowLogChargeParams) (SlidingWindowLogChargeRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogCharge,
+	row := db.QueryRow(ctx, SlidingWindowLogCharge,
 		arg.Policy,
 		arg.Key,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
-		arg.Capacity,
-		arg.PeriodUs,
-		arg.LifetimeUs,
 		arg.Units,
+		arg.Capacity,
+		arg.NowUs,
+		arg.PeriodUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.LifetimeUs,
 	)
 	var i SlidingWindowLogChargeRow
 	err := row.Scan(
@@ -161,34 +162,38 @@ func (q *Queries) SlidingWindowLogCharge(ctx context.Context, db DBTX, arg Slidi
 	return i, err
 }
 
-const slidingWindowLogGet = `-- name: SlidingWindowLogGet :one
-SELECT c.us AS now_us,
-       coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total))),
-               0)::float8 AS level,
-       coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN $2::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
-                                   - 1e-15::float8 * (t.total + $2::float8), t.totals) + 1], t.total)) >= $3::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8),
-                           t.totals)] WHEN $2::float8 - (t.total
-                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
-                                   - 1e-15::float8 * (t.total + $2::float8), t.totals) + 2], t.total)) >= $3::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8),
-                           t.totals) + 1] WHEN $2::float8 - (t.total
-                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
-                                   - 1e-15::float8 * (t.total + $2::float8), t.totals) + 3], t.total)) >= $3::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8),
-                           t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
-                           + 1e-15::float8 * (t.total + $2::float8), t.totals)] END, 0)::bigint AS frees_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = $5::text AND t.key = $6::text
+const SlidingWindowLogGet = `-- name: SlidingWindowLogGet :one
+SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+       coalesce(max((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                           coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                       - $2::bigint, t.entries) + 1], t.total)))), 0)::float8 AS level,
+       coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
+       coalesce(max(CASE WHEN $3::float8 - (t.total
+                           - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                                       - 1e-15::float8 * (t.total + $3::float8), t.totals) + 1], t.total)) >= $4::float8
+                       THEN t.entries[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                               - 1e-15::float8 * (t.total + $3::float8), t.totals)]
+                       WHEN $3::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                                       - 1e-15::float8 * (t.total + $3::float8), t.totals) + 2], t.total)) >= $4::float8
+                       THEN t.entries[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                               - 1e-15::float8 * (t.total + $3::float8), t.totals) + 1]
+                       WHEN $3::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                                       - 1e-15::float8 * (t.total + $3::float8), t.totals) + 3], t.total)) >= $4::float8
+                       THEN t.entries[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                               - 1e-15::float8 * (t.total + $3::float8), t.totals) + 2]
+                       ELSE t.entries[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                               + 1e-15::float8 * (t.total + $3::float8), t.totals)] END), 0)::bigint AS frees_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_sliding_window_log AS t
+WHERE t.policy = $5 AND t.key = $6
 `
 
 type SlidingWindowLogGetParams struct {
+	NowUs    *int64
 	PeriodUs int64
 	Capacity float64
 	Unit     float64
-	NowUs    *int64
 	Policy   string
 	Key      string
 }
@@ -209,11 +214,11 @@ type SlidingWindowLogGetRow struct {
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) SlidingWindowLogGet(ctx context.Context, db DBTX, arg SlidingWindowLogGetParams) (SlidingWindowLogGetRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogGet,
+	row := db.QueryRow(ctx, SlidingWindowLogGet,
+		arg.NowUs,
 		arg.PeriodUs,
 		arg.Capacity,
 		arg.Unit,
-		arg.NowUs,
 		arg.Policy,
 		arg.Key,
 	)
@@ -229,7 +234,7 @@ func (q *Queries) SlidingWindowLogGet(ctx context.Context, db DBTX, arg SlidingW
 	return i, err
 }
 
-const slidingWindowLogLocked = `-- name: SlidingWindowLogLocked :many
+const SlidingWindowLogLocked = `-- name: SlidingWindowLogLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -256,7 +261,7 @@ type SlidingWindowLogLockedRow struct {
 // Index: the primary key. Locks the rows that are free until the statement ends.
 // Waits for no lock and no disk.
 func (q *Queries) SlidingWindowLogLocked(ctx context.Context, db DBTX, arg SlidingWindowLogLockedParams) ([]SlidingWindowLogLockedRow, error) {
-	rows, err := db.Query(ctx, slidingWindowLogLocked, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, SlidingWindowLogLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -275,51 +280,65 @@ func (q *Queries) SlidingWindowLogLocked(ctx context.Context, db DBTX, arg Slidi
 	return items, nil
 }
 
-const slidingWindowLogRefund = `-- name: SlidingWindowLogRefund :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), back AS (
+const SlidingWindowLogRefund = `-- name: SlidingWindowLogRefund :one
+WITH back AS (
 UPDATE pglimit_sliding_window_log AS t SET
-    cost = 1,
+    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
     granted = LEAST($4::float8, (t.total - GREATEST(t.base,
-                    coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)))),
-    entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                t.total - $4::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
-                    t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
+                    coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                        t.total)))),
+    entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                        t.total)), t.total - $4::float8) > GREATEST(t.base,
+                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                    t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
                 + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            t.total - $4::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            t.total - $4::float8), t.totals))] ELSE '{}' END,
-    totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                t.total - $4::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
-                    t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
+                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), t.total - $4::float8)) - 1,
+                    pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), t.total - $4::float8), t.totals))] ELSE '{}' END,
+    totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                        t.total)), t.total - $4::float8) > GREATEST(t.base,
+                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                    t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
                 + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            t.total - $4::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            t.total - $4::float8), t.totals))] ELSE '{}' END,
-    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-        total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-            t.total - $4::float8),
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = $5::text AND t.key = $6::text
+                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), t.total - $4::float8)) - 1,
+                    pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), t.total - $4::float8), t.totals))] ELSE '{}' END,
+    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                t.total)), total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                    t.total)), t.total - $4::float8),
+    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = $5 AND t.key = $6
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.newest_at_us), 0)::bigint AS newest_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t
 `
 
 type SlidingWindowLogRefundParams struct {
 	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
 	Units       float64
 	Policy      string
 	Key         string
@@ -340,10 +359,10 @@ type SlidingWindowLogRefundRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg SlidingWindowLogRefundParams) (SlidingWindowLogRefundRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogRefund,
+	row := db.QueryRow(ctx, SlidingWindowLogRefund,
 		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
@@ -359,26 +378,26 @@ func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg Slidi
 	return i, err
 }
 
-const slidingWindowLogReserve = `-- name: SlidingWindowLogReserve :one
+const SlidingWindowLogReserve = `-- name: SlidingWindowLogReserve :one
 WITH taken AS (
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
-       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             $4::text AS policy, $5::text AS key,
-             $6::float8 AS cost, $7::float8 AS capacity,
-             $8::bigint AS period_us,
-             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
-             LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+       CASE WHEN LEAST($4::float8, floor($5::float8 / $3::float8)) > 0::float8
+               THEN ARRAY[coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] ELSE '{}' END,
+       CASE WHEN LEAST($4::float8, floor($5::float8 / $3::float8)) > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       0, $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
+           $7::bigint, $7::bigint,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
+            ELSE -$10::bigint END,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
-                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $12::text
-                    AND h.algorithm = 'sliding_window_log' AND h.forget_at_us > a.now_us)
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $12::text
+                    AND h.algorithm = 'sliding_window_log' AND h.forget_at_us
+                        > coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -421,35 +440,35 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
        coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted))
+                                   - (t.capacity - LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted))
                                    - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
-                   >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)
+                   >= LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted)
                    THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                               - LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
                            t.totals)] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted))
+                                   - (t.capacity - LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted))
                                    - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total))
-                   >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)
+                   >= LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted)
                    THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                               - LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
                            t.totals) + 1] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted))
+                                   - (t.capacity - LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted))
                                    - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total))
-                   >= LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)
+                   >= LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted)
                    THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                               - LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
                            t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total
-                           - (t.capacity - LEAST($13::float8, $6::float8 * $11::float8 - t.cost * t.granted))
+                           - (t.capacity - LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted))
                            + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-SELECT $14::text, $15::text, 'sliding_window_log', $4::text, $5::text, $12::text,
-       $6::float8, $6::float8, $16::float8, $17::float8, $7::float8,
+SELECT $14::text, $15::text, 'sliding_window_log', $1::text, $2::text, $12::text,
+       $3::float8, $3::float8, $16::float8, $17::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
-       t.level, 0, 1, $8::bigint, 0, t.updated_at_us
+       t.level, 0, 1, $7::bigint, 0, t.updated_at_us
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -457,17 +476,17 @@ SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blo
 `
 
 type SlidingWindowLogReserveParams struct {
-	NowUs          *int64
-	Commit         string
-	LockTimeout    string
 	Policy         string
 	Key            string
 	Cost           float64
-	Capacity       float64
-	PeriodUs       int64
-	LifetimeUs     int64
-	BlockForUs     int64
 	Count          float64
+	Capacity       float64
+	NowUs          *int64
+	PeriodUs       int64
+	LockTimeout    string
+	Commit         string
+	BlockForUs     int64
+	LifetimeUs     int64
 	IdempotencyKey *string
 	Unit           float64
 	ID             string
@@ -500,18 +519,18 @@ type SlidingWindowLogReserveRow struct {
 // the transaction ends.
 // Denied: as in SlidingWindowLogTake; no reservation is made.
 func (q *Queries) SlidingWindowLogReserve(ctx context.Context, db DBTX, arg SlidingWindowLogReserveParams) (SlidingWindowLogReserveRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogReserve,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+	row := db.QueryRow(ctx, SlidingWindowLogReserve,
 		arg.Policy,
 		arg.Key,
 		arg.Cost,
-		arg.Capacity,
-		arg.PeriodUs,
-		arg.LifetimeUs,
-		arg.BlockForUs,
 		arg.Count,
+		arg.Capacity,
+		arg.NowUs,
+		arg.PeriodUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
 		arg.IdempotencyKey,
 		arg.Unit,
 		arg.ID,
@@ -533,10 +552,10 @@ func (q *Queries) SlidingWindowLogReserve(ctx context.Context, db DBTX, arg Slid
 	return i, err
 }
 
-const slidingWindowLogReset = `-- name: SlidingWindowLogReset :execrows
+const SlidingWindowLogReset = `-- name: SlidingWindowLogReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
-    WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
+    WHERE h.policy = $3 AND h.key = $4 AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_sliding_window_log AS t
@@ -544,7 +563,7 @@ USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting(
                   THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits,
                       CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits,
                       (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = $3::text AND t.key = $4::text
+WHERE c.reservations >= 0 AND t.policy = $3 AND t.key = $4
 `
 
 type SlidingWindowLogResetParams struct {
@@ -561,7 +580,7 @@ type SlidingWindowLogResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) SlidingWindowLogReset(ctx context.Context, db DBTX, arg SlidingWindowLogResetParams) (int64, error) {
-	result, err := db.Exec(ctx, slidingWindowLogReset,
+	result, err := db.Exec(ctx, SlidingWindowLogReset,
 		arg.Commit,
 		arg.LockTimeout,
 		arg.Policy,
@@ -573,9 +592,9 @@ func (q *Queries) SlidingWindowLogReset(ctx context.Context, db DBTX, arg Slidin
 	return result.RowsAffected(), nil
 }
 
-const slidingWindowLogSettle = `-- name: SlidingWindowLogSettle :one
+const SlidingWindowLogSettle = `-- name: SlidingWindowLogSettle :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
              CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
@@ -756,7 +775,7 @@ type SlidingWindowLogSettleRow struct {
 // Index: the primary keys. Locks the reservation and the key's row until the
 // transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg SlidingWindowLogSettleParams) (SlidingWindowLogSettleRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogSettle,
+	row := db.QueryRow(ctx, SlidingWindowLogSettle,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -791,7 +810,7 @@ func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg Slidi
 	return i, err
 }
 
-const slidingWindowLogSweep = `-- name: SlidingWindowLogSweep :one
+const SlidingWindowLogSweep = `-- name: SlidingWindowLogSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(coalesce(t.entries[pg_catalog.cardinality(t.entries)] + t.keep_us, 0), t.updated_at_us, t.blocked_until_us) AS empty_at_us,
            EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'sliding_window_log') AS reserved
@@ -834,28 +853,27 @@ type SlidingWindowLogSweepRow struct {
 // Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) SlidingWindowLogSweep(ctx context.Context, db DBTX, arg SlidingWindowLogSweepParams) (SlidingWindowLogSweepRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogSweep, arg.CutoffUs, arg.MaxRows)
+	row := db.QueryRow(ctx, SlidingWindowLogSweep, arg.CutoffUs, arg.MaxRows)
 	var i SlidingWindowLogSweepRow
 	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
-const slidingWindowLogTake = `-- name: SlidingWindowLogTake :one
+const SlidingWindowLogTake = `-- name: SlidingWindowLogTake :one
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
-       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             $4::text AS policy, $5::text AS key,
-             $6::float8 AS cost, $7::float8 AS capacity,
-             $8::bigint AS period_us,
-             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
-             LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+       CASE WHEN LEAST($4::float8, floor($5::float8 / $3::float8)) > 0::float8
+               THEN ARRAY[coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] ELSE '{}' END,
+       CASE WHEN LEAST($4::float8, floor($5::float8 / $3::float8)) > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       0, $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
+           $7::bigint, $7::bigint,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
+            ELSE -$10::bigint END,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -898,41 +916,41 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
        coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted))
+                                   - (t.capacity - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted))
                                    - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
-                   >= LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)
+                   >= LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted)
                    THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                               - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
                            t.totals)] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted))
+                                   - (t.capacity - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted))
                                    - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total))
-                   >= LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)
+                   >= LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted)
                    THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                               - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
                            t.totals) + 1] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted))
+                                   - (t.capacity - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted))
                                    - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total))
-                   >= LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)
+                   >= LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted)
                    THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
+                               - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
                            t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total
-                           - (t.capacity - LEAST($12::float8, $6::float8 * $11::float8 - t.cost * t.granted))
+                           - (t.capacity - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted))
                            + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us
 `
 
 type SlidingWindowLogTakeParams struct {
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
 	Policy      string
 	Key         string
 	Cost        float64
-	Capacity    float64
-	PeriodUs    int64
-	LifetimeUs  int64
-	BlockForUs  int64
 	Count       float64
+	Capacity    float64
+	NowUs       *int64
+	PeriodUs    int64
+	LockTimeout string
+	Commit      string
+	BlockForUs  int64
+	LifetimeUs  int64
 	Unit        float64
 }
 
@@ -969,18 +987,18 @@ type SlidingWindowLogTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 // the key is blocked. The entries do not change.
 func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg SlidingWindowLogTakeParams) (SlidingWindowLogTakeRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogTake,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+	row := db.QueryRow(ctx, SlidingWindowLogTake,
 		arg.Policy,
 		arg.Key,
 		arg.Cost,
-		arg.Capacity,
-		arg.PeriodUs,
-		arg.LifetimeUs,
-		arg.BlockForUs,
 		arg.Count,
+		arg.Capacity,
+		arg.NowUs,
+		arg.PeriodUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
 		arg.Unit,
 	)
 	var i SlidingWindowLogTakeRow
@@ -995,26 +1013,45 @@ func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg Sliding
 	return i, err
 }
 
-const slidingWindowLogTakeMany = `-- name: SlidingWindowLogTakeMany :many
+const SlidingWindowLogTakeMany = `-- name: SlidingWindowLogTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($9::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
-             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits,
+             ($2::text[])[1] AS policy,
+             ($3::float8[])[1] AS cost,
+             ($4::float8[])[1] AS count,
+             ($5::float8[])[1] AS capacity,
+             ($6::bigint[])[1] AS period_us,
+             ($7::bigint[])[1] AS lifetime_us,
+             ($8::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
        CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
        CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
-       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.lifetime_us, r.block_for_us,
-             LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
-                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us,
+       a.now_us, -a.block_for_us,
+       a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.key,
+             coalesce(r.policy, c.policy) AS policy,
+             coalesce(r.cost, c.cost) AS cost,
+             coalesce(r.count, c.count) AS count,
+             coalesce(r.capacity, c.capacity) AS capacity,
+             coalesce(r.period_us, c.period_us) AS period_us,
+             coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
+             coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
+             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
+                      pg_catalog.unnest($2::text[]) AS policy,
+                      pg_catalog.unnest($3::float8[]) AS cost,
+                      pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::bigint[]) AS period_us,
-                      pg_catalog.unnest($7::bigint[]) AS lifetime_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($7::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -1070,8 +1107,8 @@ RETURNING t.policy, t.key, t.granted, (t.total - GREATEST(t.base,
 `
 
 type SlidingWindowLogTakeManyParams struct {
-	Policies    []string
 	Keys        []string
+	Policies    []string
 	Costs       []float64
 	Counts      []float64
 	Capacities  []float64
@@ -1098,15 +1135,15 @@ type SlidingWindowLogTakeManyRow struct {
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
 // some are granted, block_for_us starts a block too. The order of the rows returned
-// is undefined.
+// is undefined. Each array but keys has an element for each key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in SlidingWindowLogTake. If a row stays locked for longer than lock_timeout,
 // the statement fails; SlidingWindowLogLocked lists such rows.
 func (q *Queries) SlidingWindowLogTakeMany(ctx context.Context, db DBTX, arg SlidingWindowLogTakeManyParams) ([]SlidingWindowLogTakeManyRow, error) {
-	rows, err := db.Query(ctx, slidingWindowLogTakeMany,
-		arg.Policies,
+	rows, err := db.Query(ctx, SlidingWindowLogTakeMany,
 		arg.Keys,
+		arg.Policies,
 		arg.Costs,
 		arg.Counts,
 		arg.Capacities,
@@ -1144,21 +1181,22 @@ func (q *Queries) SlidingWindowLogTakeMany(ctx context.Context, db DBTX, arg Sli
 	return items, nil
 }
 
-const slidingWindowLogUnblock = `-- name: SlidingWindowLogUnblock :exec
-UPDATE pglimit_sliding_window_log AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-                      CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits) AS c
-WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
-  AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
+const SlidingWindowLogUnblock = `-- name: SlidingWindowLogUnblock :exec
+UPDATE pglimit_sliding_window_log AS t SET
+    blocked_until_us = CASE WHEN CASE WHEN $1::text <> '' THEN set_config('lock_timeout'::text, $1::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $2::text, true) IS NULL END THEN NULL
+            ELSE 0 END
+WHERE t.policy = $3 AND t.key = $4 AND t.blocked_until_us > 0
+  AND ($5::bigint = 0 OR t.blocked_until_us = $5::bigint)
 `
 
 type SlidingWindowLogUnblockParams struct {
+	LockTimeout string
+	Commit      string
 	Policy      string
 	Key         string
 	UntilUs     int64
-	Commit      string
-	LockTimeout string
 }
 
 // SlidingWindowLogUnblock lifts the key's block. If until_us is not 0, it lifts only a
@@ -1167,102 +1205,120 @@ type SlidingWindowLogUnblockParams struct {
 // Index: the primary key. Locks the key's row, if it exists, until the transaction
 // ends.
 func (q *Queries) SlidingWindowLogUnblock(ctx context.Context, db DBTX, arg SlidingWindowLogUnblockParams) error {
-	_, err := db.Exec(ctx, slidingWindowLogUnblock,
+	_, err := db.Exec(ctx, SlidingWindowLogUnblock,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.Policy,
 		arg.Key,
 		arg.UntilUs,
-		arg.Commit,
-		arg.LockTimeout,
 	)
 	return err
 }
 
-const slidingWindowLogUndo = `-- name: SlidingWindowLogUndo :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), back AS (
+const SlidingWindowLogUndo = `-- name: SlidingWindowLogUndo :one
+WITH back AS (
 UPDATE pglimit_sliding_window_log AS t SET
-    cost = 1,
+    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
     granted = GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))),
+                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))),
     entries = CASE WHEN (GREATEST(0, LEAST($4::float8,
                         coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
-                AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))
             THEN pg_catalog.array_cat(t.entries[: pg_catalog.width_bucket($5::bigint - 1, t.entries)],
                 t.entries[pg_catalog.width_bucket($5::bigint, t.entries) + 1 :]) ELSE t.entries END,
     totals = CASE WHEN (GREATEST(0, LEAST($4::float8,
                         coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
-                AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))
             THEN pg_catalog.array_cat(t.totals[: pg_catalog.width_bucket($5::bigint - 1, t.entries)],
                 pglimit_rebase(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1 :],
                     coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                        t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
             WHEN GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
-            THEN pglimit_lower(t.totals, pg_catalog.width_bucket($5::bigint, t.entries),
+                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                        t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+            > 0::float8 THEN pglimit_lower(t.totals, pg_catalog.width_bucket($5::bigint, t.entries),
                 coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))),
-                GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))) ELSE t.totals END,
-    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-        total = CASE WHEN NOT (GREATEST(0, LEAST($4::float8,
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1],
+                                t.total)))), GREATEST(0, LEAST($4::float8,
                         coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
-                AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1],
+                                t.total))))) ELSE t.totals END,
+    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                t.total)), total = CASE WHEN NOT (GREATEST(0, LEAST($4::float8,
+                        coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))
             THEN t.total - GREATEST(0, LEAST($4::float8,
                     coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                        t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
             WHEN pg_catalog.width_bucket($5::bigint, t.entries) = pg_catalog.cardinality(t.entries)
-            THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))
+            THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                        t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))
             ELSE t.total - (coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))) END,
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = $6::text AND t.key = $7::text
+                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))) END,
+    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = $6 AND t.key = $7
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.newest_at_us), 0)::bigint AS newest_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t
 `
 
 type SlidingWindowLogUndoParams struct {
 	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
 	Units       float64
 	CountedAtUs int64
 	Policy      string
@@ -1284,10 +1340,10 @@ type SlidingWindowLogUndoRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogUndo(ctx context.Context, db DBTX, arg SlidingWindowLogUndoParams) (SlidingWindowLogUndoRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogUndo,
+	row := db.QueryRow(ctx, SlidingWindowLogUndo,
 		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
 		arg.Units,
 		arg.CountedAtUs,
 		arg.Policy,
@@ -1304,39 +1360,43 @@ func (q *Queries) SlidingWindowLogUndo(ctx context.Context, db DBTX, arg Sliding
 	return i, err
 }
 
-const slidingWindowLogUsage = `-- name: SlidingWindowLogUsage :one
+const SlidingWindowLogUsage = `-- name: SlidingWindowLogUsage :one
 SELECT s.now_us, s.level, s.newest_at_us, s.frees_at_us, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
 FROM (
-SELECT c.us AS now_us,
-       coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total))),
-               0)::float8 AS level,
-       coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN $2::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
-                                   - 1e-15::float8 * (t.total + $2::float8), t.totals) + 1], t.total)) >= $3::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8),
-                           t.totals)] WHEN $2::float8 - (t.total
-                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
-                                   - 1e-15::float8 * (t.total + $2::float8), t.totals) + 2], t.total)) >= $3::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8),
-                           t.totals) + 1] WHEN $2::float8 - (t.total
-                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
-                                   - 1e-15::float8 * (t.total + $2::float8), t.totals) + 3], t.total)) >= $3::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8) - 1e-15::float8 * (t.total + $2::float8),
-                           t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total - ($2::float8 - $3::float8)
-                           + 1e-15::float8 * (t.total + $2::float8), t.totals)] END, 0)::bigint AS frees_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = $5::text AND t.key = $6::text
+SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+       coalesce(max((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                           coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                       - $2::bigint, t.entries) + 1], t.total)))), 0)::float8 AS level,
+       coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
+       coalesce(max(CASE WHEN $3::float8 - (t.total
+                           - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                                       - 1e-15::float8 * (t.total + $3::float8), t.totals) + 1], t.total)) >= $4::float8
+                       THEN t.entries[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                               - 1e-15::float8 * (t.total + $3::float8), t.totals)]
+                       WHEN $3::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                                       - 1e-15::float8 * (t.total + $3::float8), t.totals) + 2], t.total)) >= $4::float8
+                       THEN t.entries[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                               - 1e-15::float8 * (t.total + $3::float8), t.totals) + 1]
+                       WHEN $3::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                                       - 1e-15::float8 * (t.total + $3::float8), t.totals) + 3], t.total)) >= $4::float8
+                       THEN t.entries[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                               - 1e-15::float8 * (t.total + $3::float8), t.totals) + 2]
+                       ELSE t.entries[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
+                               + 1e-15::float8 * (t.total + $3::float8), t.totals)] END), 0)::bigint AS frees_at_us,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_sliding_window_log AS t
+WHERE t.policy = $5 AND t.key = $6
 ) AS s,
 LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
-         WHERE h.policy = $5::text AND h.key = $6::text AND h.state = 'open' AND h.algorithm = 'sliding_window_log') AS o
+         WHERE h.policy = $5 AND h.key = $6 AND h.state = 'open' AND h.algorithm = 'sliding_window_log') AS o
 `
 
 type SlidingWindowLogUsageParams struct {
+	NowUs    *int64
 	PeriodUs int64
 	Capacity float64
 	Unit     float64
-	NowUs    *int64
 	Policy   string
 	Key      string
 }
@@ -1357,11 +1417,11 @@ type SlidingWindowLogUsageRow struct {
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) SlidingWindowLogUsage(ctx context.Context, db DBTX, arg SlidingWindowLogUsageParams) (SlidingWindowLogUsageRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogUsage,
+	row := db.QueryRow(ctx, SlidingWindowLogUsage,
+		arg.NowUs,
 		arg.PeriodUs,
 		arg.Capacity,
 		arg.Unit,
-		arg.NowUs,
 		arg.Policy,
 		arg.Key,
 	)

@@ -9,26 +9,28 @@ import (
 	"context"
 )
 
-const tokenBucketBlock = `-- name: TokenBucketBlock :exec
+const TokenBucketBlock = `-- name: TokenBucketBlock :exec
 INSERT INTO pglimit_token_bucket AS t
-       (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 0, 0, 1, 1, 0, c.us,
-       c.us + $3::bigint, c.us + $3::bigint
-FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-        CASE WHEN $5::text = 'off' OR $5::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $5::text, true) END AS commits,
-                      CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) END AS waits) AS c
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
+VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
+                THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE 1 END, 0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+           coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+       0, 0, 1)
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $3::bigint)
+    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
 type TokenBucketBlockParams struct {
 	Policy      string
 	Key         string
-	ForUs       int64
-	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
+	NowUs       *int64
+	ForUs       int64
 }
 
 // TokenBucketBlock denies the key until the clock plus for_us, or until an earlier block
@@ -36,29 +38,27 @@ type TokenBucketBlockParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) TokenBucketBlock(ctx context.Context, db DBTX, arg TokenBucketBlockParams) error {
-	_, err := db.Exec(ctx, tokenBucketBlock,
+	_, err := db.Exec(ctx, TokenBucketBlock,
 		arg.Policy,
 		arg.Key,
-		arg.ForUs,
-		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
+		arg.NowUs,
+		arg.ForUs,
 	)
 	return err
 }
 
-const tokenBucketCharge = `-- name: TokenBucketCharge :one
+const TokenBucketCharge = `-- name: TokenBucketCharge :one
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits,
-             $6::float8 AS capacity,
-             $7::float8 AS leak,
-             $8::bigint AS lifetime_us,
-             LEAST($9::float8, $6::float8) AS granted) AS a
+VALUES ($1, $2, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
+       $4::float8, $5::float8, coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
+            ELSE 0 END,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $9::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -72,13 +72,13 @@ RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 type TokenBucketChargeParams struct {
 	Policy      string
 	Key         string
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
+	Units       float64
 	Capacity    float64
 	Leak        float64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
 	LifetimeUs  int64
-	Units       float64
 }
 
 type TokenBucketChargeRow struct {
@@ -94,16 +94,16 @@ type TokenBucketChargeRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) TokenBucketCharge(ctx context.Context, db DBTX, arg TokenBucketChargeParams) (TokenBucketChargeRow, error) {
-	row := db.QueryRow(ctx, tokenBucketCharge,
+	row := db.QueryRow(ctx, TokenBucketCharge,
 		arg.Policy,
 		arg.Key,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+		arg.Units,
 		arg.Capacity,
 		arg.Leak,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.LifetimeUs,
-		arg.Units,
 	)
 	var i TokenBucketChargeRow
 	err := row.Scan(
@@ -115,11 +115,13 @@ func (q *Queries) TokenBucketCharge(ctx context.Context, db DBTX, arg TokenBucke
 	return i, err
 }
 
-const tokenBucketGet = `-- name: TokenBucketGet :one
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_token_bucket AS t ON t.policy = $2::text AND t.key = $3::text
+const TokenBucketGet = `-- name: TokenBucketGet :one
+SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.level), 0)::float8 AS level,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_token_bucket AS t
+WHERE t.policy = $2 AND t.key = $3
 `
 
 type TokenBucketGetParams struct {
@@ -140,7 +142,7 @@ type TokenBucketGetRow struct {
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) TokenBucketGet(ctx context.Context, db DBTX, arg TokenBucketGetParams) (TokenBucketGetRow, error) {
-	row := db.QueryRow(ctx, tokenBucketGet, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, TokenBucketGet, arg.NowUs, arg.Policy, arg.Key)
 	var i TokenBucketGetRow
 	err := row.Scan(
 		&i.NowUs,
@@ -151,7 +153,7 @@ func (q *Queries) TokenBucketGet(ctx context.Context, db DBTX, arg TokenBucketGe
 	return i, err
 }
 
-const tokenBucketLocked = `-- name: TokenBucketLocked :many
+const TokenBucketLocked = `-- name: TokenBucketLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -178,7 +180,7 @@ type TokenBucketLockedRow struct {
 // Index: the primary key. Locks the rows that are free until the statement ends.
 // Waits for no lock and no disk.
 func (q *Queries) TokenBucketLocked(ctx context.Context, db DBTX, arg TokenBucketLockedParams) ([]TokenBucketLockedRow, error) {
-	rows, err := db.Query(ctx, tokenBucketLocked, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, TokenBucketLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -197,31 +199,33 @@ func (q *Queries) TokenBucketLocked(ctx context.Context, db DBTX, arg TokenBucke
 	return items, nil
 }
 
-const tokenBucketRefund = `-- name: TokenBucketRefund :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), back AS (
+const TokenBucketRefund = `-- name: TokenBucketRefund :one
+WITH back AS (
 UPDATE pglimit_token_bucket AS t SET
-    cost = 1,
-    granted = LEAST($4::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak)),
-    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - $4::float8),
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = $5::text AND t.key = $6::text
+    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
+    granted = LEAST($4::float8, GREATEST(0, t.level
+                - ((GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                        - t.updated_at_us))::float8 * t.leak)),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.updated_at_us))::float8 * t.leak)
+            - $4::float8),
+    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = $5 AND t.key = $6
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t
 `
 
 type TokenBucketRefundParams struct {
 	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
 	Units       float64
 	Policy      string
 	Key         string
@@ -239,10 +243,10 @@ type TokenBucketRefundRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) TokenBucketRefund(ctx context.Context, db DBTX, arg TokenBucketRefundParams) (TokenBucketRefundRow, error) {
-	row := db.QueryRow(ctx, tokenBucketRefund,
+	row := db.QueryRow(ctx, TokenBucketRefund,
 		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
@@ -257,23 +261,22 @@ func (q *Queries) TokenBucketRefund(ctx context.Context, db DBTX, arg TokenBucke
 	return i, err
 }
 
-const tokenBucketReserve = `-- name: TokenBucketReserve :one
+const TokenBucketReserve = `-- name: TokenBucketReserve :one
 WITH taken AS (
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             $4::text AS policy, $5::text AS key,
-             $6::float8 AS cost, $7::float8 AS capacity,
-             $8::float8 AS leak,
-             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
-             LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
+       $5::float8, $6::float8, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
+            ELSE -$10::bigint END,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
-                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = $12::text
-                    AND h.algorithm = 'token_bucket' AND h.forget_at_us > a.now_us)
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $12::text
+                    AND h.algorithm = 'token_bucket' AND h.forget_at_us > coalesce($7::bigint,
+                            (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -293,10 +296,10 @@ RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-SELECT $13::text, $14::text, 'token_bucket', $4::text, $5::text, $12::text,
-       $6::float8, $6::float8, $15::float8, $16::float8, $7::float8,
+SELECT $13::text, $14::text, 'token_bucket', $1::text, $2::text, $12::text,
+       $3::float8, $3::float8, $15::float8, $16::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $17::bigint, t.updated_at_us + $17::bigint + $18::bigint,
-       t.level, $8::float8, 1, 0, 0, t.updated_at_us
+       t.level, $6::float8, 1, 0, 0, t.updated_at_us
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -304,17 +307,17 @@ SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
 
 type TokenBucketReserveParams struct {
-	NowUs          *int64
-	Commit         string
-	LockTimeout    string
 	Policy         string
 	Key            string
 	Cost           float64
+	Count          float64
 	Capacity       float64
 	Leak           float64
-	LifetimeUs     int64
+	NowUs          *int64
+	LockTimeout    string
+	Commit         string
 	BlockForUs     int64
-	Count          float64
+	LifetimeUs     int64
 	IdempotencyKey *string
 	ID             string
 	State          string
@@ -344,18 +347,18 @@ type TokenBucketReserveRow struct {
 // the transaction ends.
 // Denied: as in TokenBucketTake; no reservation is made.
 func (q *Queries) TokenBucketReserve(ctx context.Context, db DBTX, arg TokenBucketReserveParams) (TokenBucketReserveRow, error) {
-	row := db.QueryRow(ctx, tokenBucketReserve,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+	row := db.QueryRow(ctx, TokenBucketReserve,
 		arg.Policy,
 		arg.Key,
 		arg.Cost,
+		arg.Count,
 		arg.Capacity,
 		arg.Leak,
-		arg.LifetimeUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.BlockForUs,
-		arg.Count,
+		arg.LifetimeUs,
 		arg.IdempotencyKey,
 		arg.ID,
 		arg.State,
@@ -374,10 +377,10 @@ func (q *Queries) TokenBucketReserve(ctx context.Context, db DBTX, arg TokenBuck
 	return i, err
 }
 
-const tokenBucketReset = `-- name: TokenBucketReset :execrows
+const TokenBucketReset = `-- name: TokenBucketReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
-    WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'token_bucket' AND h.state = 'open'
+    WHERE h.policy = $3 AND h.key = $4 AND h.algorithm = 'token_bucket' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_token_bucket AS t
@@ -385,7 +388,7 @@ USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting(
                   THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits,
                       CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits,
                       (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = $3::text AND t.key = $4::text
+WHERE c.reservations >= 0 AND t.policy = $3 AND t.key = $4
 `
 
 type TokenBucketResetParams struct {
@@ -402,7 +405,7 @@ type TokenBucketResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) TokenBucketReset(ctx context.Context, db DBTX, arg TokenBucketResetParams) (int64, error) {
-	result, err := db.Exec(ctx, tokenBucketReset,
+	result, err := db.Exec(ctx, TokenBucketReset,
 		arg.Commit,
 		arg.LockTimeout,
 		arg.Policy,
@@ -414,9 +417,9 @@ func (q *Queries) TokenBucketReset(ctx context.Context, db DBTX, arg TokenBucket
 	return result.RowsAffected(), nil
 }
 
-const tokenBucketSettle = `-- name: TokenBucketSettle :one
+const TokenBucketSettle = `-- name: TokenBucketSettle :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
              CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
@@ -520,7 +523,7 @@ type TokenBucketSettleRow struct {
 // Index: the primary keys. Locks the reservation and the key's row until the
 // transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) TokenBucketSettle(ctx context.Context, db DBTX, arg TokenBucketSettleParams) (TokenBucketSettleRow, error) {
-	row := db.QueryRow(ctx, tokenBucketSettle,
+	row := db.QueryRow(ctx, TokenBucketSettle,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -555,7 +558,7 @@ func (q *Queries) TokenBucketSettle(ctx context.Context, db DBTX, arg TokenBucke
 	return i, err
 }
 
-const tokenBucketSweep = `-- name: TokenBucketSweep :one
+const TokenBucketSweep = `-- name: TokenBucketSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
                 ELSE t.updated_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak)
@@ -600,25 +603,23 @@ type TokenBucketSweepRow struct {
 // Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) TokenBucketSweep(ctx context.Context, db DBTX, arg TokenBucketSweepParams) (TokenBucketSweepRow, error) {
-	row := db.QueryRow(ctx, tokenBucketSweep, arg.CutoffUs, arg.MaxRows)
+	row := db.QueryRow(ctx, TokenBucketSweep, arg.CutoffUs, arg.MaxRows)
 	var i TokenBucketSweepRow
 	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
-const tokenBucketTake = `-- name: TokenBucketTake :one
+const TokenBucketTake = `-- name: TokenBucketTake :one
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             $4::text AS policy, $5::text AS key,
-             $6::float8 AS cost, $7::float8 AS capacity,
-             $8::float8 AS leak,
-             $9::bigint AS lifetime_us, $10::bigint AS block_for_us,
-             LEAST($11::float8, floor($7::float8 / $6::float8)) AS granted) AS a
+VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+        $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
+       $5::float8, $6::float8, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
+            ELSE -$10::bigint END,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -637,17 +638,17 @@ RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
 
 type TokenBucketTakeParams struct {
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
 	Policy      string
 	Key         string
 	Cost        float64
+	Count       float64
 	Capacity    float64
 	Leak        float64
-	LifetimeUs  int64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
 	BlockForUs  int64
-	Count       float64
+	LifetimeUs  int64
 }
 
 type TokenBucketTakeRow struct {
@@ -676,18 +677,18 @@ type TokenBucketTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 // the key is blocked.
 func (q *Queries) TokenBucketTake(ctx context.Context, db DBTX, arg TokenBucketTakeParams) (TokenBucketTakeRow, error) {
-	row := db.QueryRow(ctx, tokenBucketTake,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
+	row := db.QueryRow(ctx, TokenBucketTake,
 		arg.Policy,
 		arg.Key,
 		arg.Cost,
+		arg.Count,
 		arg.Capacity,
 		arg.Leak,
-		arg.LifetimeUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.BlockForUs,
-		arg.Count,
+		arg.LifetimeUs,
 	)
 	var i TokenBucketTakeRow
 	err := row.Scan(
@@ -699,23 +700,43 @@ func (q *Queries) TokenBucketTake(ctx context.Context, db DBTX, arg TokenBucketT
 	return i, err
 }
 
-const tokenBucketTakeMany = `-- name: TokenBucketTakeMany :many
+const TokenBucketTakeMany = `-- name: TokenBucketTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($9::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
-             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits,
+             ($2::text[])[1] AS policy,
+             ($3::float8[])[1] AS cost,
+             ($4::float8[])[1] AS count,
+             ($5::float8[])[1] AS capacity,
+             ($6::float8[])[1] AS leak,
+             ($7::bigint[])[1] AS lifetime_us,
+             ($8::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.lifetime_us, r.block_for_us,
-             LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
-                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted,
+       a.capacity, a.leak, a.now_us,
+       -a.block_for_us,
+       a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.key,
+             coalesce(r.policy, c.policy) AS policy,
+             coalesce(r.cost, c.cost) AS cost,
+             coalesce(r.count, c.count) AS count,
+             coalesce(r.capacity, c.capacity) AS capacity,
+             coalesce(r.leak, c.leak) AS leak,
+             coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
+             coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
+             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
+                      pg_catalog.unnest($2::text[]) AS policy,
+                      pg_catalog.unnest($3::float8[]) AS cost,
+                      pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::float8[]) AS leak,
-                      pg_catalog.unnest($7::bigint[]) AS lifetime_us, pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($7::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
@@ -735,8 +756,8 @@ RETURNING t.policy, t.key, t.granted, t.level, t.updated_at_us, t.blocked_until_
 `
 
 type TokenBucketTakeManyParams struct {
-	Policies    []string
 	Keys        []string
+	Policies    []string
 	Costs       []float64
 	Counts      []float64
 	Capacities  []float64
@@ -761,15 +782,15 @@ type TokenBucketTakeManyRow struct {
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
 // some are granted, block_for_us starts a block too. The order of the rows returned
-// is undefined.
+// is undefined. Each array but keys has an element for each key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in TokenBucketTake. If a row stays locked for longer than lock_timeout,
 // the statement fails; TokenBucketLocked lists such rows.
 func (q *Queries) TokenBucketTakeMany(ctx context.Context, db DBTX, arg TokenBucketTakeManyParams) ([]TokenBucketTakeManyRow, error) {
-	rows, err := db.Query(ctx, tokenBucketTakeMany,
-		arg.Policies,
+	rows, err := db.Query(ctx, TokenBucketTakeMany,
 		arg.Keys,
+		arg.Policies,
 		arg.Costs,
 		arg.Counts,
 		arg.Capacities,
@@ -805,21 +826,22 @@ func (q *Queries) TokenBucketTakeMany(ctx context.Context, db DBTX, arg TokenBuc
 	return items, nil
 }
 
-const tokenBucketUnblock = `-- name: TokenBucketUnblock :exec
-UPDATE pglimit_token_bucket AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-                      CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits) AS c
-WHERE t.policy = $1::text AND t.key = $2::text AND t.blocked_until_us > 0
-  AND ($3::bigint = 0 OR t.blocked_until_us = $3::bigint)
+const TokenBucketUnblock = `-- name: TokenBucketUnblock :exec
+UPDATE pglimit_token_bucket AS t SET
+    blocked_until_us = CASE WHEN CASE WHEN $1::text <> '' THEN set_config('lock_timeout'::text, $1::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $2::text, true) IS NULL END THEN NULL
+            ELSE 0 END
+WHERE t.policy = $3 AND t.key = $4 AND t.blocked_until_us > 0
+  AND ($5::bigint = 0 OR t.blocked_until_us = $5::bigint)
 `
 
 type TokenBucketUnblockParams struct {
+	LockTimeout string
+	Commit      string
 	Policy      string
 	Key         string
 	UntilUs     int64
-	Commit      string
-	LockTimeout string
 }
 
 // TokenBucketUnblock lifts the key's block. If until_us is not 0, it lifts only a
@@ -828,47 +850,51 @@ type TokenBucketUnblockParams struct {
 // Index: the primary key. Locks the key's row, if it exists, until the transaction
 // ends.
 func (q *Queries) TokenBucketUnblock(ctx context.Context, db DBTX, arg TokenBucketUnblockParams) error {
-	_, err := db.Exec(ctx, tokenBucketUnblock,
+	_, err := db.Exec(ctx, TokenBucketUnblock,
+		arg.LockTimeout,
+		arg.Commit,
 		arg.Policy,
 		arg.Key,
 		arg.UntilUs,
-		arg.Commit,
-		arg.LockTimeout,
 	)
 	return err
 }
 
-const tokenBucketUndo = `-- name: TokenBucketUndo :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
-), back AS (
+const TokenBucketUndo = `-- name: TokenBucketUndo :one
+WITH back AS (
 UPDATE pglimit_token_bucket AS t SET
-    cost = 1,
-    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak),
-            GREATEST(0, LEAST($4::float8, $4::float8
-                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * t.leak,
-                        ((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * $6::float8)))),
-    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak)
+    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
+    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.updated_at_us))::float8
+                * t.leak), GREATEST(0, LEAST($4::float8, $4::float8
+                    - GREATEST(((GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                - $5::bigint))::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                - $5::bigint))::float8 * $6::float8)))),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.updated_at_us))::float8 * t.leak)
             - GREATEST(0, LEAST($4::float8, $4::float8
-                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * t.leak,
-                        ((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * $6::float8)))),
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = $7::text AND t.key = $8::text
+                    - GREATEST(((GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                - $5::bigint))::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                - $5::bigint))::float8 * $6::float8)))),
+    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = $7 AND t.key = $8
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t
 `
 
 type TokenBucketUndoParams struct {
 	NowUs       *int64
-	Commit      string
 	LockTimeout string
+	Commit      string
 	Units       float64
 	CountedAtUs int64
 	Leak        float64
@@ -890,10 +916,10 @@ type TokenBucketUndoRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) TokenBucketUndo(ctx context.Context, db DBTX, arg TokenBucketUndoParams) (TokenBucketUndoRow, error) {
-	row := db.QueryRow(ctx, tokenBucketUndo,
+	row := db.QueryRow(ctx, TokenBucketUndo,
 		arg.NowUs,
-		arg.Commit,
 		arg.LockTimeout,
+		arg.Commit,
 		arg.Units,
 		arg.CountedAtUs,
 		arg.Leak,
@@ -910,16 +936,18 @@ func (q *Queries) TokenBucketUndo(ctx context.Context, db DBTX, arg TokenBucketU
 	return i, err
 }
 
-const tokenBucketUsage = `-- name: TokenBucketUsage :one
+const TokenBucketUsage = `-- name: TokenBucketUsage :one
 SELECT s.now_us, s.level, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
 FROM (
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_token_bucket AS t ON t.policy = $2::text AND t.key = $3::text
+SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.level), 0)::float8 AS level,
+       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_token_bucket AS t
+WHERE t.policy = $2 AND t.key = $3
 ) AS s,
 LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
-         WHERE h.policy = $2::text AND h.key = $3::text AND h.state = 'open' AND h.algorithm = 'token_bucket') AS o
+         WHERE h.policy = $2 AND h.key = $3 AND h.state = 'open' AND h.algorithm = 'token_bucket') AS o
 `
 
 type TokenBucketUsageParams struct {
@@ -942,7 +970,7 @@ type TokenBucketUsageRow struct {
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) TokenBucketUsage(ctx context.Context, db DBTX, arg TokenBucketUsageParams) (TokenBucketUsageRow, error) {
-	row := db.QueryRow(ctx, tokenBucketUsage, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, TokenBucketUsage, arg.NowUs, arg.Policy, arg.Key)
 	var i TokenBucketUsageRow
 	err := row.Scan(
 		&i.NowUs,

@@ -8,12 +8,8 @@
 --   used    = 0 once the clock has reached the window's end, else the count
 --   granted = LEAST(count, floor((capacity - used) / cost)), at least 0
 --
--- A window starts
---   - at its first request; or
---   - if aligned, at a whole multiple of the period since 1970-01-01 UTC; or
---   - for a calendar, with period_us = 0, at from_us or turn_us. These windows end at
---     turn_us and until_us, and the clock selects one. If the clock is in neither,
---     nothing is written and no row is returned.
+-- A window starts at its first request or, if aligned, at a whole multiple of the
+-- period since 1970-01-01 UTC.
 --
 -- The row keeps the window's end, not its start. A clock reading that went stale
 -- while it waited for the lock falls into the current window and cannot restart the
@@ -25,26 +21,18 @@
 -- the key is blocked.
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.granted = 0::float8 THEN 0
-            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
-            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-            ELSE a.now_us + a.period_us END,
-       a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-             sqlc.arg(policy)::text AS policy, sqlc.arg(key)::text AS key,
-             sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
-             sqlc.arg(period_us)::bigint AS period_us,
-             sqlc.arg(aligned)::bool AS aligned,
-             sqlc.arg(from_us)::bigint AS from_us,
-             sqlc.arg(turn_us)::bigint AS turn_us,
-             sqlc.arg(until_us)::bigint AS until_us,
-             sqlc.arg(lifetime_us)::bigint AS lifetime_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
-             LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
-WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
+        sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
+       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) = 0::float8 THEN 0
+            WHEN sqlc.arg(aligned)::bool THEN (coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    / sqlc.arg(period_us)::bigint + 1) * sqlc.arg(period_us)::bigint
+            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(period_us)::bigint END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE -sqlc.arg(block_for_us)::bigint END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -61,21 +49,81 @@ ON CONFLICT (policy, key) DO UPDATE SET
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
 
+-- name: FixedWindowCalendarTake :one
+-- FixedWindowCalendarTake does what FixedWindowTake does for the windows of a calendar, which
+-- the caller computes: one from from_us to turn_us, the next from turn_us to until_us.
+-- The clock selects one. If it is in neither, a row that exists stays unchanged and none
+-- is returned. A key without a row gets one that has no window, and granted is -2.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+-- Denied: as in FixedWindowTake.
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8,
+        CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= sqlc.arg(from_us)::bigint
+            AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(until_us)::bigint
+            THEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) ELSE -2 END,
+        CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= sqlc.arg(from_us)::bigint
+            AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(until_us)::bigint
+            THEN sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) ELSE 0 END, sqlc.arg(capacity)::float8,
+       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) = 0::float8 THEN 0
+            WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(from_us)::bigint
+                OR coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= sqlc.arg(until_us)::bigint THEN 0
+            WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(turn_us)::bigint
+                THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE -sqlc.arg(block_for_us)::bigint END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                                / EXCLUDED.cost))) END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                      THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+WHERE EXCLUDED.granted >= 0::float8
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
+
 -- name: FixedWindowTakeMany :many
 -- FixedWindowTakeMany does what FixedWindowTake does for many keys, each listed at most
 -- once. It reads the clock once and locks the rows in the order of policy and key.
 -- A row's count is a number of equal requests, granted one after the other. If only
 -- some are granted, block_for_us starts a block too. The order of the rows returned
--- is undefined.
+-- is undefined. Each array but keys has an element for each key, or one for all keys.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in FixedWindowTake. If a row stays locked for longer than lock_timeout,
 -- the statement fails; FixedWindowLocked lists such rows.
+--
+-- period_us = 0 marks a calendar's row, with from_us, turn_us and until_us as in
+-- FixedWindowCalendarTake. If the clock is in neither of its windows, nothing is written and
+-- no row is returned.
 WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
+             (sqlc.arg(policies)::text[])[1] AS policy,
+             (sqlc.arg(costs)::float8[])[1] AS cost,
+             (sqlc.arg(counts)::float8[])[1] AS count,
+             (sqlc.arg(capacities)::float8[])[1] AS capacity,
+             (sqlc.arg(periods_us)::bigint[])[1] AS period_us,
+             (sqlc.arg(are_aligned)::bool[])[1] AS aligned,
+             (sqlc.arg(froms_us)::bigint[])[1] AS from_us,
+             (sqlc.arg(turns_us)::bigint[])[1] AS turn_us,
+             (sqlc.arg(untils_us)::bigint[])[1] AS until_us,
+             (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
+             (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -84,18 +132,33 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
             ELSE a.now_us + a.period_us END,
-       a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT c.now_us, r.*,
-             LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
-                      pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost, pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
+       a.now_us, -a.block_for_us,
+       a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.key,
+             coalesce(r.policy, c.policy) AS policy,
+             coalesce(r.cost, c.cost) AS cost,
+             coalesce(r.count, c.count) AS count,
+             coalesce(r.capacity, c.capacity) AS capacity,
+             coalesce(r.period_us, c.period_us) AS period_us,
+             coalesce(r.aligned, c.aligned) AS aligned,
+             coalesce(r.from_us, c.from_us) AS from_us,
+             coalesce(r.turn_us, c.turn_us) AS turn_us,
+             coalesce(r.until_us, c.until_us) AS until_us,
+             coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
+             coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
+             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+      FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
+                      pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
+                      pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
+                      pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(periods_us)::bigint[]) AS period_us,
                       pg_catalog.unnest(sqlc.arg(are_aligned)::bool[]) AS aligned,
                       pg_catalog.unnest(sqlc.arg(froms_us)::bigint[]) AS from_us,
                       pg_catalog.unnest(sqlc.arg(turns_us)::bigint[]) AS turn_us,
                       pg_catalog.unnest(sqlc.arg(untils_us)::bigint[]) AS until_us,
-                      pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us, pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -130,29 +193,27 @@ RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.
 WITH taken AS (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-       CASE WHEN a.granted = 0::float8 THEN 0
-            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
-            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-            ELSE a.now_us + a.period_us END,
-       a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-             sqlc.arg(policy)::text AS policy, sqlc.arg(key)::text AS key,
-             sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
-             sqlc.arg(period_us)::bigint AS period_us,
-             sqlc.arg(aligned)::bool AS aligned,
-             sqlc.arg(from_us)::bigint AS from_us,
-             sqlc.arg(turn_us)::bigint AS turn_us,
-             sqlc.arg(until_us)::bigint AS until_us,
-             sqlc.arg(lifetime_us)::bigint AS lifetime_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
-             LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
-WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
+    sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
+       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) = 0::float8 THEN 0
+            WHEN sqlc.arg(period_us)::bigint = 0 THEN CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    < sqlc.arg(turn_us)::bigint THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END
+            WHEN sqlc.arg(aligned)::bool THEN (coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    / sqlc.arg(period_us)::bigint + 1) * sqlc.arg(period_us)::bigint
+            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(period_us)::bigint END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE -sqlc.arg(block_for_us)::bigint END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
+WHERE (sqlc.arg(period_us)::bigint > 0 OR coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        >= sqlc.arg(from_us)::bigint AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        < sqlc.arg(until_us)::bigint)
   AND NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
-                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = sqlc.narg(idempotency_key)::text
-                    AND h.algorithm = 'fixed_window' AND h.forget_at_us > a.now_us)
+                  WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.narg(idempotency_key)::text
+                    AND h.algorithm = 'fixed_window' AND h.forget_at_us > coalesce(sqlc.narg(now_us)::bigint,
+                            (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -201,7 +262,7 @@ SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FRO
 -- Index: the primary keys. Locks the reservation and the key's row until the
 -- transaction ends. Returns no row if the reservation does not exist.
 WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
@@ -252,25 +313,18 @@ FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_fixed_win
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, a.granted, a.capacity,
-       CASE WHEN a.granted = 0::float8 THEN 0
-            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
-            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-            ELSE a.now_us + a.period_us END,
-       a.now_us, 0, a.now_us + a.lifetime_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-             sqlc.arg(capacity)::float8 AS capacity,
-             sqlc.arg(period_us)::bigint AS period_us,
-             sqlc.arg(aligned)::bool AS aligned,
-             sqlc.arg(from_us)::bigint AS from_us,
-             sqlc.arg(turn_us)::bigint AS turn_us,
-             sqlc.arg(until_us)::bigint AS until_us,
-             sqlc.arg(lifetime_us)::bigint AS lifetime_us,
-             LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) AS granted) AS a
-WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), 1, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8), LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8),
+        sqlc.arg(capacity)::float8,
+       CASE WHEN LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) = 0::float8 THEN 0
+            WHEN sqlc.arg(aligned)::bool THEN (coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    / sqlc.arg(period_us)::bigint + 1) * sqlc.arg(period_us)::bigint
+            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(period_us)::bigint END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 0 END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
@@ -280,29 +334,63 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
 
+-- name: FixedWindowCalendarCharge :one
+-- FixedWindowCalendarCharge does what FixedWindowCharge does for a calendar's windows.
+-- They and granted = -2 are as in FixedWindowCalendarTake.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), 1, CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+            >= sqlc.arg(from_us)::bigint AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+            < sqlc.arg(until_us)::bigint THEN LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) ELSE -2 END,
+        CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= sqlc.arg(from_us)::bigint
+            AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(until_us)::bigint
+            THEN LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) ELSE 0 END, sqlc.arg(capacity)::float8,
+       CASE WHEN LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) = 0::float8 THEN 0
+            WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(from_us)::bigint
+                OR coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= sqlc.arg(until_us)::bigint THEN 0
+            WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(turn_us)::bigint
+                THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 0 END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
+    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END,
+            LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END + EXCLUDED.granted)),
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+WHERE EXCLUDED.granted >= 0::float8
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
+
 -- name: FixedWindowRefund :one
 -- FixedWindowRefund returns units to the current window, at most those counted in it.
 -- granted returns the number returned: 0 if the key has no row.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
-), back AS (
+WITH back AS (
 UPDATE pglimit_fixed_window AS t SET
-    cost = 1,
-    granted = LEAST(sqlc.arg(units)::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
-    level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - sqlc.arg(units)::float8),
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
+    cost = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
+    granted = LEAST(sqlc.arg(units)::float8, CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = GREATEST(0, CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= t.ends_at_us THEN 0
+                ELSE t.level END - sqlc.arg(units)::float8),
+    updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true;
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t;
 
 -- name: FixedWindowUndo :one
 -- FixedWindowUndo returns units that one decision granted, except units that have
@@ -311,34 +399,36 @@ FROM c LEFT JOIN back AS t ON true;
 -- It changes only the window that ends at ends_at_us, and only before that end.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
-), back AS (
+WITH back AS (
 UPDATE pglimit_fixed_window AS t SET
-    cost = 1,
-    granted = LEAST(CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
-    level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END),
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
+    cost = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
+    granted = LEAST(CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END,
+            CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = GREATEST(0, CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= t.ends_at_us THEN 0
+                ELSE t.level END - CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END),
+    updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true;
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t;
 
 -- name: FixedWindowGet :one
 -- FixedWindowGet reads the key's row and the clock. It returns one row in any case: if
 -- the key has none, level is 0 and the window has ended.
 --
 -- Index: the primary key. Locks nothing.
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_fixed_window AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
+SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_fixed_window AS t
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
 
 -- name: FixedWindowLocked :many
 -- FixedWindowLocked lists the keys whose rows another transaction has locked now.
@@ -361,13 +451,15 @@ WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = 
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_fixed_window AS t
-       (policy, key, level, capacity, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 0, 0, 0, 1, 0, c.us,
-       c.us + sqlc.arg(for_us)::bigint, c.us + sqlc.arg(for_us)::bigint
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-        CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-                      CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
+                THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 1 END, 0, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
+           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
+       0, 0, 0)
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
@@ -377,11 +469,12 @@ ON CONFLICT (policy, key) DO UPDATE SET
 --
 -- Index: the primary key. Locks the key's row, if it exists, until the transaction
 -- ends.
-UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-                      CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c
-WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.blocked_until_us > 0
+UPDATE pglimit_fixed_window AS t SET
+    blocked_until_us = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 0 END
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.blocked_until_us > 0
   AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
 -- name: FixedWindowReset :execrows
@@ -393,7 +486,7 @@ WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.bl
 -- and then its row, if it exists, until the transaction ends.
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
-    WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = 'fixed_window' AND h.state = 'open'
+    WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.algorithm = 'fixed_window' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_fixed_window AS t
@@ -401,7 +494,7 @@ USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
                       CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
                       (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
+WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
 
 -- name: FixedWindowSweep :one
 -- FixedWindowSweep checks up to max_rows rows that are due at cutoff_us, the longest
@@ -442,11 +535,13 @@ SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM 
 -- Index: the primary key, pglimit_reservation_open. Locks nothing.
 SELECT s.*, o.reservations, o.reserved
 FROM (
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_fixed_window AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
+SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_fixed_window AS t
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 ) AS s,
 LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
-         WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'open' AND h.algorithm = 'fixed_window'
+         WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.state = 'open' AND h.algorithm = 'fixed_window'
            AND h.ends_at_us = s.ends_at_us AND h.ends_at_us > s.now_us) AS o;

@@ -26,19 +26,18 @@
 -- the key is blocked. The entries do not change.
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
-       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-             sqlc.arg(policy)::text AS policy, sqlc.arg(key)::text AS key,
-             sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
-             sqlc.arg(period_us)::bigint AS period_us,
-             sqlc.arg(lifetime_us)::bigint AS lifetime_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
-             LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
+VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
+       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) > 0::float8
+               THEN ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] ELSE '{}' END,
+       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
+           sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE -sqlc.arg(block_for_us)::bigint END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -108,30 +107,49 @@ RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.wi
 -- once. It reads the clock once and locks the rows in the order of policy and key.
 -- A row's count is a number of equal requests, granted one after the other. If only
 -- some are granted, block_for_us starts a block too. The order of the rows returned
--- is undefined.
+-- is undefined. Each array but keys has an element for each key, or one for all keys.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in SlidingWindowLogTake. If a row stays locked for longer than lock_timeout,
 -- the statement fails; SlidingWindowLogLocked lists such rows.
 WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
+             (sqlc.arg(policies)::text[])[1] AS policy,
+             (sqlc.arg(costs)::float8[])[1] AS cost,
+             (sqlc.arg(counts)::float8[])[1] AS count,
+             (sqlc.arg(capacities)::float8[])[1] AS capacity,
+             (sqlc.arg(periods_us)::bigint[])[1] AS period_us,
+             (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
+             (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
        CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
        CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
-       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT c.now_us, r.*,
-             LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
-                      pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost, pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
+       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us,
+       a.now_us, -a.block_for_us,
+       a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.key,
+             coalesce(r.policy, c.policy) AS policy,
+             coalesce(r.cost, c.cost) AS cost,
+             coalesce(r.count, c.count) AS count,
+             coalesce(r.capacity, c.capacity) AS capacity,
+             coalesce(r.period_us, c.period_us) AS period_us,
+             coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
+             coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
+             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+      FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
+                      pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
+                      pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
+                      pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(periods_us)::bigint[]) AS period_us,
-                      pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us, pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -201,22 +219,22 @@ RETURNING t.policy, t.key, t.granted, (t.total - GREATEST(t.base,
 WITH taken AS (
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
-       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-             sqlc.arg(policy)::text AS policy, sqlc.arg(key)::text AS key,
-             sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
-             sqlc.arg(period_us)::bigint AS period_us,
-             sqlc.arg(lifetime_us)::bigint AS lifetime_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
-             LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
+       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) > 0::float8
+               THEN ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] ELSE '{}' END,
+       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
+           sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE -sqlc.arg(block_for_us)::bigint END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
-                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = sqlc.narg(idempotency_key)::text
-                    AND h.algorithm = 'sliding_window_log' AND h.forget_at_us > a.now_us)
+                  WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.narg(idempotency_key)::text
+                    AND h.algorithm = 'sliding_window_log' AND h.forget_at_us
+                        > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -311,7 +329,7 @@ SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blo
 -- Index: the primary keys. Locks the reservation and the key's row until the
 -- transaction ends. Returns no row if the reservation does not exist.
 WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
@@ -448,16 +466,15 @@ FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_w
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, ARRAY[a.now_us], ARRAY[0::float8],
-       0, a.granted, a.capacity, a.period_us, a.period_us, a.now_us, 0, a.now_us + a.lifetime_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-             sqlc.arg(capacity)::float8 AS capacity,
-             sqlc.arg(period_us)::bigint AS period_us,
-             sqlc.arg(lifetime_us)::bigint AS lifetime_us,
-             LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) AS granted) AS a
+VALUES (sqlc.arg(policy), sqlc.arg(key), 1, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8),
+       ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)], ARRAY[0::float8],
+       0, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8), sqlc.arg(capacity)::float8, sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 0 END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -517,44 +534,58 @@ RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.wi
 -- it cuts keeps its time and its first part.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
-), back AS (
+WITH back AS (
 UPDATE pglimit_sliding_window_log AS t SET
-    cost = 1,
+    cost = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
     granted = LEAST(sqlc.arg(units)::float8, (t.total - GREATEST(t.base,
-                    coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)))),
-    entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                t.total - sqlc.arg(units)::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
-                    t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
+                    coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                        t.total)))),
+    entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                        t.total)), t.total - sqlc.arg(units)::float8) > GREATEST(t.base,
+                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                    t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
                 + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            t.total - sqlc.arg(units)::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            t.total - sqlc.arg(units)::float8), t.totals))] ELSE '{}' END,
-    totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                t.total - sqlc.arg(units)::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
-                    t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
+                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), t.total - sqlc.arg(units)::float8)) - 1,
+                    pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), t.total - sqlc.arg(units)::float8), t.totals))] ELSE '{}' END,
+    totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                        t.total)), t.total - sqlc.arg(units)::float8) > GREATEST(t.base,
+                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                    t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
                 + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            t.total - sqlc.arg(units)::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            t.total - sqlc.arg(units)::float8), t.totals))] ELSE '{}' END,
-    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-        total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-            t.total - sqlc.arg(units)::float8),
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
+                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), t.total - sqlc.arg(units)::float8)) - 1,
+                    pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), t.total - sqlc.arg(units)::float8), t.totals))] ELSE '{}' END,
+    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                t.total)), total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                    t.total)), t.total - sqlc.arg(units)::float8),
+    updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true;
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.newest_at_us), 0)::bigint AS newest_at_us,
+       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t;
 
 -- name: SlidingWindowLogUndo :one
 -- SlidingWindowLogUndo returns units that one decision granted, except units that have
@@ -563,85 +594,103 @@ FROM c LEFT JOIN back AS t ON true;
 -- It changes only the entry made at counted_at_us.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
-), back AS (
+WITH back AS (
 UPDATE pglimit_sliding_window_log AS t SET
-    cost = 1,
+    cost = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
     granted = GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))),
+                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))),
     entries = CASE WHEN (GREATEST(0, LEAST(sqlc.arg(units)::float8,
                         coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
-                AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+                > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
             THEN pg_catalog.array_cat(t.entries[: pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries)],
                 t.entries[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1 :]) ELSE t.entries END,
     totals = CASE WHEN (GREATEST(0, LEAST(sqlc.arg(units)::float8,
                         coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
-                AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+                > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
             THEN pg_catalog.array_cat(t.totals[: pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries)],
                 pglimit_rebase(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1 :],
                     coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                        t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
             WHEN GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
-            THEN pglimit_lower(t.totals, pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries),
+                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                        t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+            > 0::float8 THEN pglimit_lower(t.totals, pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries),
                 coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))),
-                GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))) ELSE t.totals END,
-    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-        total = CASE WHEN NOT (GREATEST(0, LEAST(sqlc.arg(units)::float8,
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1],
+                                t.total)))), GREATEST(0, LEAST(sqlc.arg(units)::float8,
                         coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
-                AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1],
+                                t.total))))) ELSE t.totals END,
+    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                t.total)), total = CASE WHEN NOT (GREATEST(0, LEAST(sqlc.arg(units)::float8,
+                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+                > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
             THEN t.total - GREATEST(0, LEAST(sqlc.arg(units)::float8,
                     coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
+                                        t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
             WHEN pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) = pg_catalog.cardinality(t.entries)
-            THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))
+            THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
+                        t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))
             ELSE t.total - (coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))) END,
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
+                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))) END,
+    updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true;
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.newest_at_us), 0)::bigint AS newest_at_us,
+       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t;
 
 -- name: SlidingWindowLogGet :one
 -- SlidingWindowLogGet reads the key's window and the clock. It returns one row in any case:
@@ -650,26 +699,30 @@ FROM c LEFT JOIN back AS t ON true;
 -- if they fit.
 --
 -- Index: the primary key. Locks nothing.
-SELECT c.us AS now_us,
-       coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries) + 1], t.total))),
-               0)::float8 AS level,
-       coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN sqlc.arg(capacity)::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                                   - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 1], t.total)) >= sqlc.arg(unit)::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8) - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8),
-                           t.totals)] WHEN sqlc.arg(capacity)::float8 - (t.total
-                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                                   - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 2], t.total)) >= sqlc.arg(unit)::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8) - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8),
-                           t.totals) + 1] WHEN sqlc.arg(capacity)::float8 - (t.total
-                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                                   - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 3], t.total)) >= sqlc.arg(unit)::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8) - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8),
-                           t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                           + 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals)] END, 0)::bigint AS frees_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
+SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+       coalesce(max((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                       - sqlc.arg(period_us)::bigint, t.entries) + 1], t.total)))), 0)::float8 AS level,
+       coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
+       coalesce(max(CASE WHEN sqlc.arg(capacity)::float8 - (t.total
+                           - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                                       - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 1], t.total)) >= sqlc.arg(unit)::float8
+                       THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                               - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals)]
+                       WHEN sqlc.arg(capacity)::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                                       - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 2], t.total)) >= sqlc.arg(unit)::float8
+                       THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                               - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 1]
+                       WHEN sqlc.arg(capacity)::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                                       - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 3], t.total)) >= sqlc.arg(unit)::float8
+                       THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                               - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 2]
+                       ELSE t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                               + 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals)] END), 0)::bigint AS frees_at_us,
+       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_sliding_window_log AS t
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
 
 -- name: SlidingWindowLogLocked :many
 -- SlidingWindowLogLocked lists the keys whose rows another transaction has locked now.
@@ -692,13 +745,15 @@ WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = 
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, entries, totals, base, total, capacity, period_us, keep_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, '{}', '{}', 0, 0, 0, 1, 1, 1, 0, c.us,
-       c.us + sqlc.arg(for_us)::bigint, c.us + sqlc.arg(for_us)::bigint
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-        CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-                      CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, entries, totals, base, total, capacity, period_us, keep_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
+                THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 1 END, 0, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
+           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
+       '{}', '{}', 0, 0, 0, 1, 1)
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
@@ -708,11 +763,12 @@ ON CONFLICT (policy, key) DO UPDATE SET
 --
 -- Index: the primary key. Locks the key's row, if it exists, until the transaction
 -- ends.
-UPDATE pglimit_sliding_window_log AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-                      CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c
-WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.blocked_until_us > 0
+UPDATE pglimit_sliding_window_log AS t SET
+    blocked_until_us = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 0 END
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.blocked_until_us > 0
   AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
 -- name: SlidingWindowLogReset :execrows
@@ -724,7 +780,7 @@ WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.bl
 -- and then its row, if it exists, until the transaction ends.
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
-    WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
+    WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_sliding_window_log AS t
@@ -732,7 +788,7 @@ USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
                       CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
                       (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
+WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
 
 -- name: SlidingWindowLogSweep :one
 -- SlidingWindowLogSweep checks up to max_rows rows that are due at cutoff_us, the longest
@@ -772,26 +828,30 @@ SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM 
 -- Index: the primary key, pglimit_reservation_open. Locks nothing.
 SELECT s.*, o.reservations, o.reserved
 FROM (
-SELECT c.us AS now_us,
-       coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - sqlc.arg(period_us)::bigint, t.entries) + 1], t.total))),
-               0)::float8 AS level,
-       coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN sqlc.arg(capacity)::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                                   - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 1], t.total)) >= sqlc.arg(unit)::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8) - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8),
-                           t.totals)] WHEN sqlc.arg(capacity)::float8 - (t.total
-                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                                   - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 2], t.total)) >= sqlc.arg(unit)::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8) - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8),
-                           t.totals) + 1] WHEN sqlc.arg(capacity)::float8 - (t.total
-                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                                   - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 3], t.total)) >= sqlc.arg(unit)::float8
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8) - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8),
-                           t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                           + 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals)] END, 0)::bigint AS frees_at_us,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
+SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+       coalesce(max((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                       - sqlc.arg(period_us)::bigint, t.entries) + 1], t.total)))), 0)::float8 AS level,
+       coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
+       coalesce(max(CASE WHEN sqlc.arg(capacity)::float8 - (t.total
+                           - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                                       - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 1], t.total)) >= sqlc.arg(unit)::float8
+                       THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                               - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals)]
+                       WHEN sqlc.arg(capacity)::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                                       - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 2], t.total)) >= sqlc.arg(unit)::float8
+                       THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                               - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 1]
+                       WHEN sqlc.arg(capacity)::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                                       - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 3], t.total)) >= sqlc.arg(unit)::float8
+                       THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                               - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 2]
+                       ELSE t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
+                               + 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals)] END), 0)::bigint AS frees_at_us,
+       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_sliding_window_log AS t
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 ) AS s,
 LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
-         WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'open' AND h.algorithm = 'sliding_window_log') AS o;
+         WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.state = 'open' AND h.algorithm = 'sliding_window_log') AS o;

@@ -21,16 +21,14 @@
 -- the key is blocked.
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-             sqlc.arg(policy)::text AS policy, sqlc.arg(key)::text AS key,
-             sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
-             sqlc.arg(leak)::float8 AS leak,
-             sqlc.arg(lifetime_us)::bigint AS lifetime_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
-             LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
+VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
+        sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
+       sqlc.arg(capacity)::float8, sqlc.arg(leak)::float8, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE -sqlc.arg(block_for_us)::bigint END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -52,27 +50,47 @@ RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us;
 -- once. It reads the clock once and locks the rows in the order of policy and key.
 -- A row's count is a number of equal requests, granted one after the other. If only
 -- some are granted, block_for_us starts a block too. The order of the rows returned
--- is undefined.
+-- is undefined. Each array but keys has an element for each key, or one for all keys.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in TokenBucketTake. If a row stays locked for longer than lock_timeout,
 -- the statement fails; TokenBucketLocked lists such rows.
 WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
+             (sqlc.arg(policies)::text[])[1] AS policy,
+             (sqlc.arg(costs)::float8[])[1] AS cost,
+             (sqlc.arg(counts)::float8[])[1] AS count,
+             (sqlc.arg(capacities)::float8[])[1] AS capacity,
+             (sqlc.arg(leaks)::float8[])[1] AS leak,
+             (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
+             (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT c.now_us, r.*,
-             LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
-                      pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost, pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted,
+       a.capacity, a.leak, a.now_us,
+       -a.block_for_us,
+       a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.key,
+             coalesce(r.policy, c.policy) AS policy,
+             coalesce(r.cost, c.cost) AS cost,
+             coalesce(r.count, c.count) AS count,
+             coalesce(r.capacity, c.capacity) AS capacity,
+             coalesce(r.leak, c.leak) AS leak,
+             coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
+             coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
+             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+      FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
+                      pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
+                      pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
+                      pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(leaks)::float8[]) AS leak,
-                      pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us, pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
@@ -106,19 +124,18 @@ RETURNING t.policy, t.key, t.granted, t.level, t.updated_at_us, t.blocked_until_
 WITH taken AS (
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-             sqlc.arg(policy)::text AS policy, sqlc.arg(key)::text AS key,
-             sqlc.arg(cost)::float8 AS cost, sqlc.arg(capacity)::float8 AS capacity,
-             sqlc.arg(leak)::float8 AS leak,
-             sqlc.arg(lifetime_us)::bigint AS lifetime_us, sqlc.arg(block_for_us)::bigint AS block_for_us,
-             LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) AS granted) AS a
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
+    sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
+       sqlc.arg(capacity)::float8, sqlc.arg(leak)::float8, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE -sqlc.arg(block_for_us)::bigint END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
-                  WHERE h.policy = a.policy AND h.key = a.key AND h.idempotency_key = sqlc.narg(idempotency_key)::text
-                    AND h.algorithm = 'token_bucket' AND h.forget_at_us > a.now_us)
+                  WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.narg(idempotency_key)::text
+                    AND h.algorithm = 'token_bucket' AND h.forget_at_us > coalesce(sqlc.narg(now_us)::bigint,
+                            (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -166,7 +183,7 @@ SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t;
 -- Index: the primary keys. Locks the reservation and the key's row until the
 -- transaction ends. Returns no row if the reservation does not exist.
 WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
@@ -225,15 +242,13 @@ FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_token_buc
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.lifetime_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-             sqlc.arg(capacity)::float8 AS capacity,
-             sqlc.arg(leak)::float8 AS leak,
-             sqlc.arg(lifetime_us)::bigint AS lifetime_us,
-             LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) AS granted) AS a
+VALUES (sqlc.arg(policy), sqlc.arg(key), 1, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8), LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8),
+       sqlc.arg(capacity)::float8, sqlc.arg(leak)::float8, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 0 END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -248,24 +263,26 @@ RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us;
 -- returned: 0 if the key has no row.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
-), back AS (
+WITH back AS (
 UPDATE pglimit_token_bucket AS t SET
-    cost = 1,
-    granted = LEAST(sqlc.arg(units)::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak)),
-    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - sqlc.arg(units)::float8),
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
+    cost = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
+    granted = LEAST(sqlc.arg(units)::float8, GREATEST(0, t.level
+                - ((GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                        - t.updated_at_us))::float8 * t.leak)),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.updated_at_us))::float8 * t.leak)
+            - sqlc.arg(units)::float8),
+    updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true;
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
+       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t;
 
 -- name: TokenBucketUndo :one
 -- TokenBucketUndo returns units that one decision granted, except units that have
@@ -274,40 +291,46 @@ FROM c LEFT JOIN back AS t ON true;
 -- Of n units it returns at most n - rate * (time since counted_at_us).
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
-), back AS (
+WITH back AS (
 UPDATE pglimit_token_bucket AS t SET
-    cost = 1,
-    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak),
-            GREATEST(0, LEAST(sqlc.arg(units)::float8, sqlc.arg(units)::float8
-                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - sqlc.arg(counted_at_us)::bigint))::float8 * t.leak,
-                        ((GREATEST(t.updated_at_us, c.us) - sqlc.arg(counted_at_us)::bigint))::float8 * sqlc.arg(leak)::float8)))),
-    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak)
+    cost = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 1 END,
+    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.updated_at_us))::float8
+                * t.leak), GREATEST(0, LEAST(sqlc.arg(units)::float8, sqlc.arg(units)::float8
+                    - GREATEST(((GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                - sqlc.arg(counted_at_us)::bigint))::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                - sqlc.arg(counted_at_us)::bigint))::float8 * sqlc.arg(leak)::float8)))),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.updated_at_us))::float8 * t.leak)
             - GREATEST(0, LEAST(sqlc.arg(units)::float8, sqlc.arg(units)::float8
-                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - sqlc.arg(counted_at_us)::bigint))::float8 * t.leak,
-                        ((GREATEST(t.updated_at_us, c.us) - sqlc.arg(counted_at_us)::bigint))::float8 * sqlc.arg(leak)::float8)))),
-updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM c
-WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
+                    - GREATEST(((GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                - sqlc.arg(counted_at_us)::bigint))::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                - sqlc.arg(counted_at_us)::bigint))::float8 * sqlc.arg(leak)::float8)))),
+    updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM c LEFT JOIN back AS t ON true;
+SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
+       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM back AS t;
 
 -- name: TokenBucketGet :one
 -- TokenBucketGet reads the key's row and the clock. It returns one row in any case: if
 -- the key has none, level is 0 and the times are the clock's.
 --
 -- Index: the primary key. Locks nothing.
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_token_bucket AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
+SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.level), 0)::float8 AS level,
+       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_token_bucket AS t
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
 
 -- name: TokenBucketLocked :many
 -- TokenBucketLocked lists the keys whose rows another transaction has locked now.
@@ -330,13 +353,15 @@ WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = 
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_token_bucket AS t
-       (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 0, 0, 1, 1, 0, c.us,
-       c.us + sqlc.arg(for_us)::bigint, c.us + sqlc.arg(for_us)::bigint
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-        CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-                      CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
+VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
+                THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 1 END, 0, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
+           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
+       0, 0, 1)
 ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
@@ -346,11 +371,12 @@ ON CONFLICT (policy, key) DO UPDATE SET
 --
 -- Index: the primary key. Locks the key's row, if it exists, until the transaction
 -- ends.
-UPDATE pglimit_token_bucket AS t SET blocked_until_us = 0
-FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-                      CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c
-WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.blocked_until_us > 0
+UPDATE pglimit_token_bucket AS t SET
+    blocked_until_us = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 0 END
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.blocked_until_us > 0
   AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
 -- name: TokenBucketReset :execrows
@@ -362,7 +388,7 @@ WHERE t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text AND t.bl
 -- and then its row, if it exists, until the transaction ends.
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
-    WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = 'token_bucket' AND h.state = 'open'
+    WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.algorithm = 'token_bucket' AND h.state = 'open'
     RETURNING h.id
 )
 DELETE FROM pglimit_token_bucket AS t
@@ -370,7 +396,7 @@ USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
                       CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
                       (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text;
+WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
 
 -- name: TokenBucketSweep :one
 -- TokenBucketSweep checks up to max_rows rows that are due at cutoff_us, the longest
@@ -412,10 +438,12 @@ SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM 
 -- Index: the primary key, pglimit_reservation_open. Locks nothing.
 SELECT s.*, o.reservations, o.reserved
 FROM (
-SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
-       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-LEFT JOIN pglimit_token_bucket AS t ON t.policy = sqlc.arg(policy)::text AND t.key = sqlc.arg(key)::text
+SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
+    coalesce(max(t.level), 0)::float8 AS level,
+       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
+       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+FROM pglimit_token_bucket AS t
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 ) AS s,
 LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
-         WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'open' AND h.algorithm = 'token_bucket') AS o;
+         WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.state = 'open' AND h.algorithm = 'token_bucket') AS o;

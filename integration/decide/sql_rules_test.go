@@ -2,6 +2,7 @@ package decide
 
 import (
 	"context"
+	"maps"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,8 +15,7 @@ import (
 // forbidden lists what a decision must not use, and why.
 var forbidden = map[string]*regexp.Regexp{
 	"a sub-select reads the snapshot from before the lock, and some databases refuse it": regexp.MustCompile(`\bselect\b`),
-	"now() and its kin stand still in a transaction":                                     regexp.MustCompile(`\b(now|statement_timestamp|transaction_timestamp|timeofday)\s*\(|\bcurrent_timestamp\b|\blocaltimestamp\b|\bcurrent_date\b`),
-	"the clock is read once, in the inserted row":                                        regexp.MustCompile(`\bclock_timestamp\b`),
+	"the clock is read in the inserted row":                                              regexp.MustCompile(`\b(clock_timestamp|statement_timestamp)\b|now_us`),
 	"timestamps and intervals are not IMMUTABLE to add":                                  regexp.MustCompile(`\btimestamptz?\b|\binterval\b|\bto_timestamp\b|\bextract\b|\bdate_trunc\b`),
 	"physical row identity is not portable":                                              regexp.MustCompile(`\bctid\b|\bxmax\b|\bxmin\b`),
 	"advisory locks are stubs elsewhere":                                                 regexp.MustCompile(`advisory`),
@@ -24,28 +24,29 @@ var forbidden = map[string]*regexp.Regexp{
 
 var (
 	sqlCall = regexp.MustCompile(`\b([a-z_][a-z0-9_]*)\s*\(`)
+	// standing lists the clocks that stand still in a transaction.
+	standing = regexp.MustCompile(`\b(now|transaction_timestamp|timeofday)\s*\(|\bcurrent_timestamp\b|\blocaltimestamp\b|\bcurrent_date\b`)
+	// oneTable matches the name of a statement on an algorithm's table.
+	oneTable = regexp.MustCompile(`^(LeakyBucket|LeakyBucketQueue|TokenBucket|GCRA|FixedWindow|SlidingWindowCounter|SlidingWindowLog)(Calendar)?([A-Z][a-z]+(Many)?)$`)
 )
 
-// TestDecideStatementsFollowTheRules reads every decision: one upsert, the clock read once
-// before the lock, and only IMMUTABLE expressions after it.
+// TestDecideStatementsFollowTheRules reads every decision: one upsert, one reading of the
+// clock before the lock, and only IMMUTABLE expressions after it.
 func TestDecideStatementsFollowTheRules(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	decisions := 0
 	for name, text := range bed.Statements(t) {
+		if !oneTable.MatchString(name) {
+			continue
+		}
 		many := strings.HasSuffix(name, "TakeMany")
-		if !many && !strings.HasSuffix(name, "Take") || name == "LeaseTake" {
-			if n := strings.Count(text, "clock_timestamp"); n > 1 {
-				t.Errorf("%s reads the clock %d times", name, n)
-			}
+		if !many && !strings.HasSuffix(name, "Take") {
 			continue
 		}
 		decisions++
 		if strings.Count(text, "insert into") != 1 || strings.HasPrefix(strings.TrimSpace(text), "with") != many {
 			t.Errorf("%s is not one plain upsert", name)
-		}
-		if n := strings.Count(text, "clock_timestamp"); n != 1 {
-			t.Errorf("%s reads the clock %d times", name, n)
 		}
 		if many && (!strings.Contains(text, "with c as materialized") || !strings.Contains(text, "order by a.policy collate \"c\", a.key collate \"c\"\non conflict")) {
 			t.Errorf("%s does not read the clock once before its rows, or locks them in no order", name)
@@ -65,8 +66,96 @@ func TestDecideStatementsFollowTheRules(t *testing.T) {
 			}
 		}
 	}
-	if decisions != 14 {
+	if decisions != 15 {
 		t.Errorf("read %d decisions", decisions)
+	}
+}
+
+// TestStatementsReadOneClock: a statement on an algorithm's table may name the clock for
+// several columns, so it reads statement_timestamp, which has one value for all of them.
+// Others read clock_timestamp, once.
+func TestStatementsReadOneClock(t *testing.T) {
+	t.Parallel()
+	for name, text := range bed.Statements(t) {
+		if hit := standing.FindString(text); hit != "" {
+			t.Errorf("%s uses %q, which stands still in a transaction", name, hit)
+		}
+		once, still := strings.Count(text, "clock_timestamp"), strings.Count(text, "statement_timestamp")
+		switch {
+		case oneTable.MatchString(name) && once > 0:
+			t.Errorf("%s reads clock_timestamp", name)
+		case strings.HasSuffix(name, "TakeMany") && still != 1:
+			t.Errorf("%s names the clock %d times", name, still)
+		case !oneTable.MatchString(name) && (once > 1 || still > 0):
+			t.Errorf("%s reads the clock %d times", name, once+still)
+		}
+	}
+}
+
+// TestStatementsAreRoutable reads every statement for a single key. A router of shards has
+// to find the policy and the key, so they are bare parameters of VALUES or WHERE, and no
+// sub-select stands between.
+func TestStatementsAreRoutable(t *testing.T) {
+	t.Parallel()
+	const bare = "where t.policy = sqlc.arg(policy) and t.key = sqlc.arg(key)"
+	read := map[string]int{}
+	for name, text := range bed.Statements(t) {
+		match := oneTable.FindStringSubmatch(name)
+		if match == nil {
+			continue
+		}
+		text = strings.TrimSpace(text)
+		sets := true
+		switch verb := match[3]; verb {
+		case "Take", "Charge", "Block":
+			if !strings.HasPrefix(text, "insert into") || !strings.Contains(text, "\nvalues (sqlc.arg(policy), sqlc.arg(key), ") ||
+				!strings.Contains(text, ")\non conflict (policy, key) do update set") || !strings.Contains(text, "excluded.updated_at_us") {
+				t.Errorf("%s is not INSERT VALUES with a bare policy and key", name)
+			}
+			if strings.Contains(text, "select") {
+				t.Errorf("%s has a sub-select", name)
+			}
+		case "Leave", "Unblock":
+			if !strings.HasPrefix(text, "update") || strings.Contains(text, "\nfrom") || !strings.Contains(text, bare) {
+				t.Errorf("%s is not UPDATE with a bare policy and key", name)
+			}
+		case "Refund", "Undo":
+			update, _, found := strings.Cut(text, "\n)\nselect")
+			if !strings.HasPrefix(text, "with back as (\nupdate") || !found || strings.Contains(update, "\nfrom") || !strings.Contains(update, bare) {
+				t.Errorf("%s is not UPDATE with a bare policy and key", name)
+			}
+		case "Get", "Usage":
+			sets = false
+			if !strings.Contains(text, "\n"+bare) || verb == "Get" && (!strings.HasPrefix(text, "select") || strings.Contains(text, "join")) {
+				t.Errorf("%s is not SELECT with a bare policy and key", name)
+			}
+		case "Reset":
+			if !strings.Contains(text, "t.policy = sqlc.arg(policy) and t.key = sqlc.arg(key)") ||
+				!strings.Contains(text, "where h.policy = sqlc.arg(policy) and h.key = sqlc.arg(key)") {
+				t.Errorf("%s is not DELETE with a bare policy and key", name)
+			}
+		case "Reserve":
+			if !strings.Contains(text, "\nselect sqlc.arg(policy)::text, sqlc.arg(key)::text, ") || strings.Contains(text, "from (") ||
+				!strings.Contains(text, "h.policy = sqlc.arg(policy) and h.key = sqlc.arg(key) ") {
+				t.Errorf("%s is not INSERT SELECT of parameters", name)
+			}
+		default:
+			continue
+		}
+		read[match[3]]++
+		want := 0
+		if sets {
+			want = 1
+		}
+		for _, setting := range []string{"lock_timeout", "synchronous_commit"} {
+			if n := strings.Count(text, "set_config('"+setting+"'"); n != want {
+				t.Errorf("%s sets %s %d times", name, setting, n)
+			}
+		}
+	}
+	want := map[string]int{"Take": 8, "Charge": 8, "Block": 7, "Leave": 1, "Unblock": 7, "Refund": 6, "Undo": 6, "Get": 7, "Usage": 7, "Reset": 7, "Reserve": 7}
+	if !maps.Equal(read, want) {
+		t.Errorf("read %v, want %v", read, want)
 	}
 }
 

@@ -369,3 +369,28 @@ func TestFunctionsByTheDatabasesClock(t *testing.T) {
 		}
 	}
 }
+
+// TestFunctionsReadTheClockAtEachCall: the clock goes on between the calls of one
+// statement, so that a request denied in a DO block is granted there later.
+func TestFunctionsReadTheClockAtEachCall(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	for _, wait := range []string{
+		`PERFORM pglimit.token_bucket('clock', 'taken', limit_units => 20, period_s => 1, burst => 1);
+		 WHILE NOT (pglimit.token_bucket('clock', 'taken', limit_units => 20, period_s => 1, burst => 1)).allowed LOOP`,
+		`PERFORM pglimit.token_bucket('clock', 'checked', limit_units => 20, period_s => 1, burst => 1);
+		 WHILE NOT (pglimit.check('token_bucket', 'clock', 'checked', 1, 20, 1, 1)).allowed LOOP`,
+		`PERFORM pglimit.block('token_bucket', 'clock', 'blocked', 0.05);
+		 PERFORM pglimit.block('token_bucket', 'clock', 'blocked', 0.05);
+		 WHILE NOT (pglimit.token_bucket('clock', 'blocked', limit_units => 20, period_s => 1, burst => 1)).allowed LOOP`,
+	} {
+		bed.Exec(t, pool, `DO $$ DECLARE began timestamptz := clock_timestamp();
+			BEGIN
+				`+wait+`
+					IF clock_timestamp() > began + interval '20 s' THEN
+						RAISE 'still denied';
+					END IF;
+				END LOOP;
+			END $$`)
+	}
+}

@@ -21,7 +21,7 @@ func shadows(schema string) string {
 	body := `LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'shadow run by %', current_user; END $$`
 	for _, f := range []string{
 		"floor(float8) RETURNS float8", "round(float8) RETURNS float8", "abs(float8) RETURNS float8", "octet_length(text) RETURNS int",
-		"left(text, int) RETURNS text", "clock_timestamp() RETURNS timestamptz", "date_part(text, timestamptz) RETURNS float8", "to_timestamp(float8) RETURNS timestamptz",
+		"left(text, int) RETURNS text", "clock_timestamp() RETURNS timestamptz", "statement_timestamp() RETURNS timestamptz", "date_part(text, timestamptz) RETURNS float8", "to_timestamp(float8) RETURNS timestamptz",
 		"split_part(text, text, int) RETURNS text", "gen_random_uuid() RETURNS uuid", "width_bucket(bigint, bigint[]) RETURNS int",
 		"current_setting(text) RETURNS text", "set_config(text, text, bool) RETURNS text", "quote_literal(text) RETURNS text",
 		"pglimit_rebase(float8[], float8) RETURNS float8[]", "pglimit_lower(float8[], int, float8, float8) RETURNS float8[]",

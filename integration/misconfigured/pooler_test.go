@@ -139,7 +139,10 @@ func TestPoolerInTx(t *testing.T) {
 	ctx := t.Context()
 	pooled := startPgBouncer(t, bed.NewDatabase(t), 1)
 	// Both prepare the statement under the same name, on the same connection.
-	bed.Must(t)(bed.NewLimiter(t, bed.Connect(t, pooled), nil).Allow(ctx, failsOpen, "k"))
+	other := bed.Connect(t, pooled)
+	bed.Must(t)(bed.InTxOf(t, other, bed.NewLimiter(t, other, nil), func(tx *limiter.Tx) (limiter.Result, error) {
+		return tx.Allow(ctx, failsOpen, "k")
+	}))
 	pool := bed.Connect(t, pooled)
 	l := bed.NewLimiter(t, pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
 	allow := func() (limiter.Result, error) {

@@ -67,8 +67,8 @@ BEGIN
             limit_units float8, burst float8, capacity float8, room float8, leak float8, tick_us bigint,
             -- for how long: a window, a block, and until the janitor looks at the row
             period_us bigint, aligned bool, block_for_us bigint, lifetime_us bigint,
-            -- a calendar's windows, which the functions have not, and until_us of the block to lift
-            from_us bigint, turn_us bigint, until_us bigint, for_us bigint,
+            -- a block's length, and the end of the block to lift
+            for_us bigint, until_us bigint,
             -- a reservation: its id and state, what it was, what is counted of it, and what ending it changed
             id text, state text, max_rows bigint, reserved float8, units_before float8, expires_at_us bigint, changes bool, freed bool, at_us bigint,
             -- how the key stands
@@ -401,7 +401,7 @@ BEGIN
     ELSE
         -- A window that ends then is one that begins now and lasts until then.
         IF now_us IS NULL THEN
-            now_us := (extract(epoch FROM clock_timestamp())::float8 * 1e6::float8)::bigint;
+            now_us := (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint;
         END IF;
         IF (ends_at >= '1970-01-01+00' AND ends_at < '10000-01-01+00' AND pglimit._us(ends_at) - now_us BETWEEN 1 AND 3155760000000000) IS NOT TRUE THEN
             PERFORM pglimit._refuse('ends_at', quote_literal(ends_at::text),
@@ -430,10 +430,10 @@ BEGIN
     END IF;
     RETURN (
         verb, algorithm, coalesce(statement, 'take'), now IS NOT NULL, NULL, -- verb, algorithm, statement, clocked, again
-        name, key, units, cost, coalesce(count, 1), unit, now_us, -- policy, key, units, cost, count, unit, now_us
+        name, key, units, cost, coalesce(count, 1), unit, coalesce(now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint), -- policy, key, units, cost, count, unit, now_us
         limit_units, burst, capacity, capacity, leak, coalesce(tick_us, 1), -- limit_units, burst, capacity, room, leak, tick_us
         period_us, coalesce(aligned, false), coalesce(block_us, 0), GREATEST(lifetime_us, block_us), -- period_us, aligned, block_for_us, lifetime_us
-        0, 0, 0, NULL, -- from_us, turn_us, until_us, for_us
+        NULL, NULL, -- for_us, until_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reserved, units_before, expires_at_us, changes, freed, at_us
         0, NULL, NULL, NULL, -- granted, level, updated_at_us, blocked_until_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL -- leaked_at_us, ticket, ends_at_us, window_us, current, previous, newest_at_us, frees_at_us
@@ -451,14 +451,13 @@ BEGIN
     IF request.statement = 'take' THEN
         INSERT INTO pglimit_leaky_bucket AS t
                (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.policy::text AS policy, request.key::text AS key,
-                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
-                     request.leak::float8 AS leak,
-                     request.tick_us::bigint AS tick_us,
-                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
-                     LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) AS granted) AS a
+        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
+                request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
+               request.capacity::float8, request.leak::float8, request.tick_us::bigint,
+                   request.now_us,
+                   request.now_us,
+               -request.block_for_us::bigint,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -483,13 +482,12 @@ BEGIN
         request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_leaky_bucket AS t
                (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.capacity::float8 AS capacity,
-                     request.leak::float8 AS leak,
-                     request.tick_us::bigint AS tick_us,
-                     request.lifetime_us::bigint AS lifetime_us,
-                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
+        VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8),
+               request.capacity::float8, request.leak::float8, request.tick_us::bigint,
+                   request.now_us,
+                   request.now_us,
+               0,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -505,34 +503,44 @@ BEGIN
         INTO request.granted, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
-        WITH c AS MATERIALIZED (
-            SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
-        ), back AS (
+        WITH back AS (
         UPDATE pglimit_leaky_bucket AS t SET
             cost = 1,
-            granted = LEAST(request.units::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak)),
-            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) - request.units::float8),
-            leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) = 0::float8
-                    THEN GREATEST(t.updated_at_us, c.us) ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
-        updated_at_us = GREATEST(t.updated_at_us, c.us)
-        FROM c
-        WHERE t.policy = request.policy::text AND t.key = request.key::text
+            granted = LEAST(request.units::float8, GREATEST(0, t.level
+                        - ((GREATEST(t.updated_at_us, request.now_us) - t.leaked_at_us)
+                            / t.tick_us)::float8 * t.leak)),
+            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                                    request.now_us) - t.leaked_at_us)
+                            / t.tick_us)::float8 * t.leak) - request.units::float8),
+            leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                                    request.now_us) - t.leaked_at_us)
+                            / t.tick_us)::float8 * t.leak) = 0::float8 THEN GREATEST(t.updated_at_us,
+                        request.now_us)
+                    ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, request.now_us)
+                        - t.leaked_at_us) / t.tick_us * t.tick_us END,
+            updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+        WHERE t.policy = request.policy AND t.key = request.key
         RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
         )
-        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM c LEFT JOIN back AS t ON true
+        SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
+            coalesce(max(t.leaked_at_us), request.now_us)::bigint AS leaked_at_us,
+               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
+               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+        FROM back AS t
         INTO request.granted, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
     ELSE
         IF request.statement = 'check' THEN
-            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
-                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-            LEFT JOIN pglimit_leaky_bucket AS t ON t.policy = request.policy::text AND t.key = request.key::text
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.leaked_at_us),
+                    request.now_us)::bigint AS leaked_at_us,
+                   coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
+                   coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_leaky_bucket AS t
+            WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
         ELSE
             WITH c AS MATERIALIZED (
-                SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
+                SELECT request.now_us AS now_us
             ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
@@ -619,13 +627,12 @@ BEGIN
     IF request.statement = 'take' THEN
         INSERT INTO pglimit_leaky_bucket_queue AS t
                (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.policy::text AS policy, request.key::text AS key,
-                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
-                     request.leak::float8 AS leak,
-                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
-                     LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)) AS granted) AS a
+        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
+                request.cost::float8 * LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
+               request.capacity::float8, request.leak::float8, request.now_us,
+                   request.now_us,
+               -request.block_for_us::bigint,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -649,12 +656,11 @@ BEGIN
         request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_leaky_bucket_queue AS t
                (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.capacity::float8 AS capacity,
-                     request.leak::float8 AS leak,
-                     request.lifetime_us::bigint AS lifetime_us,
-                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
+        VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8),
+               request.capacity::float8, request.leak::float8, request.now_us,
+                   request.now_us,
+               0,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -667,10 +673,12 @@ BEGIN
         INTO request.granted, request.level, request.ticket, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSE
-        SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-        LEFT JOIN pglimit_leaky_bucket_queue AS t ON t.policy = request.policy::text AND t.key = request.key::text
+        SELECT request.now_us::bigint AS now_us,
+            coalesce(max(t.level), 0)::float8 AS level,
+               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
+               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+        FROM pglimit_leaky_bucket_queue AS t
+        WHERE t.policy = request.policy AND t.key = request.key
         INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
         -- The row as it stands, brought to the moment.
         request.leaked_at_us := request.updated_at_us;
@@ -700,13 +708,11 @@ BEGIN
     IF request.statement = 'take' THEN
         INSERT INTO pglimit_token_bucket AS t
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.policy::text AS policy, request.key::text AS key,
-                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
-                     request.leak::float8 AS leak,
-                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
-                     LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) AS granted) AS a
+        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
+                request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
+               request.capacity::float8, request.leak::float8, request.now_us,
+               -request.block_for_us::bigint,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -727,12 +733,10 @@ BEGIN
         request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_token_bucket AS t
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.capacity::float8 AS capacity,
-                     request.leak::float8 AS leak,
-                     request.lifetime_us::bigint AS lifetime_us,
-                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
+        VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8),
+               request.capacity::float8, request.leak::float8, request.now_us,
+               0,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -744,32 +748,36 @@ BEGIN
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
-        WITH c AS MATERIALIZED (
-            SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
-        ), back AS (
+        WITH back AS (
         UPDATE pglimit_token_bucket AS t SET
             cost = 1,
-            granted = LEAST(request.units::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak)),
-            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - request.units::float8),
-        updated_at_us = GREATEST(t.updated_at_us, c.us)
-        FROM c
-        WHERE t.policy = request.policy::text AND t.key = request.key::text
+            granted = LEAST(request.units::float8, GREATEST(0, t.level
+                        - ((GREATEST(t.updated_at_us, request.now_us)
+                                - t.updated_at_us))::float8 * t.leak)),
+            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                                    request.now_us) - t.updated_at_us))::float8 * t.leak)
+                    - request.units::float8),
+            updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+        WHERE t.policy = request.policy AND t.key = request.key
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         )
-        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM c LEFT JOIN back AS t ON true
+        SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
+               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
+               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+        FROM back AS t
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
     ELSE
         IF request.statement = 'check' THEN
-            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
-                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-            LEFT JOIN pglimit_token_bucket AS t ON t.policy = request.policy::text AND t.key = request.key::text
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.level), 0)::float8 AS level,
+                   coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
+                   coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_token_bucket AS t
+            WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
         ELSE
             WITH c AS MATERIALIZED (
-                SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
+                SELECT request.now_us AS now_us
             ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
@@ -848,13 +856,11 @@ BEGIN
     IF request.statement = 'take' THEN
         INSERT INTO pglimit_gcra AS t
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.policy::text AS policy, request.key::text AS key,
-                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
-                     request.leak::float8 AS leak,
-                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
-                     LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) AS granted) AS a
+        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
+                request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
+               request.capacity::float8, request.leak::float8, request.now_us,
+               -request.block_for_us::bigint,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -875,12 +881,10 @@ BEGIN
         request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_gcra AS t
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.capacity::float8 AS capacity,
-                     request.leak::float8 AS leak,
-                     request.lifetime_us::bigint AS lifetime_us,
-                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
+        VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8),
+               request.capacity::float8, request.leak::float8, request.now_us,
+               0,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -892,32 +896,36 @@ BEGIN
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
-        WITH c AS MATERIALIZED (
-            SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
-        ), back AS (
+        WITH back AS (
         UPDATE pglimit_gcra AS t SET
             cost = 1,
-            granted = LEAST(request.units::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak)),
-            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - request.units::float8),
-        updated_at_us = GREATEST(t.updated_at_us, c.us)
-        FROM c
-        WHERE t.policy = request.policy::text AND t.key = request.key::text
+            granted = LEAST(request.units::float8, GREATEST(0, t.level
+                        - ((GREATEST(t.updated_at_us, request.now_us)
+                                - t.updated_at_us))::float8 * t.leak)),
+            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
+                                    request.now_us) - t.updated_at_us))::float8 * t.leak)
+                    - request.units::float8),
+            updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+        WHERE t.policy = request.policy AND t.key = request.key
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         )
-        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM c LEFT JOIN back AS t ON true
+        SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
+               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
+               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+        FROM back AS t
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
     ELSE
         IF request.statement = 'check' THEN
-            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
-                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-            LEFT JOIN pglimit_gcra AS t ON t.policy = request.policy::text AND t.key = request.key::text
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.level), 0)::float8 AS level,
+                   coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
+                   coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_gcra AS t
+            WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
         ELSE
             WITH c AS MATERIALIZED (
-                SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
+                SELECT request.now_us AS now_us
             ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
@@ -996,23 +1004,15 @@ BEGIN
     IF request.statement = 'take' THEN
         INSERT INTO pglimit_fixed_window AS t
                (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
-               CASE WHEN a.granted = 0::float8 THEN 0
-                    WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
-                    WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-                    ELSE a.now_us + a.period_us END,
-               a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.policy::text AS policy, request.key::text AS key,
-                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
-                     request.period_us::bigint AS period_us,
-                     request.aligned::bool AS aligned,
-                     request.from_us::bigint AS from_us,
-                     request.turn_us::bigint AS turn_us,
-                     request.until_us::bigint AS until_us,
-                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
-                     LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) AS granted) AS a
-        WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
+                request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), request.capacity::float8,
+               CASE WHEN LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) = 0::float8 THEN 0
+                    WHEN request.aligned::bool THEN (request.now_us
+                            / request.period_us::bigint + 1) * request.period_us::bigint
+                    ELSE request.now_us + request.period_us::bigint END,
+               request.now_us,
+                   -request.block_for_us::bigint,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -1033,22 +1033,15 @@ BEGIN
         request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_fixed_window AS t
                (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, 1, a.granted, a.granted, a.capacity,
-               CASE WHEN a.granted = 0::float8 THEN 0
-                    WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
-                    WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-                    ELSE a.now_us + a.period_us END,
-               a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.capacity::float8 AS capacity,
-                     request.period_us::bigint AS period_us,
-                     request.aligned::bool AS aligned,
-                     request.from_us::bigint AS from_us,
-                     request.turn_us::bigint AS turn_us,
-                     request.until_us::bigint AS until_us,
-                     request.lifetime_us::bigint AS lifetime_us,
-                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
-        WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+        VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8),
+                request.capacity::float8,
+               CASE WHEN LEAST(request.units::float8, request.capacity::float8) = 0::float8 THEN 0
+                    WHEN request.aligned::bool THEN (request.now_us
+                            / request.period_us::bigint + 1) * request.period_us::bigint
+                    ELSE request.now_us + request.period_us::bigint END,
+               request.now_us,
+                   0,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
@@ -1060,32 +1053,34 @@ BEGIN
         INTO request.granted, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
-        WITH c AS MATERIALIZED (
-            SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
-        ), back AS (
+        WITH back AS (
         UPDATE pglimit_fixed_window AS t SET
             cost = 1,
-            granted = LEAST(request.units::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
-            level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - request.units::float8),
-        updated_at_us = GREATEST(t.updated_at_us, c.us)
-        FROM c
-        WHERE t.policy = request.policy::text AND t.key = request.key::text
+            granted = LEAST(request.units::float8, CASE WHEN request.now_us
+                        >= t.ends_at_us THEN 0 ELSE t.level END),
+            level = GREATEST(0, CASE WHEN request.now_us >= t.ends_at_us THEN 0
+                        ELSE t.level END - request.units::float8),
+            updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+        WHERE t.policy = request.policy AND t.key = request.key
         RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
         )
-        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM c LEFT JOIN back AS t ON true
+        SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
+               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+        FROM back AS t
         INTO request.granted, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
     ELSE
         IF request.statement = 'check' THEN
-            SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-            LEFT JOIN pglimit_fixed_window AS t ON t.policy = request.policy::text AND t.key = request.key::text
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+                   coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
+                   coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_fixed_window AS t
+            WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
         ELSE
             WITH c AS MATERIALIZED (
-                SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
+                SELECT request.now_us AS now_us
             ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
@@ -1154,14 +1149,13 @@ BEGIN
     IF request.statement = 'take' THEN
         INSERT INTO pglimit_sliding_window_counter AS t
                (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-               (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.policy::text AS policy, request.key::text AS key,
-                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
-                     request.period_us::bigint AS period_us,
-                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
-                     LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) AS granted) AS a
+        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
+                request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), 0, request.capacity::float8,
+                request.period_us::bigint,
+               (request.now_us / request.period_us::bigint + 1)
+                   * request.period_us::bigint, request.now_us,
+                   -request.block_for_us::bigint,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -1209,13 +1203,12 @@ BEGIN
         request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_sliding_window_counter AS t
                (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, 1, a.granted, a.granted, 0, a.capacity, a.period_us,
-               (a.now_us / a.period_us + 1) * a.period_us, a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.capacity::float8 AS capacity,
-                     request.period_us::bigint AS period_us,
-                     request.lifetime_us::bigint AS lifetime_us,
-                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
+        VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8), 0,
+                request.capacity::float8, request.period_us::bigint,
+               (request.now_us / request.period_us::bigint + 1)
+                   * request.period_us::bigint, request.now_us,
+                   0,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -1252,38 +1245,48 @@ BEGIN
         INTO request.granted, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
-        WITH c AS MATERIALIZED (
-            SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
-        ), back AS (
+        WITH back AS (
         UPDATE pglimit_sliding_window_counter AS t SET
             cost = 1,
-            granted = LEAST(request.units::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END
-                    + CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
-            current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - request.units::float8),
-            previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us
-                        THEN t.current ELSE 0 END - GREATEST(0, request.units::float8 - CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END)),
-            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
-        updated_at_us = GREATEST(t.updated_at_us, c.us)
-        FROM c
-        WHERE t.policy = request.policy::text AND t.key = request.key::text
+            granted = LEAST(request.units::float8, CASE WHEN GREATEST(t.updated_at_us,
+                            request.now_us) < t.ends_at_us THEN t.current ELSE 0 END
+                    + CASE WHEN GREATEST(t.updated_at_us, request.now_us) < t.ends_at_us
+                        THEN t.previous WHEN GREATEST(t.updated_at_us, request.now_us)
+                        < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
+            current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, request.now_us)
+                        < t.ends_at_us THEN t.current ELSE 0 END - request.units::float8),
+            previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, request.now_us)
+                        < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us,
+                            request.now_us) < t.ends_at_us + t.period_us THEN t.current
+                        ELSE 0 END - GREATEST(0, request.units::float8 - CASE
+                            WHEN GREATEST(t.updated_at_us, request.now_us) < t.ends_at_us
+                            THEN t.current ELSE 0 END)),
+            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, request.now_us)
+                    < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us,
+                            request.now_us) / t.period_us + 1) * t.period_us END,
+            updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+        WHERE t.policy = request.policy AND t.key = request.key
         RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
         )
-        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-            coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM c LEFT JOIN back AS t ON true
+        SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.current), 0)::float8 AS current, coalesce(max(t.previous), 0)::float8 AS previous,
+               coalesce(max(t.period_us), 1)::bigint AS period_us, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
+               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+        FROM back AS t
         INTO request.granted, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
     ELSE
         IF request.statement = 'check' THEN
-            SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
-                   coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
-                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-            LEFT JOIN pglimit_sliding_window_counter AS t ON t.policy = request.policy::text AND t.key = request.key::text
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.current), 0)::float8 AS current, coalesce(max(t.previous), 0)::float8 AS previous,
+                   coalesce(max(t.period_us), 1)::bigint AS period_us, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+                   coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
+                   coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_sliding_window_counter AS t
+            WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
         ELSE
             WITH c AS MATERIALIZED (
-                SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
+                SELECT request.now_us AS now_us
             ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
@@ -1385,16 +1388,15 @@ BEGIN
     IF request.statement = 'take' THEN
         INSERT INTO pglimit_sliding_window_log AS t
                (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT a.policy, a.key, a.cost, a.granted,
-               CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
-               CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
-               0, a.cost * a.granted, a.capacity, a.period_us, a.period_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.policy::text AS policy, request.key::text AS key,
-                     request.cost::float8 AS cost, request.capacity::float8 AS capacity,
-                     request.period_us::bigint AS period_us,
-                     request.lifetime_us::bigint AS lifetime_us, request.block_for_us::bigint AS block_for_us,
-                     LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) AS granted) AS a
+        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
+               CASE WHEN LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) > 0::float8
+                       THEN ARRAY[request.now_us] ELSE '{}' END,
+               CASE WHEN LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+               0, request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), request.capacity::float8,
+                   request.period_us::bigint, request.period_us::bigint,
+               request.now_us,
+                   -request.block_for_us::bigint,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -1463,13 +1465,12 @@ BEGIN
         request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_sliding_window_log AS t
                (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, 1, a.granted, ARRAY[a.now_us], ARRAY[0::float8],
-               0, a.granted, a.capacity, a.period_us, a.period_us, a.now_us, 0, a.now_us + a.lifetime_us
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-                     request.capacity::float8 AS capacity,
-                     request.period_us::bigint AS period_us,
-                     request.lifetime_us::bigint AS lifetime_us,
-                     LEAST(request.units::float8, request.capacity::float8) AS granted) AS a
+        VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8),
+               ARRAY[request.now_us], ARRAY[0::float8],
+               0, LEAST(request.units::float8, request.capacity::float8), request.capacity::float8, request.period_us::bigint, request.period_us::bigint,
+               request.now_us,
+                   0,
+               request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
@@ -1524,68 +1525,86 @@ BEGIN
         INTO request.granted, request.level, request.newest_at_us, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
-        WITH c AS MATERIALIZED (
-            SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
-        ), back AS (
+        WITH back AS (
         UPDATE pglimit_sliding_window_log AS t SET
             cost = 1,
             granted = LEAST(request.units::float8, (t.total - GREATEST(t.base,
-                            coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)))),
-            entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        t.total - request.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
-                            t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
+                            coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                            request.now_us) - t.keep_us, t.entries) + 1],
+                                t.total)))),
+            entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                            request.now_us) - t.keep_us, t.entries) + 1],
+                                t.total)), t.total - request.units::float8) > GREATEST(t.base,
+                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        request.now_us) - t.keep_us, t.entries) + 1],
+                            t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                request.now_us) - t.keep_us, t.entries)
                         + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                                    t.total - request.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
-                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                                    t.total - request.units::float8), t.totals))] ELSE '{}' END,
-            totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        t.total - request.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
-                            t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
+                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                        request.now_us) - t.keep_us,
+                                                    t.entries) + 1], t.total)), t.total - request.units::float8)) - 1,
+                            pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                        request.now_us) - t.keep_us,
+                                                    t.entries) + 1], t.total)), t.total - request.units::float8), t.totals))] ELSE '{}' END,
+            totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                            request.now_us) - t.keep_us, t.entries) + 1],
+                                t.total)), t.total - request.units::float8) > GREATEST(t.base,
+                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        request.now_us) - t.keep_us, t.entries) + 1],
+                            t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                request.now_us) - t.keep_us, t.entries)
                         + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                                    t.total - request.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
-                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                                    t.total - request.units::float8), t.totals))] ELSE '{}' END,
-            base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    t.total - request.units::float8),
-        updated_at_us = GREATEST(t.updated_at_us, c.us)
-        FROM c
-        WHERE t.policy = request.policy::text AND t.key = request.key::text
+                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                        request.now_us) - t.keep_us,
+                                                    t.entries) + 1], t.total)), t.total - request.units::float8)) - 1,
+                            pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                        request.now_us) - t.keep_us,
+                                                    t.entries) + 1], t.total)), t.total - request.units::float8), t.totals))] ELSE '{}' END,
+            base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                    request.now_us) - t.keep_us, t.entries) + 1],
+                        t.total)), total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                        request.now_us) - t.keep_us, t.entries) + 1],
+                            t.total)), t.total - request.units::float8),
+            updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+        WHERE t.policy = request.policy AND t.key = request.key
         RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
             coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
         )
-        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM c LEFT JOIN back AS t ON true
+        SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.newest_at_us), 0)::bigint AS newest_at_us,
+               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
+               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+        FROM back AS t
         INTO request.granted, request.level, request.newest_at_us, request.updated_at_us, request.blocked_until_us;
     ELSE
         IF request.statement = 'check' THEN
-            SELECT c.us AS now_us,
-                   coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - request.period_us::bigint, t.entries) + 1], t.total))),
-                           0)::float8 AS level,
-                   coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-                   coalesce(CASE WHEN request.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                               - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 1], t.total)) >= request.unit::float8
-                               THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8) - 1e-15::float8 * (t.total + request.capacity::float8),
-                                       t.totals)] WHEN request.capacity::float8 - (t.total
-                                   - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                               - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 2], t.total)) >= request.unit::float8
-                               THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8) - 1e-15::float8 * (t.total + request.capacity::float8),
-                                       t.totals) + 1] WHEN request.capacity::float8 - (t.total
-                                   - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                               - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 3], t.total)) >= request.unit::float8
-                               THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8) - 1e-15::float8 * (t.total + request.capacity::float8),
-                                       t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                       + 1e-15::float8 * (t.total + request.capacity::float8), t.totals)] END, 0)::bigint AS frees_at_us,
-                   coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
-            LEFT JOIN pglimit_sliding_window_log AS t ON t.policy = request.policy::text AND t.key = request.key::text
+            SELECT request.now_us::bigint AS now_us,
+                   coalesce(max((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                       request.now_us)
+                                                   - request.period_us::bigint, t.entries) + 1], t.total)))), 0)::float8 AS level,
+                   coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
+                   coalesce(max(CASE WHEN request.capacity::float8 - (t.total
+                                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                                   - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 1], t.total)) >= request.unit::float8
+                                   THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                           - 1e-15::float8 * (t.total + request.capacity::float8), t.totals)]
+                                   WHEN request.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                                   - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 2], t.total)) >= request.unit::float8
+                                   THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                           - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 1]
+                                   WHEN request.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                                   - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 3], t.total)) >= request.unit::float8
+                                   THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                           - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 2]
+                                   ELSE t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                           + 1e-15::float8 * (t.total + request.capacity::float8), t.totals)] END), 0)::bigint AS frees_at_us,
+                   coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
+                   coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_sliding_window_log AS t
+            WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us;
         ELSE
             WITH c AS MATERIALIZED (
-                SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us
+                SELECT request.now_us AS now_us
             ), reservation AS MATERIALIZED (
                 SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
@@ -1761,7 +1780,7 @@ BEGIN
     LOOP
         IF request.statement = 'take' THEN
             EXIT WHEN request.granted <> 0::float8;
-            EXIT WHEN request.algorithm = 'leaky_bucket_queue' OR NOT pglimit._reap(request.algorithm, request.policy, request.key, request.now_us);
+            EXIT WHEN request.algorithm = 'leaky_bucket_queue' OR NOT pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END);
             IF request.blocked_until_us > request.updated_at_us THEN
                 -- The block that this denial started, which expired reservations caused.
                 PERFORM pglimit.unblock(request.algorithm, request.policy, request.key);
@@ -1772,7 +1791,9 @@ BEGIN
                       OR floor((request.capacity - request.level) / NULLIF(request.units, 0::float8)) >= 1::float8;
             EXIT WHEN floor(request.capacity / request.units) < 1::float8
                       OR NOT pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END);
-            request.now_us := CASE WHEN request.clocked THEN request.now_us END;
+        END IF;
+        IF NOT request.clocked THEN
+            request.now_us := (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint;
         END IF;
         request.again := true;
         request := pglimit._run(request);
@@ -1839,7 +1860,7 @@ BEGIN
     request.id := reservation;
     request.state := to_state;
     request.units := units;
-    request.now_us := at_us;
+    request.now_us := coalesce(at_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
     RETURN pglimit._run(request);
 END $pglimit$;
 -- +goose StatementEnd
@@ -2196,60 +2217,68 @@ BEGIN
         PERFORM pglimit._refuse('for_s', for_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'pglimit.unblock lifts a block.');
     END IF;
     request.for_us := round(for_s * 1e6::float8);
+    request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
     IF algorithm = 'leaky_bucket' THEN
         INSERT INTO pglimit_leaky_bucket AS t
-               (policy, key, level, capacity, leak, tick_us, leaked_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, 0, 0, 1, 1, c.us, 1, 0, c.us,
-               c.us + request.for_us::bigint, c.us + request.for_us::bigint
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, tick_us, leaked_at_us)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               0, 0, 1, 1, request.now_us)
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF algorithm = 'leaky_bucket_queue' THEN
         INSERT INTO pglimit_leaky_bucket_queue AS t
-               (policy, key, level, capacity, leak, ticket, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, 0, 0, 1, c.us, 1, 0, c.us,
-               c.us + request.for_us::bigint, c.us + request.for_us::bigint
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, ticket)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               0, 0, 1, request.now_us)
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF algorithm = 'token_bucket' THEN
         INSERT INTO pglimit_token_bucket AS t
-               (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, 0, 0, 1, 1, 0, c.us,
-               c.us + request.for_us::bigint, c.us + request.for_us::bigint
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               0, 0, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF algorithm = 'gcra' THEN
         INSERT INTO pglimit_gcra AS t
-               (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, 0, 0, 1, 1, 0, c.us,
-               c.us + request.for_us::bigint, c.us + request.for_us::bigint
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               0, 0, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF algorithm = 'fixed_window' THEN
         INSERT INTO pglimit_fixed_window AS t
-               (policy, key, level, capacity, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, 0, 0, 0, 1, 0, c.us,
-               c.us + request.for_us::bigint, c.us + request.for_us::bigint
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               0, 0, 0)
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF algorithm = 'sliding_window_counter' THEN
         INSERT INTO pglimit_sliding_window_counter AS t
-               (policy, key, current, previous, capacity, period_us, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, 0, 0, 0, 1, 0, 1, 0, c.us,
-               c.us + request.for_us::bigint, c.us + request.for_us::bigint
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, current, previous, capacity, period_us, ends_at_us)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               0, 0, 0, 1, 0)
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF algorithm = 'sliding_window_log' THEN
         INSERT INTO pglimit_sliding_window_log AS t
-               (policy, key, entries, totals, base, total, capacity, period_us, keep_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
-        SELECT request.policy::text, request.key::text, '{}', '{}', 0, 0, 0, 1, 1, 1, 0, c.us,
-               c.us + request.for_us::bigint, c.us + request.for_us::bigint
-        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, entries, totals, base, total, capacity, period_us, keep_us)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               '{}', '{}', 0, 0, 0, 1, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     END IF;
@@ -2266,32 +2295,39 @@ DECLARE
 BEGIN
     request.until_us := 0; -- any block
     IF algorithm = 'leaky_bucket' THEN
-        UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
-        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+        UPDATE pglimit_leaky_bucket AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF algorithm = 'leaky_bucket_queue' THEN
-        UPDATE pglimit_leaky_bucket_queue AS t SET blocked_until_us = 0
-        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+        UPDATE pglimit_leaky_bucket_queue AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF algorithm = 'token_bucket' THEN
-        UPDATE pglimit_token_bucket AS t SET blocked_until_us = 0
-        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+        UPDATE pglimit_token_bucket AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF algorithm = 'gcra' THEN
-        UPDATE pglimit_gcra AS t SET blocked_until_us = 0
-        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+        UPDATE pglimit_gcra AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF algorithm = 'fixed_window' THEN
-        UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
-        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+        UPDATE pglimit_fixed_window AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF algorithm = 'sliding_window_counter' THEN
-        UPDATE pglimit_sliding_window_counter AS t SET blocked_until_us = 0
-        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+        UPDATE pglimit_sliding_window_counter AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF algorithm = 'sliding_window_log' THEN
-        UPDATE pglimit_sliding_window_log AS t SET blocked_until_us = 0
-        WHERE t.policy = request.policy::text AND t.key = request.key::text AND t.blocked_until_us > 0
+        UPDATE pglimit_sliding_window_log AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     END IF;
 END $pglimit$;
@@ -2308,66 +2344,66 @@ BEGIN
     IF algorithm = 'leaky_bucket' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'leaky_bucket' AND h.state = 'open'
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'leaky_bucket' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_leaky_bucket AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
     ELSIF algorithm = 'leaky_bucket_queue' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'open'
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_leaky_bucket_queue AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
     ELSIF algorithm = 'token_bucket' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'token_bucket' AND h.state = 'open'
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'token_bucket' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_token_bucket AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
     ELSIF algorithm = 'gcra' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'gcra' AND h.state = 'open'
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'gcra' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_gcra AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
     ELSIF algorithm = 'fixed_window' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'fixed_window' AND h.state = 'open'
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'fixed_window' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_fixed_window AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
     ELSIF algorithm = 'sliding_window_counter' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_sliding_window_counter AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
     ELSIF algorithm = 'sliding_window_log' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
             RETURNING h.id
         )
         DELETE FROM pglimit_sliding_window_log AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = request.policy::text AND t.key = request.key::text;
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
     END IF;
     IF FOUND THEN
         WITH made AS MATERIALIZED (

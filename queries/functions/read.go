@@ -17,9 +17,15 @@ var (
 	argument  = regexp.MustCompile(`sqlc\.n?arg\((\w+)\)`)
 	lastName  = regexp.MustCompile(`(\w+)$`)
 
-	// What a statement sets for its transaction, alone in FROM or among other columns.
+	// What a statement sets for its transaction: among other columns of a sub-select, or
+	// around a value that it writes.
 	setting = `CASE WHEN sqlc\.arg\((?:commit|lock_timeout)\)[^;]*?END AS (?:commits|waits)`
-	sets    = regexp.MustCompile(`\nFROM \(SELECT ` + setting + `\) AS c\b|,\s*` + setting + `|` + setting + `,\s*`)
+	sets    = regexp.MustCompile(`,\s*` + setting + `|` + setting + `,\s*`)
+	around  = regexp.MustCompile(`CASE WHEN CASE WHEN sqlc\.arg\(lock_timeout\)[^;]*?IS NULL END THEN NULL\s+WHEN CASE WHEN sqlc\.arg\(commit\)[^;]*?IS NULL END THEN NULL\s+ELSE (\S+) END`)
+
+	// The statement's clock. It stands still while a caller's statement calls functions,
+	// so a function reads clock_timestamp and sets now_us.
+	clock = regexp.MustCompile(`coalesce\(sqlc\.narg\(now_us\)::bigint,\s+\(date_part\('epoch'::text, statement_timestamp\(\)\) \* 1000000::float8\)::bigint\)`)
 )
 
 func readStatements(dir string) (*statements, error) {
@@ -104,9 +110,13 @@ func (s *statements) rows(query string) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("there is no query %s", query)
 	}
-	text = sets.ReplaceAllString(text, "")
+	text = around.ReplaceAllString(sets.ReplaceAllString(text, ""), "$1")
 	if strings.Contains(text, "set_config") {
 		return "", fmt.Errorf("%s has settings in a place that is not known", query)
+	}
+	text = clock.ReplaceAllString(text, "request.now_us")
+	if strings.Contains(text, "statement_timestamp") {
+		return "", fmt.Errorf("%s reads the clock in a form that is not known", query)
 	}
 	return argument.ReplaceAllString(text, "request.$1"), nil
 }

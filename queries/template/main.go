@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/template"
 )
@@ -42,10 +43,11 @@ type algorithm struct {
 	// capacity.
 	Numbers []number
 
-	Stmt      string // the kind of statement being written: "upsert", "update", "settle" or "read"
-	Charging  bool   // the statement is a Charge
-	Many      bool   // the statement is a TakeMany
-	Reserving bool   // the statement is a Reserve
+	Stmt       string // the kind of statement being written: "upsert", "update", "settle" or "read"
+	Charging   bool   // the statement is a Charge
+	Many       bool   // the statement is a TakeMany
+	Reserving  bool   // the statement is a Reserve
+	ByCalendar bool   // the statement is for a calendar's windows
 }
 
 // number is a parameter of Take. TakeMany has an array of it.
@@ -63,13 +65,20 @@ var (
 	until = number{"until_us", "untils_us", "bigint"}
 )
 
+// Arrays returns the parameters of TakeMany but keys.
+func (a algorithm) Arrays() []number {
+	return slices.Concat([]number{
+		{"policy", "policies", "text"}, {"cost", "costs", "float8"}, {"count", "counts", "float8"}, {"capacity", "capacities", "float8"},
+	}, a.Numbers, []number{{"lifetime_us", "lifetimes_us", "bigint"}, {"block_for_us", "blocks_for_us", "bigint"}})
+}
+
 var algorithms = []algorithm{
 	{Table: "leaky_bucket", Name: "LeakyBucket", Template: "bucket", Ticks: true,
 		About: "The bucket leaks; a request that would overflow it is denied (policing).",
-		Empty: "level, capacity, leak, tick_us, leaked_at_us", Zero: "0, 0, 1, 1, c.us", Numbers: []number{leak, tick}},
+		Empty: "level, capacity, leak, tick_us, leaked_at_us", Zero: "0, 0, 1, 1, " + clock, Numbers: []number{leak, tick}},
 	{Table: "leaky_bucket_queue", Name: "LeakyBucketQueue", Template: "bucket", Queue: true,
 		About: "The bucket is a queue (shaping): units leave it at the leak's even pace. Its\n-- level is the delay of a new request.",
-		Empty: "level, capacity, leak, ticket", Zero: "0, 0, 1, c.us", Numbers: []number{leak}},
+		Empty: "level, capacity, leak, ticket", Zero: "0, 0, 1, " + clock, Numbers: []number{leak}},
 	{Table: "token_bucket", Name: "TokenBucket", Template: "bucket",
 		About: "The level is the burst less the tokens left; leak is the rate of new tokens.",
 		Empty: "level, capacity, leak", Zero: "0, 0, 1", Numbers: []number{leak}},
@@ -84,9 +93,32 @@ var algorithms = []algorithm{
 		Empty: "entries, totals, base, total, capacity, period_us, keep_us", Zero: "'{}', '{}', 0, 0, 0, 1, 1", Numbers: []number{period}},
 }
 
-// Clock returns the expression that reads the clock. A statement evaluates it once.
-func (algorithm) Clock() string {
-	return "coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)"
+// clock is the expression that reads the clock. statement_timestamp has one value for the
+// whole statement, so that a statement may read it for several columns. PostgreSQL sets it
+// when it begins to run the statement, in a transaction and in a pipeline too.
+const clock = "coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)"
+
+// Clock returns the expression that reads the clock.
+func (algorithm) Clock() string { return clock }
+
+// Now returns the expression of the clock in the row to be inserted.
+func (a algorithm) Now() string {
+	if a.Many {
+		return "a.now_us"
+	}
+	return clock
+}
+
+// Given returns the expression of a parameter in the row to be inserted. Policy and key
+// are bare in VALUES: there the column gives them their type.
+func (a algorithm) Given(column, kind string) string {
+	switch {
+	case a.Many:
+		return "a." + column
+	case kind == "text" && !a.Reserving:
+		return fmt.Sprintf("sqlc.arg(%s)", column)
+	}
+	return fmt.Sprintf("sqlc.arg(%s)::%s", column, kind)
 }
 
 // In returns a copy of a that writes expressions for that kind of statement.
@@ -98,6 +130,9 @@ func (a algorithm) Charge() algorithm { a.Charging = true; return a }
 // OfMany returns a copy of a that writes a TakeMany.
 func (a algorithm) OfMany() algorithm { a.Many = true; return a }
 
+// Calendar returns a copy of a that writes a statement for a calendar's windows.
+func (a algorithm) Calendar() algorithm { a.ByCalendar = true; return a }
+
 // Reserve returns a copy of a that writes a Take that makes a reservation.
 func (a algorithm) Reserve() algorithm { a.Reserving = true; return a }
 
@@ -108,7 +143,7 @@ func (a algorithm) E() string {
 	if a.Stmt == "upsert" || a.Stmt == "settle" {
 		return "GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)"
 	}
-	return "GREATEST(t.updated_at_us, c.us)"
+	return "GREATEST(t.updated_at_us, " + clock + ")"
 }
 
 // Input returns the expression of a policy's parameter:

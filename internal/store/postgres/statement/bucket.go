@@ -13,16 +13,17 @@ import (
 
 var leakyBucket = Table{
 	takeMany: leakyBucketTakeMany,
+	binary:   &leakyBucketBinary,
 	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error) {
 		return lockedRows(Queries.LeakyBucketLocked(ctx, tx, db.LeakyBucketLockedParams(p)))
 	},
-	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+	Take: leakyBucketBinary.orElse(func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketTake(ctx, tx, db.LeakyBucketTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
 			Leak: q.Leak, TickUs: q.Tick, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return leaky(row), err
-	},
+	}),
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketCharge(ctx, tx, db.LeakyBucketChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
@@ -85,16 +86,17 @@ func leaky(row db.LeakyBucketTakeRow) store.Outcome {
 
 var leakyBucketQueue = Table{
 	takeMany: leakyBucketQueueTakeMany,
+	binary:   &leakyBucketQueueBinary,
 	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error) {
 		return lockedRows(Queries.LeakyBucketQueueLocked(ctx, tx, db.LeakyBucketQueueLockedParams(p)))
 	},
-	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+	Take: leakyBucketQueueBinary.orElse(func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketQueueTake(ctx, tx, db.LeakyBucketQueueTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity, Room: q.Room,
 			Leak: q.Leak, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return queued(row), err
-	},
+	}),
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketQueueCharge(ctx, tx, db.LeakyBucketQueueChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
@@ -139,11 +141,12 @@ func queued(row db.LeakyBucketQueueTakeRow) store.Outcome {
 
 var tokenBucket = Table{
 	takeMany: tokenBucketTakeMany,
+	binary:   &tokenBucketBinary,
 	Locked:   Queries.TokenBucketLocked,
-	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+	Take: tokenBucketBinary.orElse(func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.TokenBucketTake(ctx, tx, bucketTake(q))
 		return poured(row), err
-	},
+	}),
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.TokenBucketCharge(ctx, tx, bucketCharge(q))
 		return poured(db.TokenBucketTakeRow(row)), err
@@ -176,13 +179,14 @@ var tokenBucket = Table{
 
 var gcra = Table{
 	takeMany: gcraTakeMany,
+	binary:   &gcraBinary,
 	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error) {
 		return lockedRows(Queries.GCRALocked(ctx, tx, db.GCRALockedParams(p)))
 	},
-	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+	Take: gcraBinary.orElse(func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.GCRATake(ctx, tx, db.GCRATakeParams(bucketTake(q)))
 		return poured(db.TokenBucketTakeRow(row)), err
-	},
+	}),
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.GCRACharge(ctx, tx, db.GCRAChargeParams(bucketCharge(q)))
 		return poured(db.TokenBucketTakeRow(row)), err

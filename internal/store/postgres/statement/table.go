@@ -37,6 +37,7 @@ type Table struct {
 	Reset                     func(context.Context, db.DBTX, db.TokenBucketResetParams) (int64, error)
 	Locked                    func(context.Context, db.DBTX, db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error)
 	takeMany                  func(context.Context, db.DBTX, *batch) error
+	binary                    *inBinary
 }
 
 // Of returns the statements of an algorithm.
@@ -55,6 +56,9 @@ var tables = map[algorithm.Name]*Table{
 // TakeMany runs one statement for rows of one algorithm and leaves the outcomes in
 // them. now is the caller's clock, nil for the database's.
 func (t *Table) TakeMany(ctx context.Context, tx db.DBTX, rows []*store.Row, now *int64) error {
+	if sent, err := t.binary.many(ctx, tx, rows, now); sent {
+		return err
+	}
 	b := batches.Get().(*batch)
 	defer batches.Put(b)
 	b.set(rows, now)
@@ -69,7 +73,8 @@ func (t *Table) TakeManyLater(rows []*store.Row, now *int64) func(context.Contex
 	return func(ctx context.Context, tx db.DBTX) error { return t.takeMany(ctx, tx, b) }
 }
 
-// batch is the rows of a TakeMany as arrays. Each algorithm uses only some of them.
+// batch is the rows of a TakeMany as arrays. Each algorithm uses only some of them. An
+// array other than keys has one element if all rows have the same.
 type batch struct {
 	rows []*store.Row
 
@@ -124,6 +129,22 @@ func (b *batch) set(rows []*store.Row, now *int64) {
 			b.leaks = append(b.leaks, q.Leak)
 		}
 	}
+	b.policies = one(b.policies)
+	b.costs, b.counts, b.capacities, b.leaks = one(b.costs), one(b.counts), one(b.capacities), one(b.leaks)
+	b.ticks, b.periods, b.lifetimes, b.blocks = one(b.ticks), one(b.periods), one(b.lifetimes), one(b.blocks)
+	b.aligned = one(b.aligned)
+	b.froms, b.turns, b.untils = one(b.froms), one(b.turns), one(b.untils)
+}
+
+// one returns the first element if all are equal: it counts for all rows. Otherwise it
+// returns s.
+func one[T comparable](s []T) []T {
+	for _, v := range s {
+		if v != s[0] {
+			return s
+		}
+	}
+	return s[:min(1, len(s))]
 }
 
 // setEdges sets the calendar of row i. Rows without a calendar ignore these arrays,
@@ -148,7 +169,7 @@ func (b *batch) row(policy, key string) *store.Row {
 	n := len(b.rows)
 	for i := range n {
 		j := (b.found + i) % n
-		if b.keys[j] == key && b.policies[j] == policy {
+		if b.keys[j] == key && b.rows[j].Query.Policy == policy {
 			b.found = j + 1
 			return b.rows[j]
 		}
@@ -165,15 +186,24 @@ func (b *batch) answer(r *store.Row, o store.Outcome) {
 
 // done checks that each row has its outcome.
 func (b *batch) done(err error) error {
-	for i, r := range b.rows {
-		if err == nil && !r.Outcome.Decided {
-			if r.Query.Calendar != nil {
-				return exec.ErrOtherPeriod
-			}
-			return fmt.Errorf("no row returned for policy %s and key %s", store.Quote(b.policies[i]), store.Quote(b.keys[i]))
-		}
+	if err != nil {
+		return err
 	}
-	return err
+	return allDecided(b.rows)
+}
+
+// allDecided checks that each row has its outcome.
+func allDecided(rows []*store.Row) error {
+	for _, r := range rows {
+		if r.Outcome.Decided {
+			continue
+		}
+		if r.Query.Calendar != nil {
+			return exec.ErrOtherPeriod
+		}
+		return fmt.Errorf("no row returned for policy %s and key %s", store.Quote(r.Query.Policy), store.Quote(r.Query.Key))
+	}
+	return nil
 }
 
 // taken returns the outcome of a statement that took units or gave units back. granted is
@@ -229,9 +259,13 @@ func used(o store.Outcome, reservations int64, reserved float64) store.Usage {
 	return store.Usage{Outcome: o, Reservations: int(reservations), Reserved: reserved}
 }
 
-// wrote returns ErrOtherPeriod if a statement wrote nothing because of the calendar.
-func wrote(q *store.Query, err error) error {
-	if q.Calendar != nil && errors.Is(err, pgx.ErrNoRows) {
+// otherPeriod is granted if the clock was in neither of a calendar's windows and the key
+// had no row.
+const otherPeriod = -2
+
+// inPeriod returns ErrOtherPeriod if the clock was in neither of a calendar's windows.
+func inPeriod(granted float64, err error) error {
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && granted == otherPeriod {
 		return exec.ErrOtherPeriod
 	}
 	return err

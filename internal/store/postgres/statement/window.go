@@ -10,22 +10,37 @@ import (
 
 var fixedWindow = Table{
 	takeMany: fixedWindowTakeMany,
+	binary:   &fixedWindowBinary,
 	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error) {
 		return lockedRows(Queries.FixedWindowLocked(ctx, tx, db.FixedWindowLockedParams(p)))
 	},
-	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+	Take: fixedWindowBinary.orElse(func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		if q.Calendar != nil {
+			row, err := Queries.FixedWindowCalendarTake(ctx, tx, db.FixedWindowCalendarTakeParams{
+				Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
+				FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
+			})
+			return counted(db.FixedWindowTakeRow(row)), inPeriod(row.Granted, err)
+		}
 		row, err := Queries.FixedWindowTake(ctx, tx, db.FixedWindowTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
-			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
+			PeriodUs: q.Period, Aligned: q.Aligned, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
-		return counted(row), wrote(q, err)
-	},
+		return counted(row), err
+	}),
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		if q.Calendar != nil {
+			row, err := Queries.FixedWindowCalendarCharge(ctx, tx, db.FixedWindowCalendarChargeParams{
+				Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
+				FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
+			})
+			return counted(db.FixedWindowTakeRow(row)), inPeriod(row.Granted, err)
+		}
 		row, err := Queries.FixedWindowCharge(ctx, tx, db.FixedWindowChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
-			PeriodUs: q.Period, Aligned: q.Aligned, FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
+			PeriodUs: q.Period, Aligned: q.Aligned, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
-		return counted(db.FixedWindowTakeRow(row)), wrote(q, err)
+		return counted(db.FixedWindowTakeRow(row)), err
 	},
 	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.FixedWindowRefund(ctx, tx, db.FixedWindowRefundParams{
@@ -83,16 +98,17 @@ func counted(row db.FixedWindowTakeRow) store.Outcome {
 
 var slidingWindowCounter = Table{
 	takeMany: slidingWindowCounterTakeMany,
+	binary:   &slidingWindowCounterBinary,
 	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error) {
 		return lockedRows(Queries.SlidingWindowCounterLocked(ctx, tx, db.SlidingWindowCounterLockedParams(p)))
 	},
-	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+	Take: slidingWindowCounterBinary.orElse(func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowCounterTake(ctx, tx, db.SlidingWindowCounterTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
 			PeriodUs: q.Period, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return slid(q, row), err
-	},
+	}),
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowCounterCharge(ctx, tx, db.SlidingWindowCounterChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
@@ -163,10 +179,11 @@ func slid(q *store.Query, row db.SlidingWindowCounterTakeRow) store.Outcome {
 
 var slidingWindowLog = Table{
 	takeMany: slidingWindowLogTakeMany,
+	binary:   &slidingWindowLogBinary,
 	Locked: func(ctx context.Context, tx db.DBTX, p db.TokenBucketLockedParams) ([]db.TokenBucketLockedRow, error) {
 		return lockedRows(Queries.SlidingWindowLogLocked(ctx, tx, db.SlidingWindowLogLockedParams(p)))
 	},
-	Take: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+	Take: slidingWindowLogBinary.orElse(func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowLogTake(ctx, tx, db.SlidingWindowLogTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Unit: q.Unit, Capacity: q.Capacity,
 			PeriodUs:   q.Period,
@@ -177,7 +194,7 @@ var slidingWindowLog = Table{
 			UpdatedAtUs: row.UpdatedAtUs, BlockedUntilUs: row.BlockedUntilUs,
 		}, row.FreesAtUs)
 		return o, err
-	},
+	}),
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowLogCharge(ctx, tx, db.SlidingWindowLogChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,

@@ -1,0 +1,125 @@
+package decide
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/postgres/statement"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+var numbered = regexp.MustCompile(`\$\d+`)
+
+// TestBinaryFits: the server describes the statements that are sent in binary with the
+// parameters that are written and the columns that are read.
+func TestBinaryFits(t *testing.T) {
+	t.Parallel()
+	conn := bed.ConnectOnce(t, bed.NewDatabase(t))
+	statements := statement.Binaries()
+	if len(statements) != 2*len(limiter.Algorithms())+1 { // a calendar has its own Take
+		t.Errorf("%d statements", len(statements))
+	}
+	for b, columns := range statements {
+		name, _, _ := strings.Cut(b.Text(), "\n")
+		described, err := conn.Prepare(t.Context(), b.Name(), b.Text())
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if !b.Fits(described) {
+			t.Errorf("%s: parameters %v, columns %+v", name, described.ParamOIDs, described.Fields)
+		}
+		for i, f := range described.Fields {
+			if field := strings.ReplaceAll(f.Name, "_", ""); !strings.EqualFold(field, columns[i]) {
+				t.Errorf("%s: column %s is read as %s", name, f.Name, columns[i])
+			}
+		}
+		used := map[string]bool{}
+		for _, n := range numbered.FindAllString(b.Text(), -1) {
+			used[n] = true
+		}
+		if len(used) != len(described.ParamOIDs) {
+			t.Errorf("%s: %d parameters in its text, %d for the server", name, len(used), len(described.ParamOIDs))
+		}
+	}
+}
+
+// prepared returns how many of the connection's prepared statements are sent in binary.
+func prepared(t *testing.T, pool *pgxpool.Pool) int64 {
+	t.Helper()
+	return bed.Value[int64](t, pool, `SELECT count(*) FROM pg_prepared_statements WHERE starts_with(name, 'pglimit_')`)
+}
+
+// TestBinaryInUse: a pool with the default settings sends decisions in binary, also those
+// of several keys, and decides as sqlc's functions do.
+func TestBinaryInUse(t *testing.T) {
+	t.Parallel()
+	pool := bed.Connect(t, bed.NewDatabase(t), bed.OneConnection)
+	l := bed.NewLimiter(t, pool, nil)
+	var sent int64
+	for _, a := range limiter.Algorithms() {
+		p := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: 1000 * time.Hour}
+		r := bed.Must(t)(l.AllowN(t.Context(), p, "key", 3))
+		inTx := bed.Must(t)(bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Result, error) { return tx.AllowN(t.Context(), p, "key", 4) }))
+		if !r.Allowed || !bed.Near(r.Level, 3) || !bed.Near(inTx.Level, 7) {
+			t.Errorf("%s: %+v, then in a transaction %+v", a, r, inTx)
+		}
+		if sent++; prepared(t, pool) != sent {
+			t.Errorf("%s: a decision was not sent in binary", a)
+		}
+
+		var rows []*store.Row
+		for _, key := range []string{"a", "b", "c"} {
+			q := &store.Query{Algorithm: algorithm.Name(a), Policy: "p", Key: key, Cost: 2, Unit: 2, Room: 10}
+			q.Rules = algorithm.Rules{Burst: 10, Capacity: 10, Leak: 1e-9, Tick: 1, Period: 1e12, Lifetime: 1e12}
+			rows = append(rows, &store.Row{Query: q, Count: len(rows) + 1})
+		}
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = statement.Of(algorithm.Name(a)).TakeMany(t.Context(), conn, rows, nil)
+		conn.Release()
+		if err != nil {
+			t.Fatalf("%s: %v", a, err)
+		}
+		for i, r := range rows {
+			o := r.Outcome
+			if want := float64(i + 1); o.Granted != want || !bed.Near(o.View.Level(&r.Query.Rules, o.UpdatedAt), 2*want) {
+				t.Errorf("%s: row %d: %+v %+v", a, i, o, o.View)
+			}
+		}
+		if sent++; prepared(t, pool) != sent {
+			t.Errorf("%s: decisions of several keys were not sent in binary", a)
+		}
+	}
+}
+
+// TestBinaryColumnType: each decision counts once, and is read as it is, if a column's
+// type changes under prepared statements.
+func TestBinaryColumnType(t *testing.T) {
+	t.Parallel()
+	pool := bed.Connect(t, bed.NewDatabase(t), bed.OneConnection)
+	l := bed.NewLimiter(t, pool, nil)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour}
+	want := 0.0
+	for _, typ := range []string{"float8", "real", "float8"} {
+		bed.Exec(t, pool, "ALTER TABLE pglimit_token_bucket ALTER COLUMN granted TYPE "+typ)
+		for range 3 {
+			want += 7
+			if r := bed.Must(t)(l.AllowN(t.Context(), p, "key", 7)); !r.Allowed || !bed.Near(r.Level, want) {
+				t.Errorf("%s: %+v, want level %v", typ, r, want)
+			}
+		}
+	}
+	if prepared(t, pool) != 1 {
+		t.Error("the last decision was not sent in binary")
+	}
+}

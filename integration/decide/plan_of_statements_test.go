@@ -1,0 +1,75 @@
+package decide
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+var (
+	sqlParameter = regexp.MustCompile(`sqlc\.n?arg\((\w+)\)`)
+	tableOf      = regexp.MustCompile(`(pglimit_[a-z_]+) as t\b`)
+)
+
+// TestRoutersFormPlans explains the statements of a single key: the row of VALUES is a
+// Result, with no sub-query between it and the Insert, and a key's row is found by the
+// primary key.
+func TestRoutersFormPlans(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := bed.NewPool(t)
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	if _, err := tx.Exec(ctx, "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"); err != nil {
+		t.Fatal(err)
+	}
+	explained := 0
+	for name, text := range bed.Statements(t) {
+		match := oneTable.FindStringSubmatch(name)
+		if match == nil {
+			continue
+		}
+		verb := match[3]
+		var want string
+		switch verb {
+		case "Take", "Charge", "Block":
+			want = "Insert on TABLE t\n  Conflict Resolution: UPDATE\n  Conflict Arbiter Indexes: TABLE_pkey\n"
+			if match[2] == "Calendar" {
+				want += "  Conflict Filter: (excluded.granted >= '0'::double precision)\n"
+			}
+			want += "  ->  Result"
+		case "Leave", "Unblock":
+			want = "Update on TABLE t\n  ->  Index Scan using TABLE_pkey on TABLE t\n        Index Cond: ((policy = '1'::text) AND (key = '1'::text))"
+		case "Get":
+			want = "Aggregate\n  ->  Index Scan using TABLE_pkey on TABLE t\n        Index Cond: ((policy = '1'::text) AND (key = '1'::text))"
+		default:
+			continue
+		}
+		explained++
+		rows, err := tx.Query(ctx, "EXPLAIN (COSTS OFF) "+sqlParameter.ReplaceAllString(text, "'1'"))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for len(lines) > 0 && strings.HasPrefix(strings.TrimSpace(lines[len(lines)-1]), "Filter: ") {
+			lines = lines[:len(lines)-1]
+		}
+		got := strings.ReplaceAll(strings.Join(lines, "\n"), ` COLLATE "C"`, "")
+		if name == "TokenBucketTake" {
+			t.Log("\n" + got)
+		}
+		want = strings.ReplaceAll(want, "TABLE", tableOf.FindStringSubmatch(text)[1])
+		if got != want {
+			t.Errorf("%s has the plan\n%s\nwant\n%s", name, got, want)
+		}
+	}
+	if explained != 8+8+7+1+7+7 {
+		t.Errorf("explained %d statements", explained)
+	}
+}

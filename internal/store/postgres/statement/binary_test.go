@@ -1,0 +1,332 @@
+package statement
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+)
+
+// traced makes a pool's statements go through pgx: the way of sqlc.
+func traced(c *pgxpool.Config) { c.ConnConfig.Tracer = tracer{} }
+
+type tracer struct{}
+
+func (tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// inBinaryForm reports whether a statement was sent in binary.
+func (s *sent) inBinaryForm() bool { return strings.HasPrefix(s.name, "pglimit_") }
+
+// drawn draws queries and values of columns.
+type drawn struct{ *rand.Rand }
+
+// query returns a query whose numbers differ from each other.
+func (r drawn) query(a algorithm.Name, key string) *store.Query {
+	q := &store.Query{Algorithm: a, Policy: fmt.Sprint("p", r.IntN(3)), Key: key, LockWait: 10 * time.Millisecond, Commit: store.Durable}
+	q.Cost, q.Count, q.Unit, q.Room = r.float(), r.float(), r.float(), r.float()
+	q.Rules = algorithm.Rules{
+		Capacity: r.float(), Burst: r.float(), Leak: r.float(), Tick: r.time(), Period: r.time(),
+		Aligned: r.IntN(2) == 0, BlockFor: r.time(), Lifetime: r.time(),
+	}
+	if a == algorithm.FixedWindow && r.IntN(2) == 0 {
+		q.Calendar = new(algorithm.Calendar)
+		q.Edges = store.Edges{From: r.time(), Turn: r.time(), Until: r.time()}
+	}
+	return q
+}
+
+func (r drawn) float() float64 { return math.Ldexp(r.Float64(), r.IntN(60)-10) }
+
+func (r drawn) time() int64 { return 1 + r.Int64N(4e15) }
+
+// rows returns that many rows, each of a different key.
+func (r drawn) rows(a algorithm.Name, n int) (rows []*store.Row) {
+	for i := range n {
+		key := strings.Repeat("k", r.IntN(4)) + fmt.Sprint(i) + strings.Repeat("é", r.IntN(2))
+		rows = append(rows, &store.Row{Query: r.query(a, key), Count: 1 + r.IntN(5)})
+	}
+	return rows
+}
+
+// columns returns a row of a plan.
+func (r drawn) columns(p *plan, policy, key string) (values []any) {
+	for _, c := range p.columns {
+		var f fields
+		switch c.oid {
+		case pgtype.Float8OID:
+			values = append(values, r.float()-1)
+		case pgtype.Int8OID:
+			values = append(values, r.time())
+		case pgtype.TextOID:
+			if c.read(&f, []byte{}); f.policy != nil {
+				values = append(values, policy)
+			} else {
+				values = append(values, key)
+			}
+		}
+	}
+	return values
+}
+
+// outcomes returns the rows' outcomes in a form that can be compared.
+func outcomes(rows []*store.Row) (all []store.Outcome) {
+	for _, r := range rows {
+		all = append(all, plain(r.Outcome))
+	}
+	return all
+}
+
+func plain(o store.Outcome) store.Outcome {
+	if l, ok := o.View.(*algorithm.LogView); ok {
+		o.View = *l
+	}
+	return o
+}
+
+// TestBinaryAsSqlc: each algorithm's statements carry the same bytes and lead to the same
+// outcomes as through sqlc's functions. Batches of different sizes use the same buffers,
+// and their rows come back in any order, with one that was not sent.
+func TestBinaryAsSqlc(t *testing.T) {
+	t.Parallel()
+	for name, table := range tables {
+		t.Run(string(name), func(t *testing.T) {
+			t.Parallel()
+			r := drawn{rand.New(rand.NewPCG(1, uint64(len(name))))}
+			var rows [][]any
+			server := &fakeServer{answer: func(*sent) ([][]any, error) { return rows, nil }}
+			direct, through := conn(t, server.pool(t)), conn(t, server.pool(t, traced))
+			same := func(what string) {
+				t.Helper()
+				log, _ := server.take()
+				if len(log) != 2 || !log[0].inBinaryForm() || log[1].inBinaryForm() || log[0].sql != log[1].sql {
+					t.Fatalf("%s: sent %+v", what, log)
+				}
+				for i, p := range log[1].params {
+					got := log[0].params[i]
+					if p == nil && bytes.Equal(got, appendArray(nil, pgtype.Int8OID, 0)) { // a nil slice is NULL to pgx
+						got = nil
+					}
+					if !reflect.DeepEqual(got, p) {
+						t.Fatalf("%s: sent %x as $%d, sqlc %x", what, got, i+1, p)
+					}
+				}
+			}
+			for round := range 60 {
+				now := new(int64)
+				*now = r.time()
+				if round%2 == 0 {
+					now = nil
+				}
+
+				q := r.query(name, "key")
+				if round%3 == 0 {
+					q.Commit, q.LockWait = store.AsSet, 0
+				}
+				q.Now = now
+				take := table.binary.take
+				if q.Calendar != nil {
+					take = table.binary.calendar
+				}
+				rows = [][]any{r.columns(take, q.Policy, q.Key)}
+				got, err := table.Take(t.Context(), direct, q)
+				want, wanted := table.Take(t.Context(), through, q)
+				if err != nil || wanted != nil || !reflect.DeepEqual(plain(got), plain(want)) {
+					t.Fatalf("got %+v %v, %v, want %+v %v, %v", got, got.View, err, want, want.View, wanted)
+				}
+				same("Take")
+
+				batch := r.rows(name, []int{100, 1, 9, 2, 40}[round%5])
+				if round%4 == 1 { // with equal numbers
+					for _, row := range batch {
+						of := *batch[0].Query
+						of.Key = row.Query.Key
+						row.Query, row.Count = &of, 1
+					}
+				}
+				rows = [][]any{r.columns(table.binary.takeMany, "p0", "never sent")}
+				for _, row := range batch {
+					rows = append(rows, r.columns(table.binary.takeMany, row.Query.Policy, row.Query.Key))
+				}
+				if round%3 != 0 {
+					r.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
+				}
+				again := make([]*store.Row, len(batch))
+				for i, row := range batch {
+					again[i] = &store.Row{Query: row.Query, Count: row.Count}
+				}
+				if err := errors.Join(table.TakeMany(t.Context(), direct, batch, now), table.TakeMany(t.Context(), through, again, now)); err != nil {
+					t.Fatal(err)
+				}
+				if got, want := outcomes(batch), outcomes(again); !reflect.DeepEqual(got, want) {
+					t.Fatalf("%d rows: got %+v, want %+v", len(batch), got, want)
+				}
+				same("TakeMany")
+			}
+		})
+	}
+}
+
+// TestBinaryElsewhere: sqlc's functions send what may not be sent in binary.
+func TestBinaryElsewhere(t *testing.T) {
+	t.Parallel()
+	take, many := tables[algorithm.TokenBucket].binary.take, tables[algorithm.TokenBucket].binary.takeMany
+	_, otherTypes := oids(take)
+	otherTypes = slices.Clone(otherTypes)
+	otherTypes[0] = pgtype.Float4OID
+	mode := func(m pgx.QueryExecMode) func(*pgxpool.Config) {
+		return func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = m }
+	}
+	for name, c := range map[string]struct {
+		change func(*pgxpool.Config)
+		types  map[string][]uint32
+		run    func(r exec.Runner, ctx context.Context, f func(db.DBTX) error) error
+		binary bool
+	}{
+		"pool":           {run: exec.Runner.Do, binary: true},
+		"tracer":         {run: exec.Runner.Do, change: traced},
+		"exec mode":      {run: exec.Runner.Do, change: mode(pgx.QueryExecModeExec)},
+		"cache describe": {run: exec.Runner.Do, change: mode(pgx.QueryExecModeCacheDescribe)},
+		"transaction":    {run: exec.Runner.Within},
+		"other types":    {run: exec.Runner.Do, types: map[string][]uint32{take.Text(): otherTypes, many.Text(): nil}},
+	} {
+		r := drawn{rand.New(rand.NewPCG(2, 2))}
+		batch := r.rows(algorithm.TokenBucket, 3)
+		server := &fakeServer{types: c.types}
+		server.answer = func(s *sent) (rows [][]any, _ error) {
+			if s.sql == take.Text() {
+				return [][]any{r.columns(take, "", "")}, nil
+			}
+			for _, row := range batch {
+				rows = append(rows, r.columns(many, row.Query.Policy, row.Query.Key))
+			}
+			return rows, nil
+		}
+		if name == "other types" { // pgx would not read these rows
+			server.answer = func(*sent) ([][]any, error) { return nil, failure("42000 not now") }
+		}
+		if c.change == nil {
+			c.change = func(*pgxpool.Config) {}
+		}
+		runner := exec.NewPool(exec.PGX(server.pool(t, c.change)))
+		for what, f := range map[string]func(db.DBTX) error{
+			"Take": func(tx db.DBTX) error {
+				_, err := tables[algorithm.TokenBucket].Take(t.Context(), tx, batch[0].Query)
+				return err
+			},
+			"TakeMany": func(tx db.DBTX) error { return tables[algorithm.TokenBucket].TakeMany(t.Context(), tx, batch, nil) },
+		} {
+			err := c.run(runner, t.Context(), f)
+			if log, _ := server.take(); len(log) != 1 || log[0].inBinaryForm() != c.binary || (err != nil) != (c.types != nil) {
+				t.Errorf("%s, %s: sent %+v, %v", name, what, log, err)
+			}
+		}
+	}
+}
+
+// TestBinaryUnknownFields: a generated field without a binary form is found before
+// anything is sent.
+func TestBinaryUnknownFields(t *testing.T) {
+	t.Parallel()
+	refused := func(name string, plan func()) {
+		defer func() {
+			if recover() == nil {
+				t.Error(name)
+			}
+		}()
+		plan()
+	}
+	type none struct{}
+	refused("unknown parameter", func() { newPlan[struct{ Unknown string }, none]("") })
+	refused("parameter of another type", func() { newPlan[struct{ Cost int64 }, none]("") })
+	refused("unknown column", func() { newPlan[none, struct{ Unknown string }]("") })
+	refused("column of another type", func() { newPlan[none, struct{ Level int64 }]("") })
+}
+
+// TestBinaryOneIfEqual: an array has one element if it may and all rows are equal.
+func TestBinaryOneIfEqual(t *testing.T) {
+	t.Parallel()
+	of := func(r *store.Row) int64 { return r.Query.Edges.Turn }
+	row := func(turn int64) *store.Row {
+		q := &store.Query{Edges: store.Edges{Turn: turn}}
+		if turn != 0 {
+			q.Calendar = new(algorithm.Calendar)
+		}
+		return &store.Row{Query: q}
+	}
+	for _, c := range []struct {
+		e     elements
+		reach func([]*store.Row) int
+		turns []int64
+		want  []int64
+	}{
+		{perRow, allRows, []int64{7, 7, 7}, []int64{7, 7, 7}},
+		{oneIfEqual, allRows, []int64{7, 7, 7}, []int64{7}},
+		{oneIfEqual, allRows, []int64{7, 7, 8}, []int64{7, 7, 8}},
+		{oneIfEqual, allRows, []int64{8, 7, 7}, []int64{8, 7, 7}},
+		{oneIfEqual, calendarRows, []int64{7, 7, 0}, []int64{7}},
+		{oneIfEqual, calendarRows, []int64{0, 7, 0}, []int64{0, 7}},
+		{oneIfEqual, calendarRows, []int64{7, 7}, []int64{7}},
+		{oneIfEqual, calendarRows, []int64{0, 0}, []int64{}},
+		{perRow, calendarRows, []int64{0, 7, 0}, []int64{0, 7}},
+	} {
+		w := wires.New().(*wire)
+		for _, turn := range c.turns {
+			w.rows = append(w.rows, row(turn))
+		}
+		got := w.encode(&plan{params: []param{integers(c.e, c.reach, of)}})[0]
+		want, err := pgtype.NewMap().Encode(pgtype.Int8ArrayOID, pgtype.BinaryFormatCode, c.want, nil)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%+v: %x, want %x, %v", c, got, want, err)
+		}
+	}
+}
+
+// TestBinaryAllocations: the rows of a batch share allocations.
+func TestBinaryAllocations(t *testing.T) {
+	const n = 100
+	for name, table := range tables {
+		r := drawn{rand.New(rand.NewPCG(6, 6))}
+		batch := r.rows(name, n)
+		var rows [][][]byte
+		for _, row := range batch {
+			var values [][]byte
+			for _, v := range r.columns(table.binary.takeMany, row.Query.Policy, row.Query.Key) {
+				values = append(values, encoded(v, pgtype.BinaryFormatCode))
+			}
+			rows = append(rows, values)
+		}
+		w := wires.New().(*wire)
+		allocations := testing.AllocsPerRun(100, func() {
+			w.rows, w.query, w.expected = batch, batch[0].Query, 0
+			w.encode(table.binary.takeMany)
+			for i, values := range rows {
+				if err := w.decide(table.binary, n-i, values); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		if allocations > n/together+1 {
+			t.Errorf("%s: %v allocations for %d rows", name, allocations, n)
+		}
+	}
+}

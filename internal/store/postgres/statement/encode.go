@@ -1,0 +1,174 @@
+package statement
+
+import (
+	"encoding/binary"
+	"math"
+	"reflect"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// param writes one parameter of a Take or TakeMany in PostgreSQL's binary format.
+type param struct {
+	oid   uint32
+	field reflect.Type // of the generated struct
+	write func(*wire)
+}
+
+// params has the parameters by their fields in the generated structs. sqlc's text decides
+// their order.
+var params = map[string]param{
+	// of a Take
+	"Policy":     text(func(w *wire) string { return w.query.Policy }),
+	"Key":        text(func(w *wire) string { return w.query.Key }),
+	"Cost":       float(func(w *wire) float64 { return w.query.Cost }),
+	"Count":      float(func(w *wire) float64 { return w.query.Count }),
+	"Capacity":   float(func(w *wire) float64 { return w.query.Capacity }),
+	"Room":       float(func(w *wire) float64 { return w.query.Room }),
+	"Unit":       float(func(w *wire) float64 { return w.query.Unit }),
+	"Leak":       float(func(w *wire) float64 { return w.query.Leak }),
+	"TickUs":     integer(func(w *wire) int64 { return w.query.Tick }),
+	"PeriodUs":   integer(func(w *wire) int64 { return w.query.Period }),
+	"Aligned":    boolean(func(w *wire) bool { return w.query.Aligned }),
+	"FromUs":     integer(func(w *wire) int64 { return w.query.Edges.From }),
+	"TurnUs":     integer(func(w *wire) int64 { return w.query.Edges.Turn }),
+	"UntilUs":    integer(func(w *wire) int64 { return w.query.Edges.Until }),
+	"LifetimeUs": integer(func(w *wire) int64 { return w.query.Lifetime }),
+	"BlockForUs": integer(func(w *wire) int64 { return w.query.BlockFor }),
+
+	// of a TakeMany
+	"Policies":    texts(oneIfEqual, func(r *store.Row) string { return r.Query.Policy }),
+	"Keys":        texts(perRow, func(r *store.Row) string { return r.Query.Key }),
+	"Costs":       floats(oneIfEqual, func(r *store.Row) float64 { return r.Query.Cost }),
+	"Counts":      floats(oneIfEqual, func(r *store.Row) float64 { return float64(r.Count) }),
+	"Capacities":  floats(oneIfEqual, func(r *store.Row) float64 { return r.Query.Capacity }),
+	"Leaks":       floats(oneIfEqual, func(r *store.Row) float64 { return r.Query.Leak }),
+	"TicksUs":     integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Tick }),
+	"PeriodsUs":   integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Period }),
+	"AreAligned":  booleans(oneIfEqual, func(r *store.Row) bool { return r.Query.Aligned }),
+	"FromsUs":     integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.From }),
+	"TurnsUs":     integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Turn }),
+	"UntilsUs":    integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Until }),
+	"LifetimesUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Lifetime }),
+	"BlocksForUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.BlockFor }),
+
+	// of both
+	"NowUs": {pgtype.Int8OID, reflect.TypeFor[*int64](), func(w *wire) {
+		if w.now == nil {
+			w.null()
+			return
+		}
+		w.buf = appendInteger(w.buf, *w.now)
+	}},
+	"Commit":      text(func(w *wire) string { return string(w.query.Commit) }),
+	"LockTimeout": text(func(w *wire) string { return WaitText(w.query.LockWait) }),
+}
+
+// elements is how many elements the statements expect in an array.
+type elements bool
+
+const (
+	perRow elements = false // one for each row
+	// oneIfEqual is one for each row, or a single one if it is the same for all rows that
+	// do not ignore the array.
+	oneIfEqual elements = true
+)
+
+// allRows and calendarRows return the number of rows that an array reaches.
+func allRows(rows []*store.Row) int { return len(rows) }
+
+// calendarRows returns the number of rows up to the last one with a calendar: other rows
+// ignore these arrays.
+func calendarRows(rows []*store.Row) int {
+	n := len(rows)
+	for n > 0 && rows[n-1].Query.Calendar == nil {
+		n--
+	}
+	return n
+}
+
+func text(of func(*wire) string) param {
+	return param{pgtype.TextOID, reflect.TypeFor[string](), func(w *wire) { w.buf = append(w.buf, of(w)...) }}
+}
+
+func float(of func(*wire) float64) param {
+	return param{pgtype.Float8OID, reflect.TypeFor[float64](), func(w *wire) { w.buf = appendFloat(w.buf, of(w)) }}
+}
+
+func integer(of func(*wire) int64) param {
+	return param{pgtype.Int8OID, reflect.TypeFor[int64](), func(w *wire) { w.buf = appendInteger(w.buf, of(w)) }}
+}
+
+func boolean(of func(*wire) bool) param {
+	return param{pgtype.BoolOID, reflect.TypeFor[bool](), func(w *wire) { w.buf = appendBoolean(w.buf, of(w)) }}
+}
+
+func texts(e elements, of func(*store.Row) string) param {
+	element := func(to []byte, s string) []byte { return append(appendLength(to, len(s)), s...) }
+	return array(pgtype.TextArrayOID, pgtype.TextOID, e, allRows, of, element)
+}
+
+func floats(e elements, of func(*store.Row) float64) param {
+	element := func(to []byte, f float64) []byte { return appendFloat(appendLength(to, 8), f) }
+	return array(pgtype.Float8ArrayOID, pgtype.Float8OID, e, allRows, of, element)
+}
+
+func integers(e elements, reach func([]*store.Row) int, of func(*store.Row) int64) param {
+	element := func(to []byte, i int64) []byte { return appendInteger(appendLength(to, 8), i) }
+	return array(pgtype.Int8ArrayOID, pgtype.Int8OID, e, reach, of, element)
+}
+
+func booleans(e elements, of func(*store.Row) bool) param {
+	element := func(to []byte, b bool) []byte { return appendBoolean(appendLength(to, 1), b) }
+	return array(pgtype.BoolArrayOID, pgtype.BoolOID, e, allRows, of, element)
+}
+
+// array returns a parameter with the value of each row that it reaches.
+func array[T comparable](oid, elementOID uint32, e elements, reach func([]*store.Row) int, of func(*store.Row) T, element func([]byte, T) []byte) param {
+	return param{oid, reflect.TypeFor[[]T](), func(w *wire) {
+		rows := w.rows[:reach(w.rows)]
+		if e == oneIfEqual && allEqual(rows, of) {
+			rows = rows[:min(1, len(rows))]
+		}
+		w.buf = appendArray(w.buf, elementOID, len(rows))
+		for _, r := range rows {
+			w.buf = element(w.buf, of(r))
+		}
+	}}
+}
+
+func allEqual[T comparable](rows []*store.Row, of func(*store.Row) T) bool {
+	for _, r := range rows {
+		if of(r) != of(rows[0]) {
+			return false
+		}
+	}
+	return true
+}
+
+// appendArray appends what precedes the elements of an array without NULLs: the number of
+// dimensions, a flag for NULLs, the type, the length and the index of the first element.
+func appendArray(to []byte, elementOID uint32, length int) []byte {
+	to = appendLength(to, 1)
+	to = appendLength(to, 0)
+	to = binary.BigEndian.AppendUint32(to, elementOID)
+	to = appendLength(to, length)
+	return appendLength(to, 1)
+}
+
+func appendLength(to []byte, n int) []byte { return binary.BigEndian.AppendUint32(to, uint32(n)) }
+
+func appendInteger(to []byte, i int64) []byte { return binary.BigEndian.AppendUint64(to, uint64(i)) }
+
+func appendFloat(to []byte, f float64) []byte {
+	return binary.BigEndian.AppendUint64(to, math.Float64bits(f))
+}
+
+func appendBoolean(to []byte, b bool) []byte {
+	if b {
+		return append(to, 1)
+	}
+	return append(to, 0)
+}
