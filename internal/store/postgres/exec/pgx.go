@@ -64,6 +64,9 @@ func (p *pgxConnections) Crowded() bool {
 	return p.lent.Load() == 0 && p.answered.Load() && p.full()
 }
 
+// Pipelines implements Connections.
+func (p *pgxConnections) Pipelines() bool { return true }
+
 // Each sends one statement on a connection of the pool.
 func (p *pgxConnections) Each(ctx context.Context, f func(db.DBTX) error) (err error) {
 	conn, release, err := p.acquire(ctx)

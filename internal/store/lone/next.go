@@ -1,0 +1,146 @@
+package lone
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/pglimit/pglimit/internal/store/waiting"
+)
+
+// batch is requests that are sent together, and the flows that they are of.
+type batch struct {
+	calls []*call
+	flows []*flow
+	// After a send: those whose row is locked, and those that are to be sent alone.
+	locked, again []*call
+}
+
+// The number of requests for one key in a transaction. They keep the row locked, and the
+// statements of other processes wait for it for waiting.Patience.
+const (
+	ofOneKey  = 64
+	ofEachKey = 16 // if other keys wait
+)
+
+// next takes the next request off its flow, and those that share its transaction. It
+// reports whether there is one. s.mu is locked.
+//
+// Requests share a transaction if more wait than may be in flight: then they would wait for
+// each other in any case. A key's requests are in the order of arrival. Requests for several
+// keys are in lock order, so that no two transactions wait for each other.
+func (s *Store) next(b *batch) bool {
+	*b = batch{calls: b.calls[:0], flows: b.flows[:0]}
+	for {
+		var f *flow
+		may := (*flow).first
+		switch {
+		case len(s.turns) > 0:
+			f, s.turns = pop(s.turns)
+			f.inTurns = false
+		case len(s.seconds) > 0:
+			f, s.seconds = pop(s.seconds)
+			f.inSeconds = false
+			may = (*flow).second
+		default:
+			return false
+		}
+		if may(f) && s.take(b, f, 1) {
+			if c := b.calls[0]; c.joins(c) && s.share > 1 && s.inner.Pipelines() {
+				s.fill(b, f)
+			}
+			s.list(f)
+			return true
+		}
+		s.list(f)
+	}
+}
+
+// take takes requests off a flow until the batch has n. It reports whether it took any.
+// s.mu is locked.
+func (s *Store) take(b *batch, f *flow, n int) bool {
+	had := len(b.calls)
+	for len(b.calls) < n && len(f.calls) > 0 && (had == 0 && len(b.calls) == 0 || f.calls[0].joins(b.calls[0])) {
+		var c *call
+		c, f.calls = pop(f.calls)
+		if f.key.reads {
+			s.reads--
+		}
+		if !c.left {
+			c.state = waiting.Sent
+			b.calls = append(b.calls, c)
+		}
+	}
+	if len(b.calls) == had {
+		return false
+	}
+	if !slices.Contains(b.flows, f) {
+		b.flows = append(b.flows, f)
+		f.inFlight++
+	}
+	return true
+}
+
+// takeAll takes all requests off the flow. s.mu is locked.
+func (f *flow) takeAll(s *Store) []*call {
+	calls := f.calls
+	f.calls = nil
+	if f.key.reads {
+		s.reads -= len(calls)
+	}
+	return calls
+}
+
+// joins reports whether c may share a transaction with first.
+func (c *call) joins(first *call) bool {
+	return c.shares && first.shares && !c.alone && c.commit == first.commit
+}
+
+// fill adds to a batch, which has a request of f, its share of the requests that wait: so
+// many that all of them can be in flight at once. s.mu is locked.
+func (s *Store) fill(b *batch, f *flow) {
+	ofKey := ofOneKey
+	if len(s.turns) > 0 {
+		ofKey = ofEachKey
+	}
+	switch {
+	case f.key.reads:
+		n := min(s.share, (s.reads+1)/s.most)
+		s.take(b, f, min(n, ofKey))
+		s.gather(b, n, func(g *flow) bool { return g.key.reads })
+	case len(f.calls) > 0: // nothing else waits for the key's row
+		places := 1
+		if len(s.turns) == 0 {
+			places += abreast - f.inFlight
+		}
+		s.take(b, f, min(s.share, ofKey, (len(f.calls)+places)/places))
+	default:
+		s.gather(b, min(s.share, (len(s.turns)+1)/s.most), func(g *flow) bool { return !g.key.reads && g.first() && len(g.calls) == 1 })
+		slices.SortStableFunc(b.calls, (*call).compare)
+	}
+}
+
+// gather adds requests of other flows in turn until the batch has n. s.mu is locked.
+func (s *Store) gather(b *batch, n int, of func(*flow) bool) {
+	i, stay := 0, 0
+	for most := 4 * n; i < len(s.turns) && len(b.calls) < n && stay < most; i++ {
+		g := s.turns[i]
+		if len(g.calls) == 0 || !of(g) || !g.calls[0].joins(b.calls[0]) {
+			s.turns[stay] = g
+			stay++
+			continue
+		}
+		g.inTurns = false
+		s.take(b, g, min(n, len(b.calls)+ofEachKey))
+		s.list(g)
+	}
+	copy(s.turns[i-stay:i], s.turns[:stay])
+	clear(s.turns[:i-stay])
+	s.turns = s.turns[i-stay:]
+}
+
+// compare compares in lock order: that of an AllowAll.
+func (c *call) compare(d *call) int {
+	a, b := c.key.Slot, d.key.Slot
+	return cmp.Or(cmp.Compare(a.Algorithm.Index(), b.Algorithm.Index()), strings.Compare(a.Policy, b.Policy), strings.Compare(a.Key, b.Key))
+}
