@@ -74,11 +74,12 @@ func (f *fake) statements(ctx context.Context, wait time.Duration, keys ...strin
 	f.flying++
 	defer func() { f.flying-- }()
 	f.most = max(f.most, f.flying)
+	took := f.took
 	f.mu.Unlock()
-	if f.took < 0 {
+	if took < 0 {
 		<-ctx.Done()
 	} else {
-		time.Sleep(f.took)
+		time.Sleep(took)
 	}
 	f.mu.Lock()
 	for i, k := range keys {

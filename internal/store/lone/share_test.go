@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,8 +108,8 @@ func TestShareNothing(t *testing.T) {
 		answers(t, all)
 		for range 11 {
 			go func() { _, _ = s.Get(t.Context(), query("k")) }()
+			synctest.Wait()
 		}
-		synctest.Wait()
 		s.AwaitIdle()
 		for _, sent := range f.sent {
 			if len(strings.Fields(sent)) > 1 {
@@ -417,12 +418,12 @@ func TestShareThatLeave(t *testing.T) {
 			f := newFake()
 			f.took = 3 * time.Second
 			s := newSharing(f, 1, timeout)
-			told := 0
+			var told atomic.Int64
 			take := func(ctx context.Context, key string) <-chan error {
 				answer := make(chan error, 1)
 				go func() {
 					q := query(key)
-					q.Late = func(store.Outcome) { told++ }
+					q.Late = func(store.Outcome) { told.Add(1) }
 					_, err := s.Take(ctx, q)
 					answer <- err
 				}()
@@ -442,15 +443,15 @@ func TestShareThatLeave(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			leaveLate()
-			if err := <-leaves; !errors.Is(err, context.Canceled) || told != 0 {
-				t.Errorf("%v, told %d times", err, told)
+			if err := <-leaves; !errors.Is(err, context.Canceled) || told.Load() != 0 {
+				t.Errorf("%v, told %d times", err, told.Load())
 			}
 			if err := <-stays; err != nil {
 				t.Errorf("timeout %v: %v", timeout, err)
 			}
 			s.AwaitIdle()
-			if want := []string{"[busy]", "[b c]"}; !slices.Equal(f.sent, want) || told != 1 {
-				t.Errorf("sent %q, want %q; told %d times", f.sent, want, told)
+			if want := []string{"[busy]", "[b c]"}; !slices.Equal(f.sent, want) || told.Load() != 1 {
+				t.Errorf("sent %q, want %q; told %d times", f.sent, want, told.Load())
 			}
 		})
 	}
@@ -463,7 +464,7 @@ func TestShareThatAllLeave(t *testing.T) {
 		s := newSharing(f, 1, 0)
 		ctx, cancel := context.WithCancel(t.Context())
 		first := charge(t.Context(), s, "busy")
-		f.took = -1
+		f.set(func() { f.took = -1 })
 		for _, k := range []string{"a", "b", "c"} {
 			charge(ctx, s, k)
 		}
