@@ -21,6 +21,9 @@ type batch struct {
 const (
 	ofOneKey  = 64
 	ofEachKey = 16 // if other keys wait
+	// A key for which more wait shares no transaction with other keys, which would wait for
+	// its row.
+	ofCoolKey = 4
 )
 
 // next takes the next request off its flow, and those that share its transaction. It
@@ -103,27 +106,30 @@ func (s *Store) fill(b *batch, f *flow) {
 	if len(s.turns) > 0 {
 		ofKey = ofEachKey
 	}
+	flows := (len(s.turns) + 1) / s.most
 	switch {
 	case f.key.reads:
 		n := min(s.share, (s.reads+1)/s.most)
 		s.take(b, f, min(n, ofKey))
-		s.gather(b, n, func(g *flow) bool { return g.key.reads })
-	case len(f.calls) > 0: // nothing else waits for the key's row
+		s.gather(b, n, len(s.turns)+1, func(g *flow) bool { return g.key.reads })
+	case flows > 1 && len(f.calls) < ofCoolKey:
+		s.take(b, f, min(s.share, ofCoolKey))
+		s.gather(b, s.share, flows, func(g *flow) bool { return !g.key.reads && g.first() && len(g.calls) <= ofCoolKey })
+		slices.SortStableFunc(b.calls, (*call).compare)
+	case len(f.calls) > 0: // all wait for the row of one key
 		places := 1
 		if len(s.turns) == 0 {
-			places += abreast - f.inFlight
+			places += min(abreast-f.inFlight, s.most-s.running)
 		}
 		s.take(b, f, min(s.share, ofKey, (len(f.calls)+places)/places))
-	default:
-		s.gather(b, min(s.share, (len(s.turns)+1)/s.most), func(g *flow) bool { return !g.key.reads && g.first() && len(g.calls) == 1 })
-		slices.SortStableFunc(b.calls, (*call).compare)
 	}
 }
 
-// gather adds requests of other flows in turn until the batch has n. s.mu is locked.
-func (s *Store) gather(b *batch, n int, of func(*flow) bool) {
+// gather adds requests of other flows in turn until the batch has n, or so many flows. s.mu
+// is locked.
+func (s *Store) gather(b *batch, n, flows int, of func(*flow) bool) {
 	i, stay := 0, 0
-	for most := 4 * n; i < len(s.turns) && len(b.calls) < n && stay < most; i++ {
+	for most := 4 * n; i < len(s.turns) && len(b.calls) < n && len(b.flows) < flows && stay < most; i++ {
 		g := s.turns[i]
 		if len(g.calls) == 0 || !of(g) || !g.calls[0].joins(b.calls[0]) {
 			s.turns[stay] = g
