@@ -4,6 +4,7 @@ package share
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
@@ -87,8 +89,9 @@ func expectLevels(t *testing.T, l *limiter.Limiter, levels map[string]float64) {
 type sent struct {
 	together func() // called before a send of many; may be nil
 
-	mu    sync.Mutex
-	sizes []int
+	mu        sync.Mutex
+	sizes     []int
+	deadlocks int
 }
 
 func (s *sent) trace(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = s }
@@ -119,7 +122,9 @@ func (s *sent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQuer
 }
 
 // TraceQueryEnd implements pgx.QueryTracer.
-func (s *sent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (s *sent) TraceQueryEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	s.end(data.Err)
+}
 
 // TraceBatchStart implements pgx.BatchTracer.
 func (s *sent) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
@@ -133,4 +138,15 @@ func (s *sent) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceB
 func (s *sent) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 
 // TraceBatchEnd implements pgx.BatchTracer.
-func (s *sent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+func (s *sent) TraceBatchEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
+	s.end(data.Err)
+}
+
+func (s *sent) end(err error) {
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) && answer.Code == "40P01" {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.deadlocks++
+	}
+}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -156,7 +156,7 @@ func TestShareOneBadRequest(t *testing.T) {
 func TestShareALockedRow(t *testing.T) {
 	t.Parallel()
 	url := bed.NewDatabase(t)
-	c, business := newCrowd(t, url, limiter.Config{}, func(cfg *pgxpool.Config) { cfg.MaxConns = 2 }), bed.Connect(t, url)
+	c, business := newCrowd(t, url, limiter.Config{Timeout: 20 * time.Second}, func(cfg *pgxpool.Config) { cfg.MaxConns = 2 }), bed.Connect(t, url)
 	for _, verb := range []string{"Charge", "Refund", "Undo", "Reserve", "Block", "Unblock"} {
 		tx := bed.Begin(t, business, pgx.TxOptions{})
 		key := "held by " + verb
@@ -348,16 +348,10 @@ func TestShareInLockOrder(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	pool := bed.Connect(t, url)
-	for _, l := range ls {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+	if sent.deadlocks > 0 {
+		t.Errorf("%d deadlocks", sent.deadlocks)
 	}
-	if n := bed.Value[int](t, pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n > 0 {
-		t.Errorf("%d deadlocks", n)
-	}
-	if sizes := sent.take(); !strings.ContainsFunc(fmt.Sprint(sizes), func(r rune) bool { return r > '2' }) {
-		t.Errorf("nothing was shared")
+	if n := slices.Max(sent.take()); n < 3 {
+		t.Errorf("at most %d statements were sent together", n)
 	}
 }

@@ -158,34 +158,98 @@ func TestShareInLockOrder(t *testing.T) {
 func TestShareTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		s := newSharing(f, 2, time.Minute)
-		var all []<-chan error
+		s := newSharing(f, 1, time.Minute)
+		all := []<-chan error{charge(t.Context(), s, "busy"), charge(t.Context(), s, "other")}
 		for range 300 {
 			all = append(all, charge(t.Context(), s, "flood"))
 		}
 		for i := range 40 {
-			all = append(all, charge(t.Context(), s, fmt.Sprint("other-", i)))
+			all = append(all, charge(t.Context(), s, fmt.Sprint("late-", i)))
 		}
-		start := time.Now()
-		answers(t, all[300:])
-		if took := time.Since(start); took > 5*time.Millisecond {
-			t.Errorf("the others waited for %v", took)
+		for range ofCoolKey { // few are no flood
+			all = append(all, charge(t.Context(), s, "late-41"))
 		}
-		f.set(func() {
-			others := 0
-			for _, sent := range f.sent {
-				floods := strings.Count(sent, "flood")
-				others += strings.Count(sent, "other")
-				if floods > 0 && strings.Contains(sent, "other") || floods > ofEachKey && others < 40 {
-					t.Errorf("a transaction for %s", sent)
-				}
-			}
-			if len(f.sent) > 12 {
-				t.Errorf("%d transactions", len(f.sent))
-			}
-		})
-		answers(t, all[:300])
+		answers(t, all)
+		others := strings.Fields(f.sent[1])
+		if len(others) != 1+40+ofCoolKey || strings.Contains(f.sent[1], "flood") {
+			t.Errorf("the others were sent in %s", f.sent[1])
+		}
+		if n := len(strings.Fields(f.sent[2])); n != ofOneKey || len(f.sent) > 8 {
+			t.Errorf("then %d of the flood; %d transactions", n, len(f.sent))
+		}
 	})
+}
+
+// TestShareATurn: while other keys wait, a flood has few requests in each turn.
+func TestShareATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newSharing(f, 1, time.Minute)
+		all := []<-chan error{charge(t.Context(), s, "busy")}
+		for _, k := range []string{"a", "b"} {
+			for range 40 {
+				all = append(all, charge(t.Context(), s, k))
+			}
+		}
+		answers(t, all)
+		var turns []string
+		for _, sent := range f.sent {
+			keys := strings.Fields(strings.Trim(sent, "[]"))
+			turns = append(turns, fmt.Sprint(keys[0], len(keys)))
+		}
+		want := []string{"busy1", "a16", "b16", "a16", "b16", "a8", "b8"}
+		if !slices.Equal(turns, want) {
+			t.Errorf("sent %q, want %q", turns, want)
+		}
+	})
+}
+
+// TestSharePart: how many of the requests that wait a transaction has.
+func TestSharePart(t *testing.T) {
+	for _, c := range []struct {
+		most, running, inFlight, waiting, others int
+		reads                                    bool
+		want                                     int
+	}{
+		{4, 1, 0, 1, 0, false, 1},
+		{4, 2, 0, 2, 0, false, 1}, // two may be in flight for a key
+		{4, 1, 1, 2, 0, false, 2}, // one is
+		{2, 2, 0, 2, 0, false, 2}, // no other goroutine sends
+		{4, 1, 0, 7, 0, false, 4}, // the half
+		{4, 1, 1, 70, 0, false, 64},
+		{4, 4, 0, 70, 1, false, 16},
+		{4, 4, 0, 1, 6, false, 1}, // seven keys of which four may be in flight
+		{4, 4, 0, 1, 7, false, 2},
+		{4, 4, 0, 1, 99, false, 25},
+		{1, 1, 0, 1, 500, false, 100},
+		{4, 4, 0, 7, 0, true, 1},
+		{4, 4, 0, 8, 0, true, 2},
+		{4, 4, 0, 400, 0, true, 64},
+		{4, 4, 0, 80, 8, true, 22},
+	} {
+		f := newFake()
+		s := newSharing(f, c.most, time.Minute)
+		s.running = s.most // start none
+		add := func(key string) {
+			k := flowKey{waiting.SlotOf(query(key)), c.reads}
+			s.enqueue(&call{Store: s, request: request{key: k, shares: true}})
+		}
+		for range c.waiting {
+			add("k")
+		}
+		s.flows[flowKey{waiting.SlotOf(query("k")), c.reads}].inFlight = c.inFlight
+		for i := range c.others {
+			add(fmt.Sprint("other-", i))
+		}
+		if c.inFlight > 0 {
+			s.turns, s.seconds = nil, s.turns
+		}
+		s.running = c.running
+		var b batch
+		if s.next(&b); len(b.calls) != c.want {
+			t.Errorf("%+v: %d", c, len(b.calls))
+		}
+	}
 }
 
 // TestShareReads: reads share transactions among themselves, and those of one key too.
@@ -326,9 +390,24 @@ func TestShareALockedKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		s := newSharing(f, 1, time.Minute)
-		var all []<-chan error
-		for range 90 {
-			all = append(all, charge(t.Context(), s, "k"))
+		var all sync.WaitGroup
+		var order []int // in which they are sent once the key is free
+		for i := range 90 {
+			all.Go(func() {
+				q := query("k")
+				q.Known = func() bool {
+					f.set(func() {
+						if !f.locked["k"] {
+							order = append(order, i)
+						}
+					})
+					return false
+				}
+				if _, err := s.Take(t.Context(), q); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
 		}
 		f.set(func() { f.locked["k"] = true })
 		time.Sleep(time.Second)
@@ -337,11 +416,12 @@ func TestShareALockedKey(t *testing.T) {
 				t.Errorf("sent %q, %d in the lane", f.sent, s.lane.Waiting(s.slot("k")))
 			}
 			delete(f.locked, "k")
+			order = nil
 		})
-		answers(t, all)
+		all.Wait()
 		s.lane.AwaitIdle()
-		if !s.idleNow() {
-			t.Error("not idle")
+		if !slices.IsSorted(order) || len(order) < 89 || !s.idleNow() {
+			t.Errorf("sent in the order %v", order)
 		}
 	})
 }
