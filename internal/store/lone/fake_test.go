@@ -29,6 +29,7 @@ type fake struct {
 	bad     map[string]bool // keys whose statements fail
 	again   map[string]bool // keys that need a second statement
 	lost    error           // of each transaction that is shared
+	denied  map[string]bool // keys whose Takes are denied
 	denies  bool            // reads find that a joint does not fit
 	answers int64
 	crowded bool
@@ -155,7 +156,7 @@ func (t *shared) Charge(_ context.Context, q *store.Query) (store.Outcome, error
 }
 
 func (t *shared) Take(_ context.Context, q *store.Query) (store.Outcome, error) {
-	return store.Outcome{Decided: true, Granted: q.Units}, t.answer(q.Key)
+	return t.Store.(*fake).taken(q), t.answer(q.Key)
 }
 
 func (t *shared) Refund(ctx context.Context, q *store.Query) (store.Outcome, error) {
@@ -171,7 +172,18 @@ func (f *fake) Charge(ctx context.Context, q *store.Query) (store.Outcome, error
 }
 
 func (f *fake) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return f.Charge(ctx, q)
+	return f.taken(q), f.statement(ctx, q.LockWait, q.Key)
+}
+
+// taken returns the outcome of a Take.
+func (f *fake) taken(q *store.Query) store.Outcome {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o := store.Outcome{Decided: true, Granted: q.Units}
+	if f.denied[q.Key] {
+		o.Granted = 0
+	}
+	return o
 }
 
 func (f *fake) Refund(ctx context.Context, q *store.Query) (store.Outcome, error) {

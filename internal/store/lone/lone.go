@@ -83,6 +83,9 @@ type flow struct {
 	key      flowKey
 	calls    []*call
 	inFlight int // transactions
+	// trusted is how many requests that a denial would answer may share a transaction with
+	// the first: as many as were granted since the last denial.
+	trusted int
 	// Whether it is in Store.turns and Store.seconds. It may have no turn there by now.
 	inTurns, inSeconds bool
 }
@@ -103,9 +106,10 @@ type request struct {
 	key    flowKey
 	shares bool         // whether it may share a transaction
 	commit store.Commit // of that
-	send   func(ctx context.Context, inner store.Store, lockWait time.Duration) error
-	known  func() bool // Query.Known; may be nil
-	late   func()      // called after a send that succeeds once the caller has left; may be nil
+	// send reports whether the request was denied.
+	send  func(ctx context.Context, inner store.Store, lockWait time.Duration) (denied bool, err error)
+	known func() bool // Query.Known; may be nil
+	late  func()      // called after a send that succeeds once the caller has left; may be nil
 }
 
 // call is one request of a caller.
@@ -113,6 +117,8 @@ type call struct {
 	*Store
 	request
 	ticket *waiting.Ticket
+	flow   *flow // while it is in flight
+	denied bool
 	err    error
 
 	// Guarded by Store.mu.
@@ -253,11 +259,7 @@ func (s *Store) run() {
 		s.mu.Unlock()
 		s.deliver(&b)
 		s.mu.Lock()
-		for _, f := range b.flows {
-			f.inFlight--
-			s.sortOut(f, &b)
-			s.list(f)
-		}
+		s.sortOut(&b)
 	}
 	s.running--
 	if s.running == 0 {
@@ -268,8 +270,9 @@ func (s *Store) run() {
 // setAside moves calls, whose row is locked, and the requests behind them to the lane. s.mu
 // is locked.
 func (s *Store) setAside(f *flow, calls []*call) {
-	behind := f.takeAll(s)
-	for _, c := range append(calls, behind...) {
+	calls = append(calls, f.calls...)
+	f.calls = nil
+	for _, c := range calls {
 		c.state = waiting.Locked
 		s.lane.Hold(c.key.Slot, c)
 	}
@@ -287,7 +290,8 @@ func (c *call) attempt(lockWait time.Duration) error {
 	if !c.begin(cancel) {
 		return waiting.ErrGone
 	}
-	err := c.send(ctx, c.inner, lockWait)
+	var err error
+	c.denied, err = c.send(ctx, c.inner, lockWait)
 	store.AwaitEnd(ctx, err)
 	if err == store.ErrLocked {
 		return err

@@ -12,6 +12,7 @@ import (
 type batch struct {
 	calls []*call
 	flows []*flow
+	known int // of the last flow: requests that a denial would answer
 	// After a send: those whose row is locked, and those that are to be sent alone.
 	locked, again []*call
 }
@@ -31,8 +32,11 @@ const (
 //
 // Requests share a transaction if more wait than may be in flight: then they would wait for
 // each other in any case. A key's requests are in the order of arrival. Requests for several
-// keys are in lock order, so that no two transactions wait for each other.
+// keys are in lock order, so that no two transactions wait for each other. Where a denial
+// that is remembered answers those behind it, only as many share as may be granted.
 func (s *Store) next(b *batch) bool {
+	clear(b.calls)
+	clear(b.flows)
 	*b = batch{calls: b.calls[:0], flows: b.flows[:0]}
 	for {
 		var f *flow
@@ -62,36 +66,37 @@ func (s *Store) next(b *batch) bool {
 // take takes requests off a flow until the batch has n. It reports whether it took any.
 // s.mu is locked.
 func (s *Store) take(b *batch, f *flow, n int) bool {
-	had := len(b.calls)
-	for len(b.calls) < n && len(f.calls) > 0 && (had == 0 && len(b.calls) == 0 || f.calls[0].joins(b.calls[0])) {
-		var c *call
-		c, f.calls = pop(f.calls)
+	last := len(b.flows) > 0 && b.flows[len(b.flows)-1] == f
+	had, known := len(b.calls), 0
+	if last {
+		known = b.known
+	}
+	for len(b.calls) < n && len(f.calls) > 0 {
+		c := f.calls[0]
+		if len(b.calls) > 0 && (!c.joins(b.calls[0]) || c.known != nil && known > f.trusted) {
+			break
+		}
+		_, f.calls = pop(f.calls)
 		if f.key.reads {
 			s.reads--
 		}
-		if !c.left {
-			c.state = waiting.Sent
-			b.calls = append(b.calls, c)
+		if c.left {
+			continue
 		}
+		if c.known != nil {
+			known++
+		}
+		c.state, c.flow = waiting.Sent, f
+		b.calls = append(b.calls, c)
 	}
 	if len(b.calls) == had {
 		return false
 	}
-	if !slices.Contains(b.flows, f) {
+	if b.known = known; !last {
 		b.flows = append(b.flows, f)
 		f.inFlight++
 	}
 	return true
-}
-
-// takeAll takes all requests off the flow. s.mu is locked.
-func (f *flow) takeAll(s *Store) []*call {
-	calls := f.calls
-	f.calls = nil
-	if f.key.reads {
-		s.reads -= len(calls)
-	}
-	return calls
 }
 
 // joins reports whether c may share a transaction with first.

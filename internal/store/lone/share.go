@@ -26,7 +26,8 @@ func (s *Store) deliver(b *batch) {
 func (s *Store) sendTogether(b *batch) {
 	ctx, cancel := s.room.Detached()
 	defer cancel()
-	calls := slices.DeleteFunc(b.calls, b.readies(s, cancel))
+	b.calls = slices.DeleteFunc(b.calls, b.readies(s, cancel))
+	calls := b.calls
 	if len(calls) == 0 {
 		return
 	}
@@ -36,7 +37,10 @@ func (s *Store) sendTogether(b *batch) {
 	}
 	parts := make([]store.Part, len(calls))
 	for i, c := range calls {
-		parts[i] = func(inner store.Store) error { return c.send(ctx, inner, wait) }
+		parts[i] = func(inner store.Store) (err error) {
+			c.denied, err = c.send(ctx, inner, wait)
+			return err
+		}
 	}
 	errs, err := s.inner.Pipeline(ctx, wait, parts)
 	store.AwaitEnd(ctx, err)
@@ -98,30 +102,38 @@ func (b *batch) readies(s *Store, cancel context.CancelFunc) func(*call) bool {
 	}
 }
 
-// sortOut brings the requests of a flow that have no answer on their way. s.mu is locked.
-func (s *Store) sortOut(f *flow, b *batch) {
-	ofFlow := func(calls []*call) (own []*call) {
-		for _, c := range calls {
-			if c.key == f.key {
-				own = append(own, c)
-			}
+// sortOut lists the flows of a batch again, and brings the requests that have no answer on
+// their way. s.mu is locked.
+func (s *Store) sortOut(b *batch) {
+	for _, f := range b.flows {
+		f.inFlight--
+	}
+	for i := 0; i < len(b.locked); { // those of a flow follow each other
+		n := i
+		for f := b.locked[i].flow; n < len(b.locked) && b.locked[n].flow == f; n++ {
 		}
-		return own
+		s.setAside(b.locked[i].flow, b.locked[i:n:n])
+		i = n
 	}
-	if own := ofFlow(b.locked); own != nil {
-		s.setAside(f, own)
-	}
-	own := ofFlow(b.again)
-	for _, c := range own {
+	for _, c := range slices.Backward(b.again) { // to the front, in their order
 		c.state, c.alone = waiting.Queued, true
+		c.flow.calls = slices.Insert(c.flow.calls, 0, c)
+		if c.key.reads {
+			s.reads++
+		}
+		s.start()
 	}
-	if own != nil {
-		f.calls = append(own, f.calls...)
-		if f.key.reads {
-			s.reads += len(own)
+	for _, c := range b.calls {
+		if c.known != nil && !c.denied {
+			c.flow.trusted = min(c.flow.trusted+1, ofOneKey)
 		}
-		for range own {
-			s.start()
+	}
+	for _, c := range b.calls {
+		if c.denied {
+			c.flow.trusted = 0
 		}
+	}
+	for _, f := range b.flows {
+		s.list(f)
 	}
 }

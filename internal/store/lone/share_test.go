@@ -180,6 +180,52 @@ func TestShareTurns(t *testing.T) {
 	})
 }
 
+// TestShareWithDenials: requests that a denial would answer share a transaction once others
+// were granted, and each is sent alone after a denial: that answers those behind it.
+func TestShareWithDenials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newSharing(f, 1, time.Minute)
+		known := func() bool { return false }
+		take := func(n int) {
+			var all sync.WaitGroup
+			for range n {
+				all.Go(func() {
+					q := query("k")
+					q.Known = known
+					if _, err := s.Take(t.Context(), q); err != nil {
+						t.Error(err)
+					}
+				})
+				synctest.Wait()
+			}
+			all.Wait()
+			s.AwaitIdle()
+		}
+		sizes := func() (all []int) {
+			for _, sent := range f.sent {
+				all = append(all, len(strings.Fields(sent)))
+			}
+			f.sent = nil
+			return all
+		}
+		take(200)
+		if got := sizes(); !slices.Equal(got, []int{1, 2, 4, 8, 16, 32, 64, 64, 9}) {
+			t.Errorf("granted: %v", got)
+		}
+		f.denied = map[string]bool{"k": true}
+		take(20)
+		if got := sizes(); slices.Max(got) != 1 {
+			t.Errorf("denied: %v", got)
+		}
+		known = nil
+		take(20)
+		if got := sizes(); slices.Max(got) != 19 {
+			t.Errorf("without a memory of denials: %v", got)
+		}
+	})
+}
+
 // TestShareATurn: while other keys wait, a flood has few requests in each turn.
 func TestShareATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

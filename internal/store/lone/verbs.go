@@ -18,9 +18,10 @@ type sender[T any] = func(ctx context.Context, inner store.Store, lockWait time.
 // the caller has left; it may be nil.
 func turn[T any](ctx context.Context, s *Store, r request, late func(T), send sender[T]) (T, error) {
 	var v T
-	r.send = func(ctx context.Context, inner store.Store, wait time.Duration) (err error) {
+	r.send = func(ctx context.Context, inner store.Store, wait time.Duration) (denied bool, err error) {
 		v, err = send(ctx, inner, wait)
-		return err
+		o, ok := any(&v).(*store.Outcome)
+		return ok && o.Decided && o.Granted == 0, err
 	}
 	if late != nil {
 		r.late = func() { late(v) }
