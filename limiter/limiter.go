@@ -88,7 +88,11 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 	// Statements that wait for locked rows use a quarter of the connections at most.
 	patient := make(chan struct{}, max(1, most/4))
 	l := &Limiter{engine: e, room: waiting.NewRoom(c.MaxWaiting, c.Timeout, database), lane: waiting.NewLane(patient, c.Timeout)}
-	l.lone = lone.New(database, l.room, l.lane, most-cap(patient))
+	share := c.BatchRows
+	if c.DisableBatching {
+		share = 1
+	}
+	l.lone = lone.New(database, l.room, l.lane, most-cap(patient), share)
 	inner := store.Store(l.lone)
 	if !c.DisableBatching {
 		l.coalesced = coalesce.New(inner, database, l.room, l.lane, coalesce.Options{

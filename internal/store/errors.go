@@ -37,6 +37,10 @@ var ErrLocked = fmt.Errorf("%w: %w: another transaction has locked the key's row
 // ErrKnown: Query.Known reported an answer. Nothing was sent.
 var ErrKnown = errors.New("pglimit: answered by a denial that is known")
 
+// ErrAlone: a request that shared a transaction with others was not decided, and has to be
+// sent alone.
+var ErrAlone = errors.New("pglimit: to be sent alone")
+
 // ErrBusy: no connection of the pool came free in time. Nothing was sent.
 var ErrBusy = fmt.Errorf("%w: no connection of the pool came free in time: give the limiter a pool of its own, or let the pool have more connections", ErrOverloaded)
 
@@ -55,6 +59,20 @@ func (e *RowError) Error() string { return e.Err.Error() }
 
 // Unwrap returns Err.
 func (e *RowError) Unwrap() error { return e.Err }
+
+// PartError is the error of a Pipeline that was rolled back because one of its calls
+// failed. Nothing was decided for any of them. Err is ErrLocked if a row was locked for too
+// long.
+type PartError struct {
+	Index int // of the call
+	Err   error
+}
+
+// Error returns Err's text.
+func (e *PartError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *PartError) Unwrap() error { return e.Err }
 
 // Invalid returns an ErrInvalid that names an argument, its value and the reason.
 func Invalid(field, value, reason string) error {

@@ -76,6 +76,24 @@ type Many interface {
 	Crowded() bool
 }
 
+// Part is a call of one method of inner, a Store for one statement. If the method needs
+// another one after a statement that changed nothing, it returns ErrAlone.
+type Part func(inner Store) error
+
+// Pipeliner is a Store that can send many statements at once.
+type Pipeliner interface {
+	// Pipelines reports whether Pipeline can be used at present.
+	Pipelines() bool
+	// Pipeline makes the calls as one transaction in one round trip and returns their
+	// errors. Each call runs twice, first to record its statement and then to read its
+	// answer; only what it returns last counts. Calls that lock rows are in lock order, and
+	// have one Commit and the LockWait wait.
+	//
+	// After a *PartError nothing was decided, and after ErrAlone nothing was sent. After any
+	// other error the calls may have been decided.
+	Pipeline(ctx context.Context, wait time.Duration, calls []Part) (errs []error, err error)
+}
+
 // Query is one valid request for one key, with its policy compiled to numbers. Times are
 // Unix microseconds.
 type Query struct {

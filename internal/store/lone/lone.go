@@ -1,7 +1,8 @@
-// Package lone sends the statements that requests do not share: few at a time, the keys
-// in turn, so that a hot key does not keep the others out. No caller can cancel a
-// statement in flight, which would cost its connection: a caller that leaves goes
-// immediately, and the statement runs to its end.
+// Package lone sends requests in statements of their own: few at a time, the keys in turn,
+// so that a hot key does not keep the others out. Requests that wait share transactions, and
+// with them round trips and flushes. No caller can cancel a statement in flight, which would
+// cost its connection: a caller that leaves goes immediately, and the statement runs to its
+// end.
 package lone
 
 import (
@@ -20,7 +21,8 @@ type Store struct {
 	inner Database
 	room  *waiting.Room
 	lane  *waiting.Lane
-	most  int // statements in flight
+	most  int // transactions in flight
+	share int // requests in one transaction; 1: they share none
 	// tickets are of this Store: a channel made in a test's synthetic time must stay in it.
 	tickets sync.Pool
 
@@ -31,18 +33,21 @@ type Store struct {
 	running int // goroutines that send
 	flows   map[flowKey]*flow
 	turns   []*flow // those with a request to send and none in flight
-	seconds []*flow // those whose second request may be sent if no other key waits
+	seconds []*flow // those whose second transaction may be sent if no other key waits
+	reads   int     // requests in flows of reads
 }
 
 // Database is the inner store.
 type Database interface {
 	store.Store
+	store.Pipeliner
 	Locked(ctx context.Context, rows []*store.Row) ([]bool, error) // as in store.Many
 }
 
-// New returns a Store over inner with at most that many statements in flight.
-func New(inner Database, room *waiting.Room, lane *waiting.Lane, most int) *Store {
-	s := &Store{inner: inner, room: room, lane: lane, most: max(1, most), flows: map[flowKey]*flow{}}
+// New returns a Store over inner with at most that many transactions in flight, each for at
+// most share requests.
+func New(inner Database, room *waiting.Room, lane *waiting.Lane, most, share int) *Store {
+	s := &Store{inner: inner, room: room, lane: lane, most: max(1, most), share: share, flows: map[flowKey]*flow{}}
 	s.idle.L, s.watch = &s.mu, waiting.NewWatch(room, &s.mu)
 	return s
 }
@@ -78,12 +83,15 @@ type flowKey struct {
 type flow struct {
 	key      flowKey
 	calls    []*call
-	inFlight int
+	inFlight int // transactions
+	// trusted is how many requests that a denial would answer may share a transaction with
+	// the first: as many as were granted since the last denial.
+	trusted int
 	// Whether it is in Store.turns and Store.seconds. It may have no turn there by now.
 	inTurns, inSeconds bool
 }
 
-// abreast is how many statements for one key may be in flight if no other key waits: while
+// abreast is how many transactions for one key may be in flight if no other key waits: while
 // one has the row's lock, the other waits for it.
 const abreast = 2
 
@@ -96,8 +104,11 @@ func (f *flow) second() bool { return len(f.calls) > 0 && f.inFlight < abreast }
 
 // request is what a method sends.
 type request struct {
-	key   flowKey
-	send  func(ctx context.Context, lockWait time.Duration) error
+	key    flowKey
+	shares bool         // whether it may share a transaction
+	commit store.Commit // of that
+	// send reports whether the request was denied.
+	send  func(ctx context.Context, inner store.Store, lockWait time.Duration) (denied bool, err error)
 	known func() bool // Query.Known; may be nil
 	late  func()      // called after a send that succeeds once the caller has left; may be nil
 }
@@ -107,9 +118,13 @@ type call struct {
 	*Store
 	request
 	ticket *waiting.Ticket
+	flow   *flow // while it is in flight
+	denied bool
 	err    error
 
-	cancel context.CancelFunc // of the statement in flight; guarded by Store.mu
+	// Guarded by Store.mu.
+	cancel context.CancelFunc // of the statement in flight
+	alone  bool               // it shared a transaction that did not decide it
 }
 
 // do sends a request in its turn and returns its error. After an error of the wait
@@ -186,7 +201,15 @@ func (s *Store) enqueue(c *call) {
 		s.flows[c.key] = f
 	}
 	f.calls = append(f.calls, c)
+	if f.key.reads {
+		s.reads++
+	}
 	s.list(f)
+	s.start()
+}
+
+// start starts another goroutine that sends, if there may be one. s.mu is locked.
+func (s *Store) start() {
 	if s.running < s.most {
 		s.running++
 		go s.run()
@@ -211,36 +234,6 @@ func (s *Store) list(f *flow) {
 	}
 }
 
-// next takes the next request off its flow. s.mu is locked.
-func (s *Store) next() (*flow, *call) {
-	for {
-		var f *flow
-		may := (*flow).first
-		switch {
-		case len(s.turns) > 0:
-			f, s.turns = pop(s.turns)
-			f.inTurns = false
-		case len(s.seconds) > 0:
-			f, s.seconds = pop(s.seconds)
-			f.inSeconds = false
-			may = (*flow).second
-		default:
-			return nil, nil
-		}
-		for may(f) {
-			var c *call
-			if c, f.calls = pop(f.calls); c.ticket.Gone() {
-				continue
-			}
-			c.ticket.State = waiting.Sent
-			f.inFlight++
-			s.list(f)
-			return f, c
-		}
-		s.list(f)
-	}
-}
-
 // pop takes the first of a queue off it.
 func pop[T any](queue []*T) (*T, []*T) {
 	first := queue[0]
@@ -252,19 +245,12 @@ func pop[T any](queue []*T) (*T, []*T) {
 func (s *Store) run() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for {
-		f, c := s.next()
-		if c == nil {
-			break
-		}
+	var b batch
+	for s.next(&b) {
 		s.mu.Unlock()
-		err := c.attempt(waiting.Patience)
+		s.deliver(&b)
 		s.mu.Lock()
-		f.inFlight--
-		if err == store.ErrLocked {
-			s.setAside(f, c)
-		}
-		s.list(f)
+		s.sortOut(&b)
 	}
 	s.running--
 	if s.running == 0 {
@@ -272,12 +258,12 @@ func (s *Store) run() {
 	}
 }
 
-// setAside moves c, whose row is locked, and the requests behind it to the lane. s.mu is
-// locked.
-func (s *Store) setAside(f *flow, c *call) {
-	behind := f.calls
+// setAside moves calls, whose row is locked, and the requests behind them to the lane. s.mu
+// is locked.
+func (s *Store) setAside(f *flow, calls []*call) {
+	calls = append(calls, f.calls...)
 	f.calls = nil
-	for _, c := range append([]*call{c}, behind...) {
+	for _, c := range calls {
 		c.ticket.State = waiting.Locked
 		s.lane.Hold(c.key.Slot, c)
 	}
@@ -295,7 +281,9 @@ func (c *call) attempt(lockWait time.Duration) error {
 	if !c.begin(cancel) {
 		return waiting.ErrGone
 	}
-	err := c.room.Late(ctx, c.send(ctx, lockWait))
+	var err error
+	c.denied, err = c.send(ctx, c.inner, lockWait)
+	err = c.room.Late(ctx, err)
 	if err == store.ErrLocked {
 		return err
 	}

@@ -52,7 +52,7 @@ func (s *Store) idleNow() bool {
 func TestTurnsOfOthersFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		s := New(f, waiting.NewRoom(1000, time.Minute, f), waiting.NewLane(make(chan struct{}, 1), time.Minute), 2)
+		s := New(f, waiting.NewRoom(1000, time.Minute, f), waiting.NewLane(make(chan struct{}, 1), time.Minute), 2, 1)
 		var hot []<-chan error
 		for range 100 {
 			hot = append(hot, charge(t.Context(), s, "hot"))
@@ -315,7 +315,7 @@ func TestTurnsOfAHotKey(t *testing.T) {
 func TestTurnsOfTheSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		s := New(f, waiting.NewRoom(1000, time.Second, f), waiting.NewLane(make(chan struct{}, 1), time.Second), 1)
+		s := New(f, waiting.NewRoom(1000, time.Second, f), waiting.NewLane(make(chan struct{}, 1), time.Second), 1, 1)
 		busy := charge(t.Context(), s, "busy")
 		first, second := charge(t.Context(), s, "pair"), charge(t.Context(), s, "pair")
 		ctx, stop := context.WithCancel(t.Context())

@@ -11,13 +11,17 @@ import (
 	"github.com/pglimit/pglimit/internal/store/waiting"
 )
 
+// sender sends a request to inner. Its statement waits so long for a row's lock.
+type sender[T any] = func(ctx context.Context, inner store.Store, lockWait time.Duration) (T, error)
+
 // turn is do for a method with a result. late is called with a result that comes after
 // the caller has left; it may be nil.
-func turn[T any](ctx context.Context, s *Store, r request, late func(T), send func(context.Context, time.Duration) (T, error)) (T, error) {
+func turn[T any](ctx context.Context, s *Store, r request, late func(T), send sender[T]) (T, error) {
 	var v T
-	r.send = func(ctx context.Context, wait time.Duration) (err error) {
-		v, err = send(ctx, wait)
-		return err
+	r.send = func(ctx context.Context, inner store.Store, wait time.Duration) (denied bool, err error) {
+		v, err = send(ctx, inner, wait)
+		o, ok := any(&v).(*store.Outcome)
+		return ok && o.Decided && o.Granted == 0, err
 	}
 	if late != nil {
 		r.late = func() { late(v) }
@@ -29,28 +33,39 @@ func turn[T any](ctx context.Context, s *Store, r request, late func(T), send fu
 	return v, nil
 }
 
-// write is turn for a method that locks q's row.
-func write[T any](ctx context.Context, s *Store, q *store.Query, send func(context.Context) (T, error)) (T, error) {
-	return turn(ctx, s, request{key: flowKey{Slot: waiting.SlotOf(q)}}, nil, locking(q, send))
+// writes returns the request of a method that locks q's row by one statement.
+func writes(q *store.Query) request {
+	return request{key: flowKey{Slot: waiting.SlotOf(q)}, shares: true, commit: q.Commit}
+}
+
+// write is turn for a method that locks q's row by one statement.
+func write[T any](ctx context.Context, s *Store, q *store.Query, send func(context.Context, store.Store) (T, error)) (T, error) {
+	return turn(ctx, s, writes(q), nil, locking(q, send))
 }
 
 // locking returns send with q's LockWait.
-func locking[T any](q *store.Query, send func(context.Context) (T, error)) func(context.Context, time.Duration) (T, error) {
-	return func(ctx context.Context, wait time.Duration) (T, error) {
+func locking[T any](q *store.Query, send func(context.Context, store.Store) (T, error)) sender[T] {
+	return func(ctx context.Context, inner store.Store, wait time.Duration) (T, error) {
 		q.LockWait = wait
-		return send(ctx)
+		return send(ctx, inner)
 	}
 }
 
 // read is turn for a method that locks nothing.
-func read[T any](ctx context.Context, s *Store, q *store.Query, send func(context.Context) (T, error)) (T, error) {
-	return turn(ctx, s, request{key: flowKey{waiting.SlotOf(q), true}}, nil, func(ctx context.Context, _ time.Duration) (T, error) { return send(ctx) })
+func read[T any](ctx context.Context, s *Store, q *store.Query, shares bool, send func(context.Context, store.Store) (T, error)) (T, error) {
+	return turn(ctx, s, request{key: flowKey{waiting.SlotOf(q), true}, shares: shares}, nil,
+		func(ctx context.Context, inner store.Store, _ time.Duration) (T, error) { return send(ctx, inner) })
 }
 
 // change is write for a method that returns only an error.
-func change(ctx context.Context, s *Store, q *store.Query, send func(context.Context) error) error {
-	_, err := write(ctx, s, q, func(ctx context.Context) (struct{}, error) { return struct{}{}, send(ctx) })
+func change(ctx context.Context, s *Store, q *store.Query, send func(context.Context, store.Store) error) error {
+	_, err := write(ctx, s, q, nothing(send))
 	return err
+}
+
+// nothing returns send with an empty result.
+func nothing(send func(context.Context, store.Store) error) func(context.Context, store.Store) (struct{}, error) {
+	return func(ctx context.Context, inner store.Store) (struct{}, error) { return struct{}{}, send(ctx, inner) }
 }
 
 // Take is store.Store's.
@@ -60,76 +75,84 @@ func (s *Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error)
 			q.Late(o)
 		}
 	}
-	return turn(ctx, s, request{key: flowKey{Slot: waiting.SlotOf(q)}, known: q.Known}, late,
-		locking(q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Take(ctx, q) }))
+	r := writes(q)
+	r.known = q.Known
+	return turn(ctx, s, r, late, locking(q, func(ctx context.Context, inner store.Store) (store.Outcome, error) { return inner.Take(ctx, q) }))
 }
 
 // Charge is store.Store's.
 func (s *Store) Charge(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return write(ctx, s, q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Charge(ctx, q) })
+	return write(ctx, s, q, func(ctx context.Context, inner store.Store) (store.Outcome, error) { return inner.Charge(ctx, q) })
 }
 
 // Refund is store.Store's.
 func (s *Store) Refund(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return write(ctx, s, q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Refund(ctx, q) })
+	return write(ctx, s, q, func(ctx context.Context, inner store.Store) (store.Outcome, error) { return inner.Refund(ctx, q) })
 }
 
 // Undo is store.Store's.
 func (s *Store) Undo(ctx context.Context, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
-	return write(ctx, s, q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Undo(ctx, q, g) })
+	return write(ctx, s, q, func(ctx context.Context, inner store.Store) (store.Outcome, error) { return inner.Undo(ctx, q, g) })
 }
 
-// Reserve is store.Store's.
+// Reserve is store.Store's. It is one statement, unless the request was admitted before.
 func (s *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
-	return turn(ctx, s, request{key: flowKey{Slot: waiting.SlotOf(q)}, known: q.Known}, nil,
-		locking(q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Reserve(ctx, q, a) }))
+	r := writes(q)
+	r.known, r.shares = q.Known, q.Possible()
+	return turn(ctx, s, r, nil, locking(q, func(ctx context.Context, inner store.Store) (store.Outcome, error) { return inner.Reserve(ctx, q, a) }))
 }
 
 // Block is store.Store's.
 func (s *Store) Block(ctx context.Context, q *store.Query, forUs int64) error {
-	return change(ctx, s, q, func(ctx context.Context) error { return s.inner.Block(ctx, q, forUs) })
+	return change(ctx, s, q, func(ctx context.Context, inner store.Store) error { return inner.Block(ctx, q, forUs) })
 }
 
 // Unblock is store.Store's.
 func (s *Store) Unblock(ctx context.Context, q *store.Query, until int64) error {
-	return change(ctx, s, q, func(ctx context.Context) error { return s.inner.Unblock(ctx, q, until) })
+	return change(ctx, s, q, func(ctx context.Context, inner store.Store) error { return inner.Unblock(ctx, q, until) })
 }
 
-// Reset is store.Store's.
+// Reset is store.Store's. It is two statements, and locks reservations in any order.
 func (s *Store) Reset(ctx context.Context, q *store.Query) error {
-	return change(ctx, s, q, func(ctx context.Context) error { return s.inner.Reset(ctx, q) })
+	r := writes(q)
+	r.shares = false
+	_, err := turn(ctx, s, r, nil, locking(q, nothing(func(ctx context.Context, inner store.Store) error { return inner.Reset(ctx, q) })))
+	return err
 }
 
 // Leave is store.Store's.
 func (s *Store) Leave(ctx context.Context, q *store.Query, ticket int64) (bool, error) {
-	return write(ctx, s, q, func(ctx context.Context) (bool, error) { return s.inner.Leave(ctx, q, ticket) })
+	return write(ctx, s, q, func(ctx context.Context, inner store.Store) (bool, error) { return inner.Leave(ctx, q, ticket) })
 }
 
 // Get is store.Store's.
 func (s *Store) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return read(ctx, s, q, func(ctx context.Context) (store.Outcome, error) { return s.inner.Get(ctx, q) })
+	return read(ctx, s, q, true, func(ctx context.Context, inner store.Store) (store.Outcome, error) { return inner.Get(ctx, q) })
 }
 
 // Usage is store.Store's.
 func (s *Store) Usage(ctx context.Context, q *store.Query) (store.Usage, error) {
-	return read(ctx, s, q, func(ctx context.Context) (store.Usage, error) { return s.inner.Usage(ctx, q) })
+	return read(ctx, s, q, true, func(ctx context.Context, inner store.Store) (store.Usage, error) { return inner.Usage(ctx, q) })
 }
 
 // Due is store.Store's.
 func (s *Store) Due(ctx context.Context, q *store.Query) ([]string, error) {
-	return read(ctx, s, q, func(ctx context.Context) ([]string, error) { return s.inner.Due(ctx, q) })
+	return read(ctx, s, q, false, func(ctx context.Context, inner store.Store) ([]string, error) { return inner.Due(ctx, q) })
 }
 
 // NextDue is store.Store's.
 func (s *Store) NextDue(ctx context.Context) (int64, error) {
-	return turn(ctx, s, request{key: flowKey{reads: true}}, nil, func(ctx context.Context, _ time.Duration) (int64, error) { return s.inner.NextDue(ctx) })
+	return turn(ctx, s, request{key: flowKey{reads: true}}, nil, func(ctx context.Context, inner store.Store, _ time.Duration) (int64, error) {
+		return inner.NextDue(ctx)
+	})
 }
 
-// Settle is store.Store's. Its turn is the reservation's: the key is not known.
+// Settle is store.Store's. Its turn is the reservation's: the key is not known. So it shares
+// no transaction, in which its place is the key's.
 func (s *Store) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
-	return turn(ctx, s, request{key: flowKey{Slot: waiting.Slot{Key: e.ID}}}, nil, func(ctx context.Context, wait time.Duration) (store.Ended, error) {
+	return turn(ctx, s, request{key: flowKey{Slot: waiting.Slot{Key: e.ID}}, commit: e.Commit}, nil, func(ctx context.Context, inner store.Store, wait time.Duration) (store.Ended, error) {
 		e.LockWait = wait
-		return s.inner.Settle(ctx, e)
+		return inner.Settle(ctx, e)
 	})
 }
 
@@ -143,7 +166,7 @@ func (s *Store) TakeAll(ctx context.Context, joints []*store.Joint, possible boo
 			first.Late(joints[0].Outcome)
 		}
 	}
-	return turn(ctx, s, request{key: flowKey{flowOf(joints), !possible}, known: first.Known}, late, func(ctx context.Context, wait time.Duration) (bool, error) {
+	return turn(ctx, s, request{key: flowKey{flowOf(joints), !possible}, known: first.Known}, late, func(ctx context.Context, _ store.Store, wait time.Duration) (bool, error) {
 		first, end := wait <= waiting.Patience, time.Now().Add(wait)
 		if !first && len(joints) > 1 {
 			s.awaitFree(ctx, joints, end)

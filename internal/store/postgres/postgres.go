@@ -23,6 +23,7 @@ type Store struct {
 	breaker *exec.Breaker // nil in a transaction
 	txCache *exec.Cache   // of the caller's transactions
 	tx      bool          // in the caller's transaction
+	shares  func() bool   // whether Pipeline can be used; nil: no
 	crowded func() bool   // nil in a transaction
 	// ahead is how far the database's clock was ahead of this machine's at the last
 	// compare, in microseconds.
@@ -35,7 +36,8 @@ type Store struct {
 func New(c exec.Connections, breakAfter int64, breakFor time.Duration, clock func() int64, warn func(error)) Store {
 	cache := exec.NewCache(warn)
 	b := exec.NewBreaker(exec.NewFallback(exec.NewPool(c), c, cache), breakAfter, breakFor, clock)
-	return Store{runner: b, breaker: b, txCache: cache, crowded: c.Crowded, ahead: new(atomic.Int64)}
+	return Store{runner: b, breaker: b, txCache: cache, crowded: c.Crowded, ahead: new(atomic.Int64),
+		shares: func() bool { return c.Pipelines() && cache.InUse() }}
 }
 
 // InTx returns the Store of a caller's transaction.

@@ -56,7 +56,7 @@ func (b *Breaker) watch(ctx context.Context, f func(db.DBTX) error, run func(con
 			b.failures.Store(0)
 			b.until.Store(0)
 		}
-	case errors.As(err, new(*noConnection)):
+	case errors.As(err, new(*noConnection)), err == ErrNoPipeline: // nothing was sent
 	case ctx.Err() == nil || store.EndedByTimeout(ctx):
 		if b.failures.Add(1) >= b.after {
 			b.last.Store(&err)

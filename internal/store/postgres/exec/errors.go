@@ -71,7 +71,7 @@ func IsDataError(err error) bool {
 
 // Translate returns a driver's error as one of the store's errors.
 func Translate(err error, inTx bool) error {
-	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod {
+	if err == nil || err == store.ErrLocked || err == store.ErrAlone || err == errRecorded || err == ErrOtherPeriod {
 		return err
 	}
 	if n := (*noConnection)(nil); errors.As(err, &n) && n.crowded {

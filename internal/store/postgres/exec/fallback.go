@@ -106,6 +106,9 @@ type Cache struct {
 // cause and the next step.
 func NewCache(warn func(error)) *Cache { return &Cache{warn: warn} }
 
+// InUse reports whether statements are prepared.
+func (c *Cache) InUse() bool { return !c.off.Load() }
+
 func (c *Cache) turnOff(cause error) {
 	if c.off.CompareAndSwap(false, true) {
 		c.warn(pooler.Explain(cause))

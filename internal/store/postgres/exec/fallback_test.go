@@ -43,6 +43,8 @@ func (s *scripted) Each(_ context.Context, f func(db.DBTX) error) error { return
 
 func (s *scripted) Crowded() bool { return false }
 
+func (s *scripted) Pipelines() bool { return true }
+
 func (s *scripted) Once(_ context.Context, f func(db.DBTX) error) error {
 	s.within = "begin "
 	defer func() { s.within = "" }()

@@ -39,14 +39,15 @@ func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error
 	p.lent.Add(1)
 	return conn, func(err error) {
 		p.answered.Store(answered(err))
-		inner := conn.Conn()
+		inner := conn.Conn().PgConn()
+		kept := !inner.IsClosed() && !inner.IsBusy() && inner.TxStatus() == 'I' // it is another's after its Release
 		conn.Release()
-		if !inner.IsClosed() {
+		if kept {
 			p.lent.Add(-1)
 			return
 		}
 		go func() { // the pool counts a broken connection as in use until it is closed
-			<-inner.PgConn().CleanupDone()
+			<-inner.CleanupDone()
 			p.lent.Add(-1)
 		}()
 	}, nil
@@ -63,6 +64,9 @@ func (p *pgxConnections) full() bool {
 func (p *pgxConnections) Crowded() bool {
 	return p.lent.Load() == 0 && p.answered.Load() && p.full()
 }
+
+// Pipelines implements Connections.
+func (p *pgxConnections) Pipelines() bool { return true }
 
 // Each sends one statement on a connection of the pool.
 func (p *pgxConnections) Each(ctx context.Context, f func(db.DBTX) error) (err error) {

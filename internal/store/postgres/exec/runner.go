@@ -15,8 +15,8 @@ const MaxTries = 5
 
 // Runner runs statements on connections of a pool or in the caller's transaction.
 type Runner interface {
-	// Do runs f, which sends one statement. On a connection of a pool it runs f again
-	// after a conflict.
+	// Do runs f, which sends one statement or one Pipeline. On a connection of a pool it
+	// runs f again after a conflict.
 	Do(ctx context.Context, f func(db.DBTX) error) error
 	// Within runs f, which may send several statements, as one transaction. It commits if
 	// f returns nil, else rolls back, and runs f again after a conflict. In the caller's
@@ -36,6 +36,8 @@ type Connections interface {
 	Each(ctx context.Context, f func(db.DBTX) error) error
 	// Once runs f in a transaction at read committed.
 	Once(ctx context.Context, f func(db.DBTX) error) error
+	// Pipelines reports whether a connection can send many statements at once.
+	Pipelines() bool
 	// Uncacheable reports whether the driver that returned err can send statements
 	// without preparing them, if pgx.QueryExecModeExec precedes their parameters.
 	Uncacheable(err error) bool
@@ -104,6 +106,9 @@ type sqlConnections struct{ *sqldb.Pool }
 func (c sqlConnections) Each(_ context.Context, f func(db.DBTX) error) error {
 	return crowded(f(c.Pool))
 }
+
+// Pipelines implements Connections.
+func (c sqlConnections) Pipelines() bool { return false }
 
 // Crowded implements Connections.
 func (c sqlConnections) Crowded() bool { return c.Pool.Crowded() }

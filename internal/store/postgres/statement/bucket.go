@@ -33,13 +33,13 @@ var leakyBucket = Table{
 	},
 	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketRefund(ctx, tx, db.LeakyBucketRefundParams{
-			Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit),
+			Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return leaky(db.LeakyBucketTakeRow(row)), err
 	},
 	Undo: func(ctx context.Context, tx db.DBTX, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
 		row, err := Queries.LeakyBucketUndo(ctx, tx, db.LeakyBucketUndoParams{
-			Policy: q.Policy, Key: q.Key, Units: q.Units, CountedAtUs: g.At, Leak: q.Leak, TickUs: q.Tick, NowUs: q.Now, Commit: string(q.Commit),
+			Policy: q.Policy, Key: q.Key, Units: q.Units, CountedAtUs: g.At, Leak: q.Leak, TickUs: q.Tick, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return leaky(db.LeakyBucketTakeRow(row)), err
 	},
@@ -241,12 +241,12 @@ func bucketCharge(q *store.Query) db.TokenBucketChargeParams {
 }
 
 func bucketRefund(q *store.Query) db.TokenBucketRefundParams {
-	return db.TokenBucketRefundParams{Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit)}
+	return db.TokenBucketRefundParams{Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait)}
 }
 
 func bucketUndo(q *store.Query, g algorithm.Grant) db.TokenBucketUndoParams {
 	return db.TokenBucketUndoParams{
-		Policy: q.Policy, Key: q.Key, Units: q.Units, CountedAtUs: g.At, Leak: q.Leak, NowUs: q.Now, Commit: string(q.Commit),
+		Policy: q.Policy, Key: q.Key, Units: q.Units, CountedAtUs: g.At, Leak: q.Leak, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 	}
 }
 

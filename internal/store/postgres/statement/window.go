@@ -44,13 +44,13 @@ var fixedWindow = Table{
 	},
 	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.FixedWindowRefund(ctx, tx, db.FixedWindowRefundParams{
-			Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit),
+			Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return counted(db.FixedWindowTakeRow(row)), err
 	},
 	Undo: func(ctx context.Context, tx db.DBTX, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
 		row, err := Queries.FixedWindowUndo(ctx, tx, db.FixedWindowUndoParams{
-			Policy: q.Policy, Key: q.Key, Units: q.Units, EndsAtUs: g.EndsAt, NowUs: q.Now, Commit: string(q.Commit),
+			Policy: q.Policy, Key: q.Key, Units: q.Units, EndsAtUs: g.EndsAt, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return counted(db.FixedWindowTakeRow(row)), err
 	},
@@ -118,13 +118,13 @@ var slidingWindowCounter = Table{
 	},
 	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowCounterRefund(ctx, tx, db.SlidingWindowCounterRefundParams{
-			Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit),
+			Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return slid(q, db.SlidingWindowCounterTakeRow(row)), err
 	},
 	Undo: func(ctx context.Context, tx db.DBTX, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowCounterUndo(ctx, tx, db.SlidingWindowCounterUndoParams{
-			Policy: q.Policy, Key: q.Key, Units: q.Units, EndsAtUs: g.EndsAt, NowUs: q.Now, Commit: string(q.Commit),
+			Policy: q.Policy, Key: q.Key, Units: q.Units, EndsAtUs: g.EndsAt, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return slid(q, db.SlidingWindowCounterTakeRow(row)), err
 	},
@@ -204,13 +204,13 @@ var slidingWindowLog = Table{
 	},
 	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowLogRefund(ctx, tx, db.SlidingWindowLogRefundParams{
-			Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit),
+			Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return logged(db.SlidingWindowLogChargeRow(row), 0), err
 	},
 	Undo: func(ctx context.Context, tx db.DBTX, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
 		row, err := Queries.SlidingWindowLogUndo(ctx, tx, db.SlidingWindowLogUndoParams{
-			Policy: q.Policy, Key: q.Key, Units: q.Units, CountedAtUs: g.At, NowUs: q.Now, Commit: string(q.Commit),
+			Policy: q.Policy, Key: q.Key, Units: q.Units, CountedAtUs: g.At, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
 		return logged(db.SlidingWindowLogChargeRow(row), 0), err
 	},
