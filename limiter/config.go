@@ -46,8 +46,8 @@ type Config struct {
 	MaxWaiting int
 
 	// BatchRows is the largest number of keys that one statement decides for concurrent
-	// callers. Default: 256. If no statement is in flight, a caller sends its own
-	// immediately.
+	// callers, and of requests of other methods that share a transaction. Default: 256. If
+	// no statement is in flight, a caller sends its own immediately.
 	BatchRows int
 	// BatchStatements is the largest number of such statements in flight, for each
 	// algorithm and durability. Default: 2. Another one is sent only for 8 waiting keys
@@ -55,7 +55,7 @@ type Config struct {
 	// other transactions have locked use up to a quarter of the pool's connections
 	// more, at least one.
 	BatchStatements int
-	// DisableBatching sends one statement for each decision.
+	// DisableBatching sends one statement for each decision, in a transaction of its own.
 	DisableBatching bool
 
 	// BreakAfter is the number of failures in a row that open the circuit breaker:
