@@ -82,12 +82,13 @@ func (q *Queries) ReservationByIdempotency(ctx context.Context, db DBTX, arg Res
 
 const reservationExpire = `-- name: ReservationExpire :execrows
 DELETE FROM pglimit_reservation AS t
-USING (SELECT b.id FROM pglimit_reservation AS b
+USING (SELECT b.policy, b.key, b.id FROM pglimit_reservation AS b
        WHERE b.forget_at_us <= $1::bigint AND b.state <> 'open'
        ORDER BY b.forget_at_us
        LIMIT $2::bigint
        FOR UPDATE SKIP LOCKED) AS forgotten
-WHERE t.id = forgotten.id AND t.forget_at_us <= $1::bigint AND t.state <> 'open'
+WHERE t.policy = forgotten.policy AND t.key = forgotten.key AND t.id = forgotten.id
+  AND t.forget_at_us <= $1::bigint AND t.state <> 'open'
 `
 
 type ReservationExpireParams struct {
@@ -194,7 +195,7 @@ func (q *Queries) ReservationsDue(ctx context.Context, db DBTX, arg Reservations
 }
 
 const reservationsExpired = `-- name: ReservationsExpired :many
-SELECT h.id, h.algorithm
+SELECT h.policy, h.key, h.id, h.algorithm
 FROM pglimit_reservation AS h
 WHERE h.state = 'open' AND h.expires_at_us <= $1::bigint
 ORDER BY h.expires_at_us
@@ -207,6 +208,8 @@ type ReservationsExpiredParams struct {
 }
 
 type ReservationsExpiredRow struct {
+	Policy    string
+	Key       string
 	ID        string
 	Algorithm string
 }
@@ -224,7 +227,12 @@ func (q *Queries) ReservationsExpired(ctx context.Context, db DBTX, arg Reservat
 	var items []ReservationsExpiredRow
 	for rows.Next() {
 		var i ReservationsExpiredRow
-		if err := rows.Scan(&i.ID, &i.Algorithm); err != nil {
+		if err := rows.Scan(
+			&i.Policy,
+			&i.Key,
+			&i.ID,
+			&i.Algorithm,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -241,7 +249,8 @@ WITH made AS MATERIALIZED (
     WHERE h.policy = $1::text AND h.key = $2::text AND h.algorithm = $3::text AND h.state = 'open' AND h.units > 0::float8
     FOR UPDATE OF h NOWAIT
 )
-UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m WHERE h.id = m.id
+UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m
+WHERE h.policy = $1::text AND h.key = $2::text AND h.id = m.id
 `
 
 type ReservationsFreeParams struct {
@@ -255,7 +264,8 @@ type ReservationsFreeParams struct {
 // one of them may wait for that row, so this statement waits for no reservation. It
 // fails with lock_not_available instead, and the caller repeats the transaction.
 //
-// Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
+// Index: pglimit_reservation_open, then the primary key. Locks the reservations until
+// the transaction ends.
 func (q *Queries) ReservationsFree(ctx context.Context, db DBTX, arg ReservationsFreeParams) error {
 	_, err := db.Exec(ctx, reservationsFree, arg.Policy, arg.Key, arg.Algorithm)
 	return err

@@ -50,7 +50,8 @@ type Store interface {
 	Reserve(ctx context.Context, q *Query, a *Admission) (Outcome, error)
 	// Settle ends a reservation. It returns ErrNoReservation if there is none.
 	Settle(ctx context.Context, e *Ending) (Ended, error)
-	// Due lists open reservations of the key that have expired, at most MaxDue.
+	// Due lists open reservations of the key that have expired, at most MaxDue, by the ID
+	// as stored.
 	Due(ctx context.Context, q *Query) (ids []string, err error)
 	// NextDue returns the time until the next open reservation of any key expires, in
 	// microseconds. It is negative if one has expired, and NoneDue if there is none.
@@ -236,12 +237,10 @@ type Admission struct {
 
 // Reservation is a stored admission.
 type Reservation struct {
+	ReservationID
 	algorithm.Rules   // of the admission
-	Algorithm         algorithm.Name
 	Limit             float64
-	ID                string
 	State             State
-	Policy, Key       string // the key as stored
 	Reserved, Units   float64
 	Level             float64 // of the key right after the admission
 	EndsAt, CountedAt int64
@@ -254,13 +253,12 @@ func (r *Reservation) Overdue(now int64) bool { return r.State == Open && r.Expi
 
 // Ending is a change to a reservation.
 type Ending struct {
-	ID        string
-	Algorithm algorithm.Name
-	State     State // what it becomes
-	Units     float64
-	Now       *int64
-	Commit    Commit
-	LockWait  time.Duration // as in Query
+	ReservationID
+	State    State // what it becomes
+	Units    float64
+	Now      *int64
+	Commit   Commit
+	LockWait time.Duration // as in Query
 }
 
 // Ended is the result of an Ending.

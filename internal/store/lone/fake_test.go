@@ -155,3 +155,8 @@ func charge(ctx context.Context, s *Store, key string) <-chan error {
 	synctest.Wait()
 	return answer
 }
+
+// ending is a Settle of a reservation of query's policy.
+func ending(key, id string) *store.Ending {
+	return &store.Ending{ReservationID: store.ReservationID{Algorithm: algorithm.TokenBucket, Policy: "p", Key: key, ID: id}}
+}

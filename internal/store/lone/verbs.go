@@ -125,9 +125,9 @@ func (s *Store) NextDue(ctx context.Context) (int64, error) {
 	return turn(ctx, s, request{key: flowKey{reads: true}}, nil, func(ctx context.Context, _ time.Duration) (int64, error) { return s.inner.NextDue(ctx) })
 }
 
-// Settle is store.Store's. Its turn is the reservation's: the key is not known.
+// Settle is store.Store's. Its turn is the reservation's.
 func (s *Store) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
-	return turn(ctx, s, request{key: flowKey{Slot: waiting.Slot{Key: e.ID}}}, nil, func(ctx context.Context, wait time.Duration) (store.Ended, error) {
+	return turn(ctx, s, request{key: flowKey{Slot: waiting.Slot{Key: e.Public()}}}, nil, func(ctx context.Context, wait time.Duration) (store.Ended, error) {
 		e.LockWait = wait
 		return s.inner.Settle(ctx, e)
 	})

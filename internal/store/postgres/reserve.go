@@ -90,7 +90,7 @@ func (p Store) forget(ctx context.Context, q *store.Query, a *store.Admission) e
 		return err
 	}
 	if before.State == store.Open {
-		e := store.Ending{ID: before.ID, Algorithm: q.Algorithm, State: store.Expired, Now: q.Now, Commit: q.Commit, LockWait: q.LockWait}
+		e := store.Ending{ReservationID: before.ReservationID, State: store.Expired, Now: q.Now, Commit: q.Commit, LockWait: q.LockWait}
 		if _, err := p.Settle(ctx, &e); err != nil && !errors.Is(err, store.ErrNoReservation) {
 			return err
 		}
@@ -140,7 +140,8 @@ func readBefore(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admiss
 	r := q.Rules
 	r.Burst, r.Capacity, r.Leak, r.Tick, r.Period = row.Burst, row.Capacity, row.Leak, row.TickUs, row.PeriodUs
 	return &before{forgotten: row.Forgotten, overdue: row.Overdue, Reservation: store.Reservation{
-		Rules: r, Algorithm: q.Algorithm, Limit: row.LimitUnits, ID: row.ID, State: store.State(row.State), Policy: q.Policy, Key: q.Key,
+		ReservationID: store.ReservationID{Algorithm: q.Algorithm, Policy: q.Policy, Key: q.Key, ID: row.ID},
+		Rules:         r, Limit: row.LimitUnits, State: store.State(row.State),
 		Reserved: row.Reserved, Level: row.Level, EndsAt: row.EndsAtUs, CountedAt: row.CountedAtUs,
 		CreatedAt: row.CreatedAtUs, ExpiresAt: row.ExpiresAtUs,
 	}}, err
@@ -151,7 +152,7 @@ func (p Store) Settle(ctx context.Context, e *store.Ending) (s store.Ended, err 
 	found := false
 	err = p.runner.Do(ctx, func(tx db.DBTX) error {
 		row, err := statement.Of(e.Algorithm).Settle(ctx, tx, db.TokenBucketSettleParams{
-			ID: e.ID, State: string(e.State), Units: e.Units, NowUs: e.Now, Commit: string(e.Commit), LockTimeout: statement.WaitText(e.LockWait),
+			Policy: e.Policy, Key: e.Key, ID: e.ID, State: string(e.State), Units: e.Units, NowUs: e.Now, Commit: string(e.Commit), LockTimeout: statement.WaitText(e.LockWait),
 		})
 		if err != nil {
 			if errors.Is(err, pgx.ErrNoRows) {
@@ -159,11 +160,11 @@ func (p Store) Settle(ctx context.Context, e *store.Ending) (s store.Ended, err 
 			}
 			return asLocked(e.LockWait, err)
 		}
-		found, s = true, statement.Ended(e.Algorithm, row)
+		found, s = true, statement.Ended(e.ReservationID, row)
 		return nil
 	})
 	if err == nil && !found {
-		return s, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(e.ID))
+		return s, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(e.Public()))
 	}
 	return s, exec.Translate(err, p.tx)
 }
