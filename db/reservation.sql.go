@@ -145,6 +145,33 @@ func (q *Queries) ReservationForget(ctx context.Context, db DBTX, arg Reservatio
 	return result.RowsAffected(), nil
 }
 
+const reservationLocked = `-- name: ReservationLocked :one
+WITH free AS MATERIALIZED (
+    SELECT h.id FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c, pglimit_reservation AS h
+    WHERE h.policy = $1 AND h.key = $2 AND h.id = $3
+    FOR UPDATE OF h SKIP LOCKED
+)
+SELECT (NOT EXISTS (SELECT 1 FROM free AS f))::bool AS locked
+`
+
+type ReservationLockedParams struct {
+	Policy string
+	Key    string
+	ID     string
+}
+
+// ReservationLocked reports whether another transaction has locked a reservation now.
+// It is true if there is no such reservation, too.
+//
+// Index: the primary key. Locks the reservation, if it is free, until the statement ends.
+// Waits for no lock and no disk.
+func (q *Queries) ReservationLocked(ctx context.Context, db DBTX, arg ReservationLockedParams) (bool, error) {
+	row := db.QueryRow(ctx, reservationLocked, arg.Policy, arg.Key, arg.ID)
+	var locked bool
+	err := row.Scan(&locked)
+	return locked, err
+}
+
 const reservationsDue = `-- name: ReservationsDue :many
 SELECT h.id
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c

@@ -52,6 +52,19 @@ WITH made AS MATERIALIZED (
 UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m
 WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.id = m.id;
 
+-- name: ReservationLocked :one
+-- ReservationLocked reports whether another transaction has locked a reservation now.
+-- It is true if there is no such reservation, too.
+--
+-- Index: the primary key. Locks the reservation, if it is free, until the statement ends.
+-- Waits for no lock and no disk.
+WITH free AS MATERIALIZED (
+    SELECT h.id FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c, pglimit_reservation AS h
+    WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id)
+    FOR UPDATE OF h SKIP LOCKED
+)
+SELECT (NOT EXISTS (SELECT 1 FROM free AS f))::bool AS locked;
+
 -- name: ReservationsNext :one
 -- ReservationsNext returns the earliest expiry of all open reservations: the largest
 -- bigint if there is none.

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
@@ -191,5 +193,35 @@ func TestReservationsWithOneStoredID(t *testing.T) {
 	check("the sweep")
 	if reset, stays := count("key = 'reset' AND state = 'expired'"), count("key = 'stays' AND state = 'open'"); reset != n || stays != n {
 		t.Errorf("%d expired and %d are open, of %d each", reset, stays, n)
+	}
+}
+
+// TestSettleOfALockedReservation: while another transaction ends a reservation without a
+// change to its key's row, others for the key do not wait.
+func TestSettleOfALockedReservation(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: time.Minute})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
+	h := bed.Reserve(t, l, p.Request("k", 5), time.Hour)
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	bed.Must(t)(l.InTx(tx).Settle(ctx, h.ID, 5))
+	settled := make(chan error, 1)
+	go func() {
+		_, err := l.Settle(ctx, h.ID, 5)
+		settled <- err
+	}()
+	bed.Eventually(t, "the settle waits for the reservation", func(ctx context.Context) (bool, error) {
+		n, err := bed.Blocked(ctx, pool)
+		return n == 1, err
+	})
+	for range 50 { // none of them could end if they waited for the transaction
+		bed.Must(t)(l.Allow(ctx, p, "k"))
+		bed.Must(t)(l.Charge(ctx, p, "k", 1))
+		bed.Reserve(t, l, p.Request("k", 1), time.Hour)
+	}
+	if err := errors.Join(tx.Commit(ctx), <-settled); err != nil {
+		t.Error(err)
 	}
 }

@@ -48,7 +48,8 @@ type Store interface {
 	// Reserve is Take for one step, and stores a if it is granted. If a was admitted
 	// before, Reserve decides nothing and returns the admission in Outcome.Before.
 	Reserve(ctx context.Context, q *Query, a *Admission) (Outcome, error)
-	// Settle ends a reservation. It returns ErrNoReservation if there is none.
+	// Settle ends a reservation. It returns ErrNoReservation if there is none, and
+	// ErrReservationLocked if that was locked for longer than LockWait.
 	Settle(ctx context.Context, e *Ending) (Ended, error)
 	// Due lists open reservations of the key that have expired, at most MaxDue, by the ID
 	// as stored.

@@ -96,7 +96,17 @@ func (f *fake) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
 }
 
 func (f *fake) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
-	return store.Ended{Changed: true}, f.statement(ctx, e.LockWait, e.ID)
+	row := e.Key
+	f.set(func() {
+		if f.locked[e.ID] {
+			row = e.ID
+		}
+	})
+	err := f.statement(ctx, e.LockWait, row)
+	if err == store.ErrLocked && row == e.ID {
+		err = store.ErrReservationLocked
+	}
+	return store.Ended{Changed: err == nil}, err
 }
 
 func (f *fake) TakeAll(ctx context.Context, joints []*store.Joint, possible bool) (bool, error) {

@@ -125,11 +125,24 @@ func (s *Store) NextDue(ctx context.Context) (int64, error) {
 	return turn(ctx, s, request{key: flowKey{reads: true}}, nil, func(ctx context.Context, _ time.Duration) (int64, error) { return s.inner.NextDue(ctx) })
 }
 
-// Settle is store.Store's. Its turn is the reservation's.
+// Settle is store.Store's. Its turn is that of the key, whose row it locks. If another
+// transaction has locked the reservation, it has a second turn of the reservation, since
+// the key's row may be free for others.
 func (s *Store) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
-	return turn(ctx, s, request{key: flowKey{Slot: waiting.Slot{Key: e.Public()}}}, nil, func(ctx context.Context, wait time.Duration) (store.Ended, error) {
+	send := func(ctx context.Context, wait time.Duration) (store.Ended, error) {
 		e.LockWait = wait
 		return s.inner.Settle(ctx, e)
+	}
+	ended, err := turn(ctx, s, request{key: flowKey{Slot: waiting.Slot{Algorithm: e.Algorithm, Policy: e.Policy, Key: e.Key}}}, nil, send)
+	if err != store.ErrReservationLocked {
+		return ended, err
+	}
+	return turn(ctx, s, request{key: flowKey{Slot: waiting.Slot{Key: e.Public()}}}, nil, func(ctx context.Context, wait time.Duration) (store.Ended, error) {
+		ended, err := send(ctx, wait)
+		if err == store.ErrReservationLocked {
+			err = store.ErrLocked
+		}
+		return ended, err
 	})
 }
 

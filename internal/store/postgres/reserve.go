@@ -91,7 +91,7 @@ func (p Store) forget(ctx context.Context, q *store.Query, a *store.Admission) e
 	}
 	if before.State == store.Open {
 		e := store.Ending{ReservationID: before.ReservationID, State: store.Expired, Now: q.Now, Commit: q.Commit, LockWait: q.LockWait}
-		if _, err := p.Settle(ctx, &e); err != nil && !errors.Is(err, store.ErrNoReservation) {
+		if _, err := p.settle(ctx, &e); err != nil && !errors.Is(err, store.ErrNoReservation) {
 			return err
 		}
 	}
@@ -147,8 +147,17 @@ func readBefore(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admiss
 	}}, err
 }
 
-// Settle ends a reservation.
-func (p Store) Settle(ctx context.Context, e *store.Ending) (s store.Ended, err error) {
+// Settle ends a reservation. If a row stayed locked, a second statement finds out whether
+// that is the reservation's.
+func (p Store) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
+	s, err := p.settle(ctx, e)
+	if err == store.ErrLocked && p.reservationLocked(ctx, e) {
+		err = store.ErrReservationLocked
+	}
+	return s, err
+}
+
+func (p Store) settle(ctx context.Context, e *store.Ending) (s store.Ended, err error) {
 	found := false
 	err = p.runner.Do(ctx, func(tx db.DBTX) error {
 		row, err := statement.Of(e.Algorithm).Settle(ctx, tx, db.TokenBucketSettleParams{
@@ -167,6 +176,16 @@ func (p Store) Settle(ctx context.Context, e *store.Ending) (s store.Ended, err 
 		return s, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(e.Public()))
 	}
 	return s, exec.Translate(err, p.tx)
+}
+
+// reservationLocked reports whether another transaction has locked the reservation. It is
+// false if that cannot be read.
+func (p Store) reservationLocked(ctx context.Context, e *store.Ending) (locked bool) {
+	_ = p.exec(ctx, 0, func(tx db.DBTX) (err error) {
+		locked, err = statement.Queries.ReservationLocked(ctx, tx, db.ReservationLockedParams{Policy: e.Policy, Key: e.Key, ID: e.ID})
+		return err
+	})
+	return locked
 }
 
 // Due lists the key's open reservations that have expired.
