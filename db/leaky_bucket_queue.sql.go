@@ -327,8 +327,8 @@ type LeakyBucketQueueReserveRow struct {
 }
 
 // LeakyBucketQueueReserve does what LeakyBucketQueueTake does for one request. If it is granted, a row
-// of pglimit_reservation records it. State 'open' is a reservation, to be settled by its
-// id. State 'spent' only remembers the idempotency key.
+// of pglimit_reservation records it. State 'open' is a reservation, to be settled by
+// policy, key and id. State 'spent' only remembers the idempotency key.
 //
 // If the idempotency key was admitted before, nothing is decided and no row is
 // returned. If an expired reservation has the key, the caller first returns its units.

@@ -82,12 +82,13 @@ func (q *Queries) ReservationByIdempotency(ctx context.Context, db DBTX, arg Res
 
 const ReservationExpire = `-- name: ReservationExpire :execrows
 DELETE FROM pglimit_reservation AS t
-USING (SELECT b.id FROM pglimit_reservation AS b
+USING (SELECT b.policy, b.key, b.id FROM pglimit_reservation AS b
        WHERE b.forget_at_us <= $1::bigint AND b.state <> 'open'
        ORDER BY b.forget_at_us
        LIMIT $2::bigint
        FOR UPDATE SKIP LOCKED) AS forgotten
-WHERE t.id = forgotten.id AND t.forget_at_us <= $1::bigint AND t.state <> 'open'
+WHERE t.policy = forgotten.policy AND t.key = forgotten.key AND t.id = forgotten.id
+  AND t.forget_at_us <= $1::bigint AND t.state <> 'open'
 `
 
 type ReservationExpireParams struct {
@@ -144,6 +145,33 @@ func (q *Queries) ReservationForget(ctx context.Context, db DBTX, arg Reservatio
 	return result.RowsAffected(), nil
 }
 
+const ReservationLocked = `-- name: ReservationLocked :one
+WITH free AS MATERIALIZED (
+    SELECT h.id FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c, pglimit_reservation AS h
+    WHERE h.policy = $1 AND h.key = $2 AND h.id = $3
+    FOR UPDATE OF h SKIP LOCKED
+)
+SELECT (NOT EXISTS (SELECT 1 FROM free AS f))::bool AS locked
+`
+
+type ReservationLockedParams struct {
+	Policy string
+	Key    string
+	ID     string
+}
+
+// ReservationLocked reports whether another transaction has locked a reservation now.
+// It is true if there is no such reservation, too.
+//
+// Index: the primary key. Locks the reservation, if it is free, until the statement ends.
+// Waits for no lock and no disk.
+func (q *Queries) ReservationLocked(ctx context.Context, db DBTX, arg ReservationLockedParams) (bool, error) {
+	row := db.QueryRow(ctx, ReservationLocked, arg.Policy, arg.Key, arg.ID)
+	var locked bool
+	err := row.Scan(&locked)
+	return locked, err
+}
+
 const ReservationsDue = `-- name: ReservationsDue :many
 SELECT h.id
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
@@ -194,7 +222,7 @@ func (q *Queries) ReservationsDue(ctx context.Context, db DBTX, arg Reservations
 }
 
 const ReservationsExpired = `-- name: ReservationsExpired :many
-SELECT h.id, h.algorithm
+SELECT h.policy, h.key, h.id, h.algorithm
 FROM pglimit_reservation AS h
 WHERE h.state = 'open' AND h.expires_at_us <= $1::bigint
 ORDER BY h.expires_at_us
@@ -207,6 +235,8 @@ type ReservationsExpiredParams struct {
 }
 
 type ReservationsExpiredRow struct {
+	Policy    string
+	Key       string
 	ID        string
 	Algorithm string
 }
@@ -224,7 +254,12 @@ func (q *Queries) ReservationsExpired(ctx context.Context, db DBTX, arg Reservat
 	var items []ReservationsExpiredRow
 	for rows.Next() {
 		var i ReservationsExpiredRow
-		if err := rows.Scan(&i.ID, &i.Algorithm); err != nil {
+		if err := rows.Scan(
+			&i.Policy,
+			&i.Key,
+			&i.ID,
+			&i.Algorithm,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -241,7 +276,8 @@ WITH made AS MATERIALIZED (
     WHERE h.policy = $1::text AND h.key = $2::text AND h.algorithm = $3::text AND h.state = 'open' AND h.units > 0::float8
     FOR UPDATE OF h NOWAIT
 )
-UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m WHERE h.id = m.id
+UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m
+WHERE h.policy = $1::text AND h.key = $2::text AND h.id = m.id
 `
 
 type ReservationsFreeParams struct {
@@ -255,7 +291,8 @@ type ReservationsFreeParams struct {
 // one of them may wait for that row, so this statement waits for no reservation. It
 // fails with lock_not_available instead, and the caller repeats the transaction.
 //
-// Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
+// Index: pglimit_reservation_open, then the primary key. Locks the reservations until
+// the transaction ends.
 func (q *Queries) ReservationsFree(ctx context.Context, db DBTX, arg ReservationsFreeParams) error {
 	_, err := db.Exec(ctx, ReservationsFree, arg.Policy, arg.Key, arg.Algorithm)
 	return err

@@ -424,8 +424,8 @@ type SlidingWindowCounterReserveRow struct {
 }
 
 // SlidingWindowCounterReserve does what SlidingWindowCounterTake does for one request. If it is granted, a row
-// of pglimit_reservation records it. State 'open' is a reservation, to be settled by its
-// id. State 'spent' only remembers the idempotency key.
+// of pglimit_reservation records it. State 'open' is a reservation, to be settled by
+// policy, key and id. State 'spent' only remembers the idempotency key.
 //
 // If the idempotency key was admitted before, nothing is decided and no row is
 // returned. If an expired reservation has the key, the caller first returns its units.
@@ -511,22 +511,23 @@ func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg Sl
 
 const SlidingWindowCounterSettle = `-- name: SlidingWindowCounterSettle :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+    SELECT coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
+             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits
 ), reservation AS MATERIALIZED (
-    SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
-           (h.state = 'open' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
-            OR h.state = 'expired' AND $5::text = 'settled') AS changes
-    FROM c JOIN pglimit_reservation AS h ON h.id = $6::text AND h.state <> 'spent'
-                AND (h.forget_at_us > c.now_us OR $5::text = 'expired')
+    SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $6::float8 AS actual,
+           (h.state = 'open' AND ($7::text <> 'expired' OR h.expires_at_us <= c.now_us)
+            OR h.state = 'expired' AND $7::text = 'settled') AS changes
+    FROM c, pglimit_reservation AS h
+    WHERE h.policy = $1 AND h.key = $2 AND h.id = $8 AND h.algorithm = 'sliding_window_counter'
+      AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR $7::text = 'expired')
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
+SELECT $1, $2, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
        (h.now_us / h.period_us + 1) * h.period_us, h.now_us, -h.ends_at_us, h.now_us
 FROM reservation AS h
 WHERE h.changes AND h.actual <> h.units
@@ -564,22 +565,24 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_reservation AS h SET
-    state = $5::text,
-    idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
-    units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+    state = $7::text,
+    idempotency_key = CASE WHEN $7::text = 'settled' THEN h.idempotency_key END,
+    units = CASE WHEN $7::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
-WHERE h.id = b.id AND b.changes
+WHERE h.policy = $1 AND h.key = $2 AND h.id = $8 AND b.changes
 )
-SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
        (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
        coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
        coalesce(t.current, r.current, 0)::float8 AS level, coalesce(t.previous, r.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us,
            coalesce(t.period_us, r.period_us, 1)::bigint AS window_us
-FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = h.policy AND r.key = h.key
+FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = $1 AND r.key = $2
 `
 
 type SlidingWindowCounterSettleParams struct {
+	Policy      string
+	Key         string
 	NowUs       *int64
 	Commit      string
 	LockTimeout string
@@ -593,8 +596,6 @@ type SlidingWindowCounterSettleRow struct {
 	Reserved       float64
 	UnitsBefore    float64
 	Changes        bool
-	Policy         string
-	Key            string
 	LimitUnits     float64
 	Burst          float64
 	Capacity       float64
@@ -632,6 +633,8 @@ type SlidingWindowCounterSettleRow struct {
 // transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg SlidingWindowCounterSettleParams) (SlidingWindowCounterSettleRow, error) {
 	row := db.QueryRow(ctx, SlidingWindowCounterSettle,
+		arg.Policy,
+		arg.Key,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -645,8 +648,6 @@ func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg S
 		&i.Reserved,
 		&i.UnitsBefore,
 		&i.Changes,
-		&i.Policy,
-		&i.Key,
 		&i.LimitUnits,
 		&i.Burst,
 		&i.Capacity,

@@ -507,8 +507,8 @@ type SlidingWindowLogReserveRow struct {
 }
 
 // SlidingWindowLogReserve does what SlidingWindowLogTake does for one request. If it is granted, a row
-// of pglimit_reservation records it. State 'open' is a reservation, to be settled by its
-// id. State 'spent' only remembers the idempotency key.
+// of pglimit_reservation records it. State 'open' is a reservation, to be settled by
+// policy, key and id. State 'spent' only remembers the idempotency key.
 //
 // If the idempotency key was admitted before, nothing is decided and no row is
 // returned. If an expired reservation has the key, the caller first returns its units.
@@ -594,22 +594,23 @@ func (q *Queries) SlidingWindowLogReset(ctx context.Context, db DBTX, arg Slidin
 
 const SlidingWindowLogSettle = `-- name: SlidingWindowLogSettle :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+    SELECT coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
+             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits
 ), reservation AS MATERIALIZED (
-    SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $4::float8 AS actual,
-           (h.state = 'open' AND ($5::text <> 'expired' OR h.expires_at_us <= c.now_us)
-            OR h.state = 'expired' AND $5::text = 'settled') AS changes
-    FROM c JOIN pglimit_reservation AS h ON h.id = $6::text AND h.state <> 'spent'
-                AND (h.forget_at_us > c.now_us OR $5::text = 'expired')
+    SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $6::float8 AS actual,
+           (h.state = 'open' AND ($7::text <> 'expired' OR h.expires_at_us <= c.now_us)
+            OR h.state = 'expired' AND $7::text = 'settled') AS changes
+    FROM c, pglimit_reservation AS h
+    WHERE h.policy = $1 AND h.key = $2 AND h.id = $8 AND h.algorithm = 'sliding_window_log'
+      AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR $7::text = 'expired')
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT h.policy, h.key, h.units, h.actual,
+SELECT $1, $2, h.units, h.actual,
        CASE WHEN h.actual > h.units THEN ARRAY[h.now_us] ELSE '{}' END,
        CASE WHEN h.actual > h.units THEN ARRAY[0::float8] ELSE '{}' END,
        0, GREATEST(0, h.actual - h.units), h.capacity, h.period_us, h.period_us, h.now_us, -h.counted_at_us, h.now_us
@@ -708,23 +709,25 @@ RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.wi
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_reservation AS h SET
-    state = $5::text,
-    idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
-    units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+    state = $7::text,
+    idempotency_key = CASE WHEN $7::text = 'settled' THEN h.idempotency_key END,
+    units = CASE WHEN $7::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
-WHERE h.id = b.id AND b.changes
+WHERE h.policy = $1 AND h.key = $2 AND h.id = $8 AND b.changes
 )
-SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
        (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
        coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
        coalesce(t.level, r.total - GREATEST(r.base, coalesce(r.totals[pg_catalog.width_bucket(GREATEST(r.updated_at_us, h.now_us) - r.keep_us, r.entries) + 1], r.total)),
                0)::float8 AS level, 0::float8 AS previous,
        coalesce(t.newest_at_us, r.entries[pg_catalog.cardinality(r.entries)], 0)::bigint AS at_us, 0::bigint AS window_us
-FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = h.policy AND r.key = h.key
+FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = $1 AND r.key = $2
 `
 
 type SlidingWindowLogSettleParams struct {
+	Policy      string
+	Key         string
 	NowUs       *int64
 	Commit      string
 	LockTimeout string
@@ -738,8 +741,6 @@ type SlidingWindowLogSettleRow struct {
 	Reserved       float64
 	UnitsBefore    float64
 	Changes        bool
-	Policy         string
-	Key            string
 	LimitUnits     float64
 	Burst          float64
 	Capacity       float64
@@ -776,6 +777,8 @@ type SlidingWindowLogSettleRow struct {
 // transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg SlidingWindowLogSettleParams) (SlidingWindowLogSettleRow, error) {
 	row := db.QueryRow(ctx, SlidingWindowLogSettle,
+		arg.Policy,
+		arg.Key,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -789,8 +792,6 @@ func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg Slidi
 		&i.Reserved,
 		&i.UnitsBefore,
 		&i.Changes,
-		&i.Policy,
-		&i.Key,
 		&i.LimitUnits,
 		&i.Burst,
 		&i.Capacity,

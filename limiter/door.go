@@ -342,7 +342,7 @@ func (e *engine) note(c *call) error {
 		state = store.Open
 	}
 	c.admission = &store.Admission{
-		ID: string(c.request.Policy.Algorithm) + ":" + rand.Text(), State: state,
+		ID: rand.Text(), State: state,
 		TTL: c.ttl.Microseconds(), Remember: remember.Microseconds(), Limit: c.request.Policy.Limit,
 	}
 	if c.request.IdempotencyKey != "" {

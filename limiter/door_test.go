@@ -153,10 +153,12 @@ var doorVerbs = []struct {
 	}, true, false},
 	{"Usage", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Usage(ctx, p, "k"); return err }, false, false},
 	{"Settle", func(ctx context.Context, e *engine, p Policy) error {
-		_, err := e.Settle(ctx, "gcra:0123456789ABCDEF", 1)
+		_, err := e.Settle(ctx, "gcra:0123456789ABCDEF:p:aw", 1)
 		return err
 	}, false, false},
-	{"Cancel", func(ctx context.Context, e *engine, p Policy) error { return e.Cancel(ctx, "gcra:0123456789ABCDEF") }, false, false},
+	{"Cancel", func(ctx context.Context, e *engine, p Policy) error {
+		return e.Cancel(ctx, "gcra:0123456789ABCDEF:p:aw")
+	}, false, false},
 	{"Reset", func(ctx context.Context, e *engine, p Policy) error { return e.Reset(ctx, p, "k") }, false, false},
 	{"Block", func(ctx context.Context, e *engine, p Policy) error { return e.Block(ctx, p, "k", time.Second) }, false, false},
 	{"Unblock", func(ctx context.Context, e *engine, p Policy) error { return e.Unblock(ctx, p, "k") }, false, false},

@@ -3,6 +3,7 @@ package limiter
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +110,7 @@ func FuzzReservationID(f *testing.F) {
 	for _, id := range []string{
 		"", ":", "token_bucket:", "token_bucket:0123456789abcdef", "leaky_bucket_queue:0123456789abcdef", "token_bucket:" + strings.Repeat("a", 200),
 		"TOKEN_BUCKET:0123456789abcdef", "token_bucket:0123456789\x00abcdef", "token_bucket:0123456789abcde\xff", "'; DROP TABLE pglimit_reservations",
+		"token_bucket:0123456789abcdef:p:aw", "gcra", "q", "aw", "ax", "aw=", "aw\n", "aw:", "", strings.Repeat("a", 1366), strings.Repeat("a", 1368), "0123456789abcdef",
 	} {
 		f.Add(id, 1.0)
 		f.Add(id, -1.0)
@@ -120,14 +122,21 @@ func FuzzReservationID(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if id == held.ID {
-			return
-		}
-		_, settled := l.Settle(t.Context(), id, units)
-		cancelled := l.Cancel(t.Context(), id)
-		for verb, err := range map[string]error{"Settle": settled, "Cancel": cancelled} {
-			if !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrNoReservation) {
-				t.Errorf("%s of %q: %v", verb, id, err)
+		part := strings.Split(held.ID, ":")
+		for i := range part { // the text alone, and in place of each part
+			other := slices.Clone(part)
+			other[i] = id
+			for _, id := range []string{id, strings.Join(other, ":")} {
+				if id == held.ID {
+					continue
+				}
+				_, settled := l.Settle(t.Context(), id, units)
+				cancelled := l.Cancel(t.Context(), id)
+				for verb, err := range map[string]error{"Settle": settled, "Cancel": cancelled} {
+					if !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrNoReservation) {
+						t.Errorf("%s of %q: %v", verb, id, err)
+					}
+				}
 			}
 		}
 		if r, err := l.Check(t.Context(), p, "k", 0); err != nil || r.Level < 3.9 {

@@ -181,8 +181,11 @@ type Reservation struct {
 	// Result is the answer to the request. If it is not Allowed, there is no reservation
 	// and the other fields are zero.
 	Result Result
-	// ID names the reservation for Settle and Cancel: the algorithm's name, a colon and
-	// 26 random characters. It is safe to log and to store.
+	// ID names the reservation for Settle and Cancel: algorithm:random:policy:key, where
+	// random is 26 characters and the key is in base64url. It has at most 1,487
+	// characters, all of them A-Z, a-z, 0-9, '_', '-', '.' or ':'. Whoever knows it can end
+	// the reservation. Anyone can read the key in it, unless Config.KeySecret is set: then
+	// it has the key's HMAC and at most 179 characters.
 	ID string
 	// Expires is when the reservation ends if it was neither settled nor cancelled. Its
 	// units are then given back.

@@ -6,9 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
@@ -175,9 +173,10 @@ func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration
 	case err != nil || !r.Allowed:
 		return Reservation{Result: r}, err
 	case before != nil:
-		return Reservation{r, before.ID, time.UnixMicro(before.ExpiresAt)}, nil
+		return Reservation{r, before.Public(), time.UnixMicro(before.ExpiresAt)}, nil
 	}
-	return Reservation{r, c.admission.ID, time.UnixMicro(c.outcome.UpdatedAt + c.admission.TTL)}, nil
+	id := store.ReservationID{Algorithm: c.query.Algorithm, Policy: c.query.Policy, Key: c.query.Key, ID: c.admission.ID}
+	return Reservation{r, id.Public(), time.UnixMicro(c.outcome.UpdatedAt + c.admission.TTL)}, nil
 }
 
 // Settle ends a reservation with the units really spent, from 0 to 2^53. Result.Granted
@@ -199,8 +198,8 @@ func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration
 //   - An unknown ID, or one that expired more than Config.IdempotencyTTL ago:
 //     ErrNoReservation.
 //
-// Settle and Cancel are always Durable: the policy is not known when the statement
-// begins. With a Config.KeySecret this process keeps its remembered denials of the key
+// Settle and Cancel are always Durable: an ID has the policy's name, but not its
+// Durability. With a Config.KeySecret this process keeps its remembered denials of the key
 // until Config.DenyCacheTTL.
 func (e *engine) Settle(ctx context.Context, id string, units float64) (Result, error) {
 	if !(units >= 0 && units <= algorithm.MaxUnits) {
@@ -232,22 +231,21 @@ func (e *engine) Cancel(ctx context.Context, id string) error {
 }
 
 // end brings a reservation to a state.
-func (e *engine) end(ctx context.Context, id string, state store.State, units float64) (s store.Ended, err error) {
+func (e *engine) end(ctx context.Context, public string, state store.State, units float64) (s store.Ended, err error) {
 	if e.closed.Load() {
 		return s, store.ErrClosed
 	}
-	name, random, _ := strings.Cut(id, ":")
-	a := algorithm.Name(name)
-	if a.Index() < 0 || a == algorithm.LeakyBucketQueue || len(random) < 16 || len(id) > 128 || strings.IndexByte(id, 0) >= 0 || !utf8.ValidString(id) {
-		return s, store.Invalid("reservation", store.Quote(id), "is not the ID of a Reservation")
+	id, ok := store.ParseReservationID(public)
+	if !ok || !validName(id.Policy) || validateKey(id.Key) != nil {
+		return s, store.Invalid("reservation", store.Quote(public), "is not the ID of a Reservation")
 	}
-	change := store.Ending{ID: id, Algorithm: a, State: state, Units: units, Now: e.now()}
+	change := store.Ending{ReservationID: id, State: state, Units: units, Now: e.now()}
 	if !e.tx {
 		change.Commit = store.Durable
 	}
 	s, err = e.store.Settle(ctx, &change)
 	if err == nil {
-		e.freed(a, s.Policy, s.Key)
+		e.freed(id.Algorithm, id.Policy, id.Key)
 	}
 	e.refusals.note(ctx, e.logger, err)
 	return s, err

@@ -154,7 +154,9 @@ AS $$ SELECT coalesce(pg_catalog.array_agg(CASE WHEN r.n <= $2 THEN LEAST(r.tota
 
 -- Reservations, and requests admitted under an idempotency key. The units are counted
 -- in the key's row, which has no reference to this one. The policy's parameters are
--- as of the admission.
+-- as of the admission. The primary key begins with the policy and the key, so that a
+-- database that is split by those keeps a reservation beside its key's row. The ID that
+-- callers have is algorithm:id:policy:key, with the key in base64url.
 CREATE TABLE pglimit_reservation (
     reserved        float8 NOT NULL,  -- units admitted
     units           float8 NOT NULL,  -- units still counted; of a settled reservation, the units spent
@@ -172,11 +174,11 @@ CREATE TABLE pglimit_reservation (
     forget_at_us    bigint NOT NULL,  -- end of its retention: the row may be deleted
     state           text COLLATE "C" NOT NULL,  -- open, settled, cancelled or expired; spent: only an idempotency key, no reservation
     algorithm       text COLLATE "C" NOT NULL,
-    id              text COLLATE "C" NOT NULL,
+    id              text COLLATE "C" NOT NULL,  -- random
     policy          text COLLATE "C" NOT NULL,
     key             text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C",  -- NULL if it had none, was cancelled or has expired
-    CONSTRAINT pglimit_reservation_pkey PRIMARY KEY (id)
+    CONSTRAINT pglimit_reservation_pkey PRIMARY KEY (policy, key, id)
 );
 CREATE UNIQUE INDEX pglimit_reservation_idempotency ON pglimit_reservation (policy, key, idempotency_key, algorithm) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX pglimit_reservation_open ON pglimit_reservation (policy, key, expires_at_us) WHERE state = 'open';

@@ -127,8 +127,8 @@ RETURNING t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, 
 
 -- name: LeakyBucketReserve :one
 -- LeakyBucketReserve does what LeakyBucketTake does for one request. If it is granted, a row
--- of pglimit_reservation records it. State 'open' is a reservation, to be settled by its
--- id. State 'spent' only remembers the idempotency key.
+-- of pglimit_reservation records it. State 'open' is a reservation, to be settled by
+-- policy, key and id. State 'spent' only remembers the idempotency key.
 --
 -- If the idempotency key was admitted before, nothing is decided and no row is
 -- returned. If an expired reservation has the key, the caller first returns its units.
@@ -211,17 +211,18 @@ WITH c AS MATERIALIZED (
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
 ), reservation AS MATERIALIZED (
-    SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+    SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
            h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, sqlc.arg(units)::float8 AS actual,
            (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
-    FROM c JOIN pglimit_reservation AS h ON h.id = sqlc.arg(id)::text AND h.state <> 'spent'
-                AND (h.forget_at_us > c.now_us OR sqlc.arg(state)::text = 'expired')
+    FROM c, pglimit_reservation AS h
+    WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND h.algorithm = 'leaky_bucket'
+      AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR sqlc.arg(state)::text = 'expired')
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak, h.tick_us, h.now_us,
+SELECT sqlc.arg(policy), sqlc.arg(key), h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak, h.tick_us, h.now_us,
        h.now_us, -h.counted_at_us, h.now_us
 FROM reservation AS h
 WHERE h.changes AND h.actual <> h.units
@@ -256,14 +257,14 @@ UPDATE pglimit_reservation AS h SET
     idempotency_key = CASE WHEN sqlc.arg(state)::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN sqlc.arg(state)::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
-WHERE h.id = b.id AND b.changes
+WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND b.changes
 )
-SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
        (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
        coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
        coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.leaked_at_us, r.leaked_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
-FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_bucket AS r ON r.policy = h.policy AND r.key = h.key;
+FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_bucket AS r ON r.policy = sqlc.arg(policy) AND r.key = sqlc.arg(key);
 
 -- name: LeakyBucketCharge :one
 -- LeakyBucketCharge counts units that are already spent, even if the limit would deny

@@ -42,13 +42,28 @@ FOR UPDATE OF h SKIP LOCKED;
 -- one of them may wait for that row, so this statement waits for no reservation. It
 -- fails with lock_not_available instead, and the caller repeats the transaction.
 --
--- Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
+-- Index: pglimit_reservation_open, then the primary key. Locks the reservations until
+-- the transaction ends.
 WITH made AS MATERIALIZED (
     SELECT h.id FROM pglimit_reservation AS h
     WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = sqlc.arg(algorithm)::text AND h.state = 'open' AND h.units > 0::float8
     FOR UPDATE OF h NOWAIT
 )
-UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m WHERE h.id = m.id;
+UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m
+WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.id = m.id;
+
+-- name: ReservationLocked :one
+-- ReservationLocked reports whether another transaction has locked a reservation now.
+-- It is true if there is no such reservation, too.
+--
+-- Index: the primary key. Locks the reservation, if it is free, until the statement ends.
+-- Waits for no lock and no disk.
+WITH free AS MATERIALIZED (
+    SELECT h.id FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c, pglimit_reservation AS h
+    WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id)
+    FOR UPDATE OF h SKIP LOCKED
+)
+SELECT (NOT EXISTS (SELECT 1 FROM free AS f))::bool AS locked;
 
 -- name: ReservationsNext :one
 -- ReservationsNext returns the earliest expiry of all open reservations: the largest
@@ -64,7 +79,7 @@ FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bi
 -- cutoff_us, the oldest first.
 --
 -- Index: pglimit_reservation_expires. Locks nothing.
-SELECT h.id, h.algorithm
+SELECT h.policy, h.key, h.id, h.algorithm
 FROM pglimit_reservation AS h
 WHERE h.state = 'open' AND h.expires_at_us <= sqlc.arg(cutoff_us)::bigint
 ORDER BY h.expires_at_us
@@ -77,9 +92,10 @@ LIMIT sqlc.arg(max_rows)::bigint;
 --
 -- Index: pglimit_reservation_forget, then the primary key. Locks the rows that it deletes.
 DELETE FROM pglimit_reservation AS t
-USING (SELECT b.id FROM pglimit_reservation AS b
+USING (SELECT b.policy, b.key, b.id FROM pglimit_reservation AS b
        WHERE b.forget_at_us <= sqlc.arg(cutoff_us)::bigint AND b.state <> 'open'
        ORDER BY b.forget_at_us
        LIMIT sqlc.arg(max_rows)::bigint
        FOR UPDATE SKIP LOCKED) AS forgotten
-WHERE t.id = forgotten.id AND t.forget_at_us <= sqlc.arg(cutoff_us)::bigint AND t.state <> 'open';
+WHERE t.policy = forgotten.policy AND t.key = forgotten.key AND t.id = forgotten.id
+  AND t.forget_at_us <= sqlc.arg(cutoff_us)::bigint AND t.state <> 'open';

@@ -205,8 +205,8 @@ RETURNING t.policy, t.key, t.granted, (t.total - GREATEST(t.base,
 
 -- name: SlidingWindowLogReserve :one
 -- SlidingWindowLogReserve does what SlidingWindowLogTake does for one request. If it is granted, a row
--- of pglimit_reservation records it. State 'open' is a reservation, to be settled by its
--- id. State 'spent' only remembers the idempotency key.
+-- of pglimit_reservation records it. State 'open' is a reservation, to be settled by
+-- policy, key and id. State 'spent' only remembers the idempotency key.
 --
 -- If the idempotency key was admitted before, nothing is decided and no row is
 -- returned. If an expired reservation has the key, the caller first returns its units.
@@ -334,17 +334,18 @@ WITH c AS MATERIALIZED (
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
 ), reservation AS MATERIALIZED (
-    SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+    SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
            h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, sqlc.arg(units)::float8 AS actual,
            (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired' OR h.expires_at_us <= c.now_us)
             OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
-    FROM c JOIN pglimit_reservation AS h ON h.id = sqlc.arg(id)::text AND h.state <> 'spent'
-                AND (h.forget_at_us > c.now_us OR sqlc.arg(state)::text = 'expired')
+    FROM c, pglimit_reservation AS h
+    WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND h.algorithm = 'sliding_window_log'
+      AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR sqlc.arg(state)::text = 'expired')
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT h.policy, h.key, h.units, h.actual,
+SELECT sqlc.arg(policy), sqlc.arg(key), h.units, h.actual,
        CASE WHEN h.actual > h.units THEN ARRAY[h.now_us] ELSE '{}' END,
        CASE WHEN h.actual > h.units THEN ARRAY[0::float8] ELSE '{}' END,
        0, GREATEST(0, h.actual - h.units), h.capacity, h.period_us, h.period_us, h.now_us, -h.counted_at_us, h.now_us
@@ -447,16 +448,16 @@ UPDATE pglimit_reservation AS h SET
     idempotency_key = CASE WHEN sqlc.arg(state)::text = 'settled' THEN h.idempotency_key END,
     units = CASE WHEN sqlc.arg(state)::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
-WHERE h.id = b.id AND b.changes
+WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND b.changes
 )
-SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
        (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
        coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
        coalesce(t.level, r.total - GREATEST(r.base, coalesce(r.totals[pg_catalog.width_bucket(GREATEST(r.updated_at_us, h.now_us) - r.keep_us, r.entries) + 1], r.total)),
                0)::float8 AS level, 0::float8 AS previous,
        coalesce(t.newest_at_us, r.entries[pg_catalog.cardinality(r.entries)], 0)::bigint AS at_us, 0::bigint AS window_us
-FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = h.policy AND r.key = h.key;
+FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = sqlc.arg(policy) AND r.key = sqlc.arg(key);
 
 -- name: SlidingWindowLogCharge :one
 -- SlidingWindowLogCharge counts units that are already spent, even if the limit would deny

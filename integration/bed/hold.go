@@ -2,6 +2,7 @@ package bed
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,4 +74,11 @@ func Reserve(t *testing.T, l ReservationVerbs, request limiter.Request, ttl time
 func Level(t *testing.T, l ReservationVerbs, p limiter.Policy, key string) float64 {
 	t.Helper()
 	return Must(t)(l.Check(context.Background(), p, key, 0)).Level
+}
+
+// StoredID returns the column id of the reservation with that ID.
+func StoredID(id string) string {
+	_, rest, _ := strings.Cut(id, ":")
+	stored, _, _ := strings.Cut(rest, ":")
+	return stored
 }

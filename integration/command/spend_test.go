@@ -46,12 +46,12 @@ func TestCommandSpend(t *testing.T) {
 		{"settle ID 10", 2, "the reservation has ended: it was cancelled"},
 		{"usage" + budget, 0, "remaining  1000000000000 of 1000000000000\n"},
 		{"settle ID x", 2, `UNITS is "x": use a number, such as 180`},
-		{"settle fixed_window:AAAAAAAAAAAAAAAAAAAAAAAAAA 1", 2, "no such reservation"},
+		{"settle fixed_window:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw 1", 2, "no such reservation"},
 		{"reserve --ttl 10ms" + budget, 2, "ttl 10ms: must be whole microseconds from one second"},
 	} {
 		code, stdout, stderr := bed.Pglimit(t, address, strings.Fields(strings.ReplaceAll(c.args, "ID", id))...)
 		if strings.HasPrefix(c.want, "reserved ") {
-			id = regexp.MustCompile(`fixed_window:[A-Z2-7]{26}`).FindString(stdout)
+			id = regexp.MustCompile(`fixed_window:[A-Z2-7]{26}:[a-z]+:[0-9A-Za-z_-]+`).FindString(stdout)
 		}
 		got := stdout
 		if code == 2 {

@@ -91,7 +91,7 @@ func TestGrantsRefuseAnAsker(t *testing.T) {
 	}
 	// The functions within pglimit_ask are not for askers.
 	wants(t, s.asker, "42501", `SELECT pglimit_ask._find('gcra')`)
-	wants(t, s.asker, "42501", `SELECT pglimit_ask._declared('gcra:0123456789abcdef', 0)`)
+	wants(t, s.asker, "42501", `SELECT pglimit_ask._declared(NULL, 'gcra:0123456789abcdef:p:aw', 0)`)
 	if len(all) < 120 {
 		t.Errorf("only %d attacks", len(all))
 	}
@@ -164,7 +164,7 @@ func TestGrantsBoundAnAsker(t *testing.T) {
 	wants(t, ask, "22023", `SELECT pglimit_ask.reserve('short', 'k', 1, 61)`)
 	wants(t, ask, "22023", `SELECT pglimit_ask.reserve('short', 'k', 1, 'NaN')`)
 	wants(t, ask, "22023", `SELECT pglimit_ask.reserve('short', 'k')`)
-	wants(t, ask, "P0002", `SELECT pglimit_ask.cancel('gcra:0123456789abcdef0123456789abcdef')`)
+	wants(t, ask, "P0002", `SELECT pglimit_ask.cancel('gcra:0123456789abcdef0123456789abcdef:gcra:aw')`)
 
 	// Reservations under policies of others, even with a known ID.
 	other := bed.Value[string](t, s.operator, `SELECT reservation FROM pglimit.reserve('gcra', 'other', 'k', 1, 10, 60, ttl_s => 60)`)
@@ -179,7 +179,7 @@ func TestGrantsBoundAnAsker(t *testing.T) {
 			for range 3 {
 				id := bed.Value[string](t, ask, `SELECT reservation FROM pglimit_ask.reserve($1, 'full', 10, 60)`, a)
 				ids = append(ids, id)
-				bed.Exec(t, s.owner, `UPDATE pglimit_reservation SET expires_at_us = 0 WHERE id = $1`, id)
+				bed.Exec(t, s.owner, `UPDATE pglimit_reservation SET expires_at_us = 0 WHERE id = $1`, bed.StoredID(id))
 			}
 			bed.Exec(t, ask, `SELECT pglimit_ask.allow($1, 'full', 10)`, a)
 			for _, id := range ids {

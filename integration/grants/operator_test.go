@@ -90,7 +90,7 @@ func TestGrantsNoRightsBefore(t *testing.T) {
 	// USAGE on the schema alone is not enough.
 	bed.Exec(t, s.owner, `GRANT USAGE ON SCHEMA pglimit_ask TO PUBLIC`)
 	for _, call := range []string{`allow('gcra', 'k')`, `allow_up_to('gcra', 'k')`, `"check"('gcra', 'k')`, `charge('gcra', 'k')`, `reserve('gcra', 'k', 1, 60)`,
-		`settle('x', 1)`, `cancel('x')`, `_find('gcra')`, `_declared('x', 1)`} {
+		`settle('x', 1)`, `cancel('x')`, `_find('gcra')`, `_declared(NULL, 'x', 1)`} {
 		wants(t, s.asker, "42501", `SELECT pglimit_ask.`+call)
 	}
 }

@@ -22,9 +22,11 @@ func shadows(schema string) string {
 	for _, f := range []string{
 		"floor(float8) RETURNS float8", "round(float8) RETURNS float8", "abs(float8) RETURNS float8", "octet_length(text) RETURNS int",
 		"left(text, int) RETURNS text", "clock_timestamp() RETURNS timestamptz", "statement_timestamp() RETURNS timestamptz", "date_part(text, timestamptz) RETURNS float8", "to_timestamp(float8) RETURNS timestamptz",
-		"split_part(text, text, int) RETURNS text", "gen_random_uuid() RETURNS uuid", "width_bucket(bigint, bigint[]) RETURNS int",
+		"string_to_array(text, text) RETURNS text[]", "gen_random_uuid() RETURNS uuid", "width_bucket(bigint, bigint[]) RETURNS int",
 		"current_setting(text) RETURNS text", "set_config(text, text, bool) RETURNS text", "quote_literal(text) RETURNS text",
 		"pglimit_rebase(float8[], float8) RETURNS float8[]", "pglimit_lower(float8[], int, float8, float8) RETURNS float8[]",
+		"encode(bytea, text) RETURNS text", "decode(text, text) RETURNS bytea", "translate(text, text, text) RETURNS text", "repeat(text, int) RETURNS text",
+		"convert_to(text, name) RETURNS bytea", "convert_from(bytea, name) RETURNS text",
 		"plus(float8, float8) RETURNS float8", "mixed(bigint, float8) RETURNS float8", "less(float8, float8) RETURNS bool", "same(text, text) RETURNS bool",
 	} {
 		fmt.Fprintf(&all, "CREATE FUNCTION %s.%s %s;\n", schema, f, body)

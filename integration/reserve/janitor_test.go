@@ -30,13 +30,13 @@ func TestReserveJanitorPassesOverWhatItCannotGiveBack(t *testing.T) {
 	for range 7 {
 		bed.Reserve(t, l, p.Request("k", 5), time.Minute)
 	}
-	bed.Exec(t, pool, "UPDATE pglimit_reservation SET algorithm = 'of_the_future' WHERE id = $1", newer.ID)
+	bed.Exec(t, pool, "UPDATE pglimit_reservation SET algorithm = 'of_the_future' WHERE id = $1", bed.StoredID(newer.ID))
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
 	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "busy"))
 
 	at = at.Add(time.Minute)
 	removed, err := j.Sweep(ctx)
-	if err == nil || !strings.Contains(err.Error(), newer.ID) || !strings.Contains(err.Error(), `"of_the_future"`) {
+	if err == nil || !strings.Contains(err.Error(), bed.StoredID(newer.ID)+" of policy p") || !strings.Contains(err.Error(), `"of_the_future"`) {
 		t.Errorf("the error does not name the hold: %v", err)
 	}
 	if removed.ReservationsExpired != 7 || bed.Level(t, l, p, "k") != 0 {

@@ -277,7 +277,7 @@ func (s *reserveStorm) step(ctx context.Context, what int, request limiter.Reque
 			return err
 		}
 		if int(request.Cost)%4 > 0 { // the hour has passed
-			_, err = s.pool.Exec(ctx, "UPDATE pglimit_reservation SET expires_at_us = created_at_us WHERE id = $1", h.ID)
+			_, err = s.pool.Exec(ctx, "UPDATE pglimit_reservation SET expires_at_us = created_at_us WHERE id = $1", bed.StoredID(h.ID))
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -171,7 +171,7 @@ func TestSettle(t *testing.T) {
 			}
 		})
 	}
-	for _, id := range []string{"token_bucket:AAAAAAAAAAAAAAAAAAAAAAAAAA", "fixed_window:AAAAAAAAAAAAAAAAAAAAAAAAAA"} {
+	for _, id := range []string{"token_bucket:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw", "fixed_window:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw"} {
 		if _, err := l.Settle(ctx, id, 1); !errors.Is(err, limiter.ErrNoReservation) {
 			t.Errorf("settled %s: %v", id, err)
 		}

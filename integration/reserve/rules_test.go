@@ -2,6 +2,7 @@ package reserve
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
@@ -80,7 +81,7 @@ func TestReserveKeepsTheCallersSettings(t *testing.T) {
 }
 
 // TestReserveKeepsKeysSecret: with a KeySecret neither the key nor the idempotency key is
-// stored, and another process with the secret finds the same reservation.
+// stored or in the ID, and another process with the secret finds the same reservation.
 func TestReserveKeepsKeysSecret(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -97,8 +98,9 @@ func TestReserveKeepsKeysSecret(t *testing.T) {
 		}
 		stored := bed.Value[string](t, pool, "SELECT string_agg(h::text, ' ') FROM pglimit_reservation AS h WHERE policy = $1", p.Name) +
 			bed.Value[string](t, pool, "SELECT string_agg(r::text, ' ') FROM pglimit_"+string(p.Algorithm)+" AS r WHERE policy = $1", p.Name)
-		if strings.Contains(stored, "alice") {
-			t.Errorf("%s: %s", bed.Variant(p), stored)
+		inID, err := base64.RawURLEncoding.DecodeString(h.ID[strings.LastIndex(h.ID, ":")+1:])
+		if err != nil || strings.Contains(stored+string(inID), "alice") || !strings.Contains(stored, string(inID)) {
+			t.Errorf("%s: %s, ID %s, %v", bed.Variant(p), stored, h.ID, err)
 		}
 		if _, err := other.Settle(ctx, h.ID, 7); err != nil || !bed.Near(bed.Level(t, l, p, "alice@example.com"), 7) {
 			t.Errorf("%s: %v", bed.Variant(p), err)
@@ -144,7 +146,7 @@ func TestReserveUnknownOpensNoBreaker(t *testing.T) {
 	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{BreakAfter: 2, BreakFor: time.Hour})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}
 	for range 5 {
-		if err := l.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA"); !errors.Is(err, limiter.ErrNoReservation) {
+		if err := l.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw"); !errors.Is(err, limiter.ErrNoReservation) {
 			t.Error(err)
 		}
 	}

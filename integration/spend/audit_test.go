@@ -85,14 +85,14 @@ SELECT format('hold %s is %s, and %s units of it are still counted', h.id, h.sta
 FROM pglimit_reservation AS h JOIN places AS p USING (policy, key) WHERE h.state IN ('cancelled', 'expired') AND h.units > p.leaks
 UNION ALL
 SELECT format('order %s is %s, %s units, and its hold %s, %s units', o.id, o.state, o.units, coalesce(h.state, 'none'), h.units)
-FROM orders AS o LEFT JOIN pglimit_reservation AS h ON h.id = o.hold AND h.policy = o.policy AND h.key = o.account
+FROM orders AS o LEFT JOIN pglimit_reservation AS h ON h.id = split_part(o.hold, ':', 2) AND h.policy = o.policy AND h.key = o.account
 WHERE o.state IN ('open', 'settled', 'cancelled') AND NOT coalesce(CASE o.state
 	WHEN 'open' THEN h.state = 'open' AND h.units = o.units OR h.state = 'expired' AND h.reserved = o.units
 	WHEN 'settled' THEN h.state = 'settled' AND h.units = o.units
 	ELSE h.state IN ('cancelled', 'expired') END, false)
 UNION ALL
 SELECT format('hold %s is %s, and the order that it was made with is not there', h.id, h.state)
-FROM pglimit_reservation AS h LEFT JOIN orders AS o ON o.id = h.idempotency_key AND o.hold = h.id
+FROM pglimit_reservation AS h LEFT JOIN orders AS o ON o.id = h.idempotency_key AND split_part(o.hold, ':', 2) = h.id
 WHERE h.idempotency_key LIKE 'job-%' AND o.id IS NULL
 UNION ALL
 SELECT format('order %s of %s units has spent %s', coalesce(o.id, h.idempotency_key), o.units, h.units)

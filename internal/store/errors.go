@@ -34,6 +34,10 @@ func (misconfigured) Is(target error) bool { return target == ErrMisconfigured }
 // caller, for longer than it could wait.
 var ErrLocked = fmt.Errorf("%w: %w: another transaction has locked the key's row", ErrUnavailable, context.DeadlineExceeded)
 
+// ErrReservationLocked is an ErrLocked of a Settle if another transaction has locked the
+// reservation, with or without its key's row.
+var ErrReservationLocked = fmt.Errorf("%w, or the reservation", ErrLocked)
+
 // ErrKnown: Query.Known reported an answer. Nothing was sent.
 var ErrKnown = errors.New("pglimit: answered by a denial that is known")
 

@@ -48,9 +48,11 @@ type Store interface {
 	// Reserve is Take for one step, and stores a if it is granted. If a was admitted
 	// before, Reserve decides nothing and returns the admission in Outcome.Before.
 	Reserve(ctx context.Context, q *Query, a *Admission) (Outcome, error)
-	// Settle ends a reservation. It returns ErrNoReservation if there is none.
+	// Settle ends a reservation. It returns ErrNoReservation if there is none, and
+	// ErrReservationLocked if that was locked for longer than LockWait.
 	Settle(ctx context.Context, e *Ending) (Ended, error)
-	// Due lists open reservations of the key that have expired, at most MaxDue.
+	// Due lists open reservations of the key that have expired, at most MaxDue, by the ID
+	// as stored.
 	Due(ctx context.Context, q *Query) (ids []string, err error)
 	// NextDue returns the time until the next open reservation of any key expires, in
 	// microseconds. It is negative if one has expired, and NoneDue if there is none.
@@ -254,12 +256,10 @@ type Admission struct {
 
 // Reservation is a stored admission.
 type Reservation struct {
+	ReservationID
 	algorithm.Rules   // of the admission
-	Algorithm         algorithm.Name
 	Limit             float64
-	ID                string
 	State             State
-	Policy, Key       string // the key as stored
 	Reserved, Units   float64
 	Level             float64 // of the key right after the admission
 	EndsAt, CountedAt int64
@@ -272,13 +272,12 @@ func (r *Reservation) Overdue(now int64) bool { return r.State == Open && r.Expi
 
 // Ending is a change to a reservation.
 type Ending struct {
-	ID        string
-	Algorithm algorithm.Name
-	State     State // what it becomes
-	Units     float64
-	Now       *int64
-	Commit    Commit
-	LockWait  time.Duration // as in Query
+	ReservationID
+	State    State // what it becomes
+	Units    float64
+	Now      *int64
+	Commit   Commit
+	LockWait time.Duration // as in Query
 }
 
 // Ended is the result of an Ending.

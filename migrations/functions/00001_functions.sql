@@ -441,6 +441,47 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
+-- Bytes as base64url without padding.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._base64url(bytes bytea) RETURNS text
+LANGUAGE sql IMMUTABLE AS $pglimit$
+    SELECT translate(encode(bytes, 'base64'::text), E'+/=\n'::text, '-_'::text)
+$pglimit$;
+-- +goose StatementEnd
+
+-- Reads an ID: algorithm:id:policy:key, with the key's UTF-8 in base64url. It refuses any
+-- other text. One key has one spelling in base64url; others are refused too.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._reservation(reservation text) RETURNS pglimit._request
+LANGUAGE plpgsql STABLE AS $pglimit$
+DECLARE
+    parts text[] := string_to_array(reservation, ':'::text);
+    request pglimit._request;
+    bytes bytea;
+BEGIN
+    IF parts[1] IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
+        AND (parts[2] COLLATE "C" ~ '^[0-9A-Za-z]{16,32}$') AND (parts[3] COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$')
+        AND (parts[4] COLLATE "C" ~ '^[0-9A-Za-z_-]+$') AND octet_length(parts[4]) <= 1366 AND octet_length(parts[4]) % 4 <> 1
+        AND pg_catalog.cardinality(parts) = 4 THEN
+        bytes := decode(translate(parts[4], '-_'::text, '+/'::text) || repeat('='::text, 3 - (octet_length(parts[4]) + 3) % 4), 'base64'::text);
+        IF pglimit._base64url(bytes) = parts[4] THEN
+            BEGIN
+                request.key := convert_from(bytes, 'UTF8'::name);
+            EXCEPTION WHEN character_not_in_repertoire OR untranslatable_character THEN
+                NULL; -- no key of this database
+            END;
+        END IF;
+    END IF;
+    IF request.key IS NULL THEN
+        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
+    END IF;
+    request.algorithm := parts[1];
+    request.id := parts[2];
+    request.policy := parts[3];
+    RETURN request;
+END $pglimit$;
+-- +goose StatementEnd
+
 -- The statements of leaky_bucket: runs the one that request.statement names, and returns the
 -- request with the key's state as of that moment.
 -- +goose StatementBegin
@@ -542,17 +583,18 @@ BEGIN
             WITH c AS MATERIALIZED (
                 SELECT request.now_us AS now_us
             ), reservation AS MATERIALIZED (
-                SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+                SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
                        (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_reservation AS h ON h.id = request.id::text AND h.state <> 'spent'
-                            AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
+                FROM c, pglimit_reservation AS h
+                WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'leaky_bucket'
+                  AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_leaky_bucket AS t
                    (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak, h.tick_us, h.now_us,
+            SELECT request.policy, request.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak, h.tick_us, h.now_us,
                    h.now_us, -h.counted_at_us, h.now_us
             FROM reservation AS h
             WHERE h.changes AND h.actual <> h.units
@@ -587,17 +629,17 @@ BEGIN
                 idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
                 units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
-            WHERE h.id = b.id AND b.changes
+            WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
             )
-            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
                    (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.leaked_at_us, r.leaked_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
-            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_bucket AS r ON r.policy = h.policy AND r.key = h.key
-            INTO request.state, request.reserved, request.units_before, request.changes, request.policy, request.key, request.limit_units, request.burst,
-                 request.capacity, request.leak, request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us,
-                 request.blocked_until_us, request.level, request.previous, request.at_us, request.window_us;
+            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_bucket AS r ON r.policy = request.policy AND r.key = request.key
+            INTO request.state, request.reserved, request.units_before, request.changes, request.limit_units, request.burst, request.capacity, request.leak,
+                 request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us, request.blocked_until_us,
+                 request.level, request.previous, request.at_us, request.window_us;
             request.leaked_at_us := request.at_us;
         END IF;
         -- The row as it stands, brought to the moment.
@@ -779,17 +821,18 @@ BEGIN
             WITH c AS MATERIALIZED (
                 SELECT request.now_us AS now_us
             ), reservation AS MATERIALIZED (
-                SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+                SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
                        (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_reservation AS h ON h.id = request.id::text AND h.state <> 'spent'
-                            AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
+                FROM c, pglimit_reservation AS h
+                WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'token_bucket'
+                  AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_token_bucket AS t
                    (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak,
+            SELECT request.policy, request.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak,
                    h.now_us, -h.counted_at_us, h.now_us
             FROM reservation AS h
             WHERE h.changes AND h.actual <> h.units
@@ -816,17 +859,17 @@ BEGIN
                 idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
                 units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
-            WHERE h.id = b.id AND b.changes
+            WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
             )
-            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
                    (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
-            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_token_bucket AS r ON r.policy = h.policy AND r.key = h.key
-            INTO request.state, request.reserved, request.units_before, request.changes, request.policy, request.key, request.limit_units, request.burst,
-                 request.capacity, request.leak, request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us,
-                 request.blocked_until_us, request.level, request.previous, request.at_us, request.window_us;
+            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_token_bucket AS r ON r.policy = request.policy AND r.key = request.key
+            INTO request.state, request.reserved, request.units_before, request.changes, request.limit_units, request.burst, request.capacity, request.leak,
+                 request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us, request.blocked_until_us,
+                 request.level, request.previous, request.at_us, request.window_us;
         END IF;
         -- The row as it stands, brought to the moment.
         request.leaked_at_us := request.updated_at_us;
@@ -927,17 +970,18 @@ BEGIN
             WITH c AS MATERIALIZED (
                 SELECT request.now_us AS now_us
             ), reservation AS MATERIALIZED (
-                SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+                SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
                        (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_reservation AS h ON h.id = request.id::text AND h.state <> 'spent'
-                            AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
+                FROM c, pglimit_reservation AS h
+                WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'gcra'
+                  AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_gcra AS t
                    (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak,
+            SELECT request.policy, request.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak,
                    h.now_us, -h.counted_at_us, h.now_us
             FROM reservation AS h
             WHERE h.changes AND h.actual <> h.units
@@ -964,17 +1008,17 @@ BEGIN
                 idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
                 units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
-            WHERE h.id = b.id AND b.changes
+            WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
             )
-            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
                    (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
-            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_gcra AS r ON r.policy = h.policy AND r.key = h.key
-            INTO request.state, request.reserved, request.units_before, request.changes, request.policy, request.key, request.limit_units, request.burst,
-                 request.capacity, request.leak, request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us,
-                 request.blocked_until_us, request.level, request.previous, request.at_us, request.window_us;
+            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_gcra AS r ON r.policy = request.policy AND r.key = request.key
+            INTO request.state, request.reserved, request.units_before, request.changes, request.limit_units, request.burst, request.capacity, request.leak,
+                 request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us, request.blocked_until_us,
+                 request.level, request.previous, request.at_us, request.window_us;
         END IF;
         -- The row as it stands, brought to the moment.
         request.leaked_at_us := request.updated_at_us;
@@ -1082,17 +1126,18 @@ BEGIN
             WITH c AS MATERIALIZED (
                 SELECT request.now_us AS now_us
             ), reservation AS MATERIALIZED (
-                SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+                SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
                        (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_reservation AS h ON h.id = request.id::text AND h.state <> 'spent'
-                            AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
+                FROM c, pglimit_reservation AS h
+                WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'fixed_window'
+                  AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_fixed_window AS t
                    (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.ends_at_us,
+            SELECT request.policy, request.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.ends_at_us,
                    h.now_us, 0, h.now_us
             FROM reservation AS h
             WHERE h.changes AND h.actual <> h.units AND h.ends_at_us > h.now_us
@@ -1111,17 +1156,17 @@ BEGIN
                 idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
                 units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
-            WHERE h.id = b.id AND b.changes
+            WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
             )
-            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
                    (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us, 0::bigint AS window_us
-            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_fixed_window AS r ON r.policy = h.policy AND r.key = h.key
-            INTO request.state, request.reserved, request.units_before, request.changes, request.policy, request.key, request.limit_units, request.burst,
-                 request.capacity, request.leak, request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us,
-                 request.blocked_until_us, request.level, request.previous, request.at_us, request.window_us;
+            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_fixed_window AS r ON r.policy = request.policy AND r.key = request.key
+            INTO request.state, request.reserved, request.units_before, request.changes, request.limit_units, request.burst, request.capacity, request.leak,
+                 request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us, request.blocked_until_us,
+                 request.level, request.previous, request.at_us, request.window_us;
             request.ends_at_us := request.at_us;
         END IF;
         -- The row as it stands, brought to the moment.
@@ -1288,17 +1333,18 @@ BEGIN
             WITH c AS MATERIALIZED (
                 SELECT request.now_us AS now_us
             ), reservation AS MATERIALIZED (
-                SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+                SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
                        (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_reservation AS h ON h.id = request.id::text AND h.state <> 'spent'
-                            AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
+                FROM c, pglimit_reservation AS h
+                WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'sliding_window_counter'
+                  AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_sliding_window_counter AS t
                    (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT h.policy, h.key, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
+            SELECT request.policy, request.key, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
                    (h.now_us / h.period_us + 1) * h.period_us, h.now_us, -h.ends_at_us, h.now_us
             FROM reservation AS h
             WHERE h.changes AND h.actual <> h.units
@@ -1340,18 +1386,18 @@ BEGIN
                 idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
                 units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
-            WHERE h.id = b.id AND b.changes
+            WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
             )
-            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
                    (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.current, r.current, 0)::float8 AS level, coalesce(t.previous, r.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us,
                        coalesce(t.period_us, r.period_us, 1)::bigint AS window_us
-            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = h.policy AND r.key = h.key
-            INTO request.state, request.reserved, request.units_before, request.changes, request.policy, request.key, request.limit_units, request.burst,
-                 request.capacity, request.leak, request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us,
-                 request.blocked_until_us, request.level, request.previous, request.at_us, request.window_us;
+            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = request.policy AND r.key = request.key
+            INTO request.state, request.reserved, request.units_before, request.changes, request.limit_units, request.burst, request.capacity, request.leak,
+                 request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us, request.blocked_until_us,
+                 request.level, request.previous, request.at_us, request.window_us;
             request.ends_at_us := request.at_us;
             request.current := request.level;
         END IF;
@@ -1606,17 +1652,18 @@ BEGIN
             WITH c AS MATERIALIZED (
                 SELECT request.now_us AS now_us
             ), reservation AS MATERIALIZED (
-                SELECT h.id, h.state, h.policy, h.key, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+                SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
                        h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
                        (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
-                FROM c JOIN pglimit_reservation AS h ON h.id = request.id::text AND h.state <> 'spent'
-                            AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
+                FROM c, pglimit_reservation AS h
+                WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'sliding_window_log'
+                  AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_sliding_window_log AS t
                    (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT h.policy, h.key, h.units, h.actual,
+            SELECT request.policy, request.key, h.units, h.actual,
                    CASE WHEN h.actual > h.units THEN ARRAY[h.now_us] ELSE '{}' END,
                    CASE WHEN h.actual > h.units THEN ARRAY[0::float8] ELSE '{}' END,
                    0, GREATEST(0, h.actual - h.units), h.capacity, h.period_us, h.period_us, h.now_us, -h.counted_at_us, h.now_us
@@ -1719,19 +1766,19 @@ BEGIN
                 idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
                 units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
-            WHERE h.id = b.id AND b.changes
+            WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
             )
-            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes, h.policy, h.key,
+            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
                    (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.total - GREATEST(r.base, coalesce(r.totals[pg_catalog.width_bucket(GREATEST(r.updated_at_us, h.now_us) - r.keep_us, r.entries) + 1], r.total)),
                            0)::float8 AS level, 0::float8 AS previous,
                    coalesce(t.newest_at_us, r.entries[pg_catalog.cardinality(r.entries)], 0)::bigint AS at_us, 0::bigint AS window_us
-            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = h.policy AND r.key = h.key
-            INTO request.state, request.reserved, request.units_before, request.changes, request.policy, request.key, request.limit_units, request.burst,
-                 request.capacity, request.leak, request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us,
-                 request.blocked_until_us, request.level, request.previous, request.at_us, request.window_us;
+            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = request.policy AND r.key = request.key
+            INTO request.state, request.reserved, request.units_before, request.changes, request.limit_units, request.burst, request.capacity, request.leak,
+                 request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us, request.blocked_until_us,
+                 request.level, request.previous, request.at_us, request.window_us;
             request.newest_at_us := request.at_us;
         END IF;
         -- The row as it stands, brought to the moment.
@@ -1835,7 +1882,8 @@ BEGIN
         );
         changes := false;
         FOR i IN 1 .. pg_catalog.cardinality(ids) LOOP
-            due := pglimit._settle(ids[i], 'expired', 0, request.now_us);
+            request.id := ids[i];
+            due := pglimit._settle(request, 'expired', 0, request.now_us);
             freed := freed OR coalesce(due.freed, false);
             changes := changes OR coalesce(due.changes, false);
         END LOOP;
@@ -1845,19 +1893,15 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
--- Brings a reservation to a state and returns how it and its key stand; changes is NULL if
--- there is no such reservation.
+-- Brings the reservation that the request names to a state and returns how it and its key
+-- stand; changes is NULL if there is no such reservation.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._settle(reservation text, to_state text, units float8, at_us bigint) RETURNS pglimit._request
+CREATE OR REPLACE FUNCTION pglimit._settle(request pglimit._request, to_state text, units float8, at_us bigint) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
-DECLARE
-    request pglimit._request;
 BEGIN
     request.verb := 'settle';
     request.statement := 'settle';
     request.clocked := true;
-    request.algorithm := split_part(reservation, ':'::text, 1);
-    request.id := reservation;
     request.state := to_state;
     request.units := units;
     request.now_us := coalesce(at_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
@@ -2135,11 +2179,12 @@ DECLARE
     reservation text;
 BEGIN
     IF answer.allowed THEN
-        reservation := request.algorithm || ':' || replace(gen_random_uuid()::text, '-'::text, ''::text);
+        request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
+        reservation := request.algorithm || ':' || request.id || ':' || request.policy || ':' || pglimit._base64url(convert_to(request.key, 'UTF8'::name));
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
                 created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-        VALUES (reservation, 'open', request.algorithm, request.policy, request.key, request.cost, request.cost, request.limit_units, request.burst, request.capacity,
+        VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost, request.cost, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, request.updated_at_us + ttl_us, request.updated_at_us + ttl_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL THEN request.period_us ELSE 0 END,
                 coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
@@ -2162,11 +2207,8 @@ BEGIN
     IF (units >= 0::float8 AND units <= 9007199254740992::float8) IS NOT TRUE THEN
         PERFORM pglimit._refuse('units', units::text, 'must be from 0 to 2^53', 'It is what was really spent; 0 gives all back.');
     END IF;
-    IF (split_part(reservation, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
-        AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
-        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
-    END IF;
-    request := pglimit._settle(reservation, 'settled', units, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
+    request := pglimit._reservation(reservation);
+    request := pglimit._settle(request, 'settled', units, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
     IF request.changes IS NULL THEN
         RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
             HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
@@ -2189,11 +2231,8 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     request pglimit._request;
 BEGIN
-    IF (split_part(reservation, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
-        AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
-        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
-    END IF;
-    request := pglimit._settle(reservation, 'cancelled', 0, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
+    request := pglimit._reservation(reservation);
+    request := pglimit._settle(request, 'cancelled', 0, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
     IF request.changes IS NULL THEN
         RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
             HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
@@ -2411,7 +2450,8 @@ BEGIN
             WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = request.algorithm::text AND h.state = 'open' AND h.units > 0::float8
             FOR UPDATE OF h NOWAIT
         )
-        UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m WHERE h.id = m.id;
+        UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m
+        WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.id = m.id;
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -2470,10 +2510,11 @@ END $pglimit$;
 -- after the reservation has expired and its units were given back. The row stays locked,
 -- so that it does not expire in between.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit_ask._declared(reservation text, spent float8) RETURNS void
+CREATE OR REPLACE FUNCTION pglimit_ask._declared(request pglimit._request, reservation text, spent float8) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    held pglimit_reservation := (SELECT h FROM pglimit_reservation AS h WHERE h.id = reservation FOR UPDATE);
+    held pglimit_reservation := (SELECT h FROM pglimit_reservation AS h
+        WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = request.algorithm FOR UPDATE);
 BEGIN
     IF held.id IS NOT NULL THEN
         IF NOT EXISTS (SELECT 1 FROM pglimit_ask.policy AS p WHERE p.name = held.policy AND p.algorithm = held.algorithm) THEN
@@ -2557,11 +2598,12 @@ DECLARE
     reservation text;
 BEGIN
     IF answer.allowed THEN
-        reservation := request.algorithm || ':' || replace(gen_random_uuid()::text, '-'::text, ''::text);
+        request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
+        reservation := request.algorithm || ':' || request.id || ':' || request.policy || ':' || pglimit._base64url(convert_to(request.key, 'UTF8'::name));
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
                 created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-        VALUES (reservation, 'open', request.algorithm, request.policy, request.key, request.cost, request.cost, request.limit_units, request.burst, request.capacity,
+        VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost, request.cost, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, request.updated_at_us + ttl_us, request.updated_at_us + ttl_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL THEN request.period_us ELSE 0 END,
                 coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
@@ -2584,12 +2626,9 @@ BEGIN
     IF (units >= 0::float8 AND units <= 9007199254740992::float8) IS NOT TRUE THEN
         PERFORM pglimit._refuse('units', units::text, 'must be from 0 to 2^53', 'It is what was really spent; 0 gives all back.');
     END IF;
-    IF (split_part(reservation, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
-        AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
-        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
-    END IF;
-    PERFORM pglimit_ask._declared(reservation, units);
-    request := pglimit._settle(reservation, 'settled', units, NULL);
+    request := pglimit._reservation(reservation);
+    PERFORM pglimit_ask._declared(request, reservation, units);
+    request := pglimit._settle(request, 'settled', units, NULL);
     IF request.changes IS NULL THEN
         RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
             HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
@@ -2612,12 +2651,9 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     request pglimit._request;
 BEGIN
-    IF (split_part(reservation, ':'::text, 1) IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
-        AND octet_length(reservation) <= 128 AND octet_length(reservation) - octet_length(split_part(reservation, ':'::text, 1)) > 16) IS NOT TRUE THEN
-        PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
-    END IF;
-    PERFORM pglimit_ask._declared(reservation, 0);
-    request := pglimit._settle(reservation, 'cancelled', 0, NULL);
+    request := pglimit._reservation(reservation);
+    PERFORM pglimit_ask._declared(request, reservation, 0);
+    request := pglimit._settle(request, 'cancelled', 0, NULL);
     IF request.changes IS NULL THEN
         RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
             HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten.';
@@ -2699,6 +2735,7 @@ BEGIN
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
                  'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer',
+                 '_base64url', '_reservation',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;

@@ -4,6 +4,7 @@
 // what limiter/ does around a statement, in the parts of a call:
 //
 //	arguments.tmpl   checks the arguments and compiles the policy
+//	reservation.tmpl reads the ID of a reservation
 //	statements.tmpl  has the statements of one algorithm
 //	decide.tmpl      runs one of them, and gives expired reservations back
 //	answer.tmpl      works out the result

@@ -155,6 +155,10 @@ func (t *shared) Charge(_ context.Context, q *store.Query) (store.Outcome, error
 	return store.Outcome{Decided: true, Granted: q.Units}, t.answer(q.Key)
 }
 
+func (t *shared) Settle(_ context.Context, e *store.Ending) (store.Ended, error) {
+	return store.Ended{Changed: true}, t.answer(e.Key)
+}
+
 func (t *shared) Take(_ context.Context, q *store.Query) (store.Outcome, error) {
 	return t.Store.(*fake).taken(q), t.answer(q.Key)
 }
@@ -199,7 +203,17 @@ func (f *fake) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
 }
 
 func (f *fake) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
-	return store.Ended{Changed: true}, f.statement(ctx, e.LockWait, e.ID)
+	row := e.Key
+	f.set(func() {
+		if f.locked[e.ID] {
+			row = e.ID
+		}
+	})
+	err := f.statement(ctx, e.LockWait, row)
+	if err == store.ErrLocked && row == e.ID {
+		err = store.ErrReservationLocked
+	}
+	return store.Ended{Changed: err == nil}, err
 }
 
 func (f *fake) TakeAll(ctx context.Context, joints []*store.Joint, possible bool) (bool, error) {
@@ -257,4 +271,9 @@ func charge(ctx context.Context, s *Store, key string) <-chan error {
 	}()
 	synctest.Wait()
 	return answer
+}
+
+// ending is a Settle of a reservation of query's policy.
+func ending(key, id string) *store.Ending {
+	return &store.Ending{ReservationID: store.ReservationID{Algorithm: algorithm.TokenBucket, Policy: "p", Key: key, ID: id}}
 }

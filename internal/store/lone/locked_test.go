@@ -190,3 +190,80 @@ func TestTurnsOfALockedRowThatIsLeft(t *testing.T) {
 		s.AwaitIdle()
 	})
 }
+
+// TestTurnsOfASettle: a Settle whose key's row is locked waits in the lane with the others
+// for it, so that many are few statements.
+func TestTurnsOfASettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.locked["held"] = true
+		s := newStore(f, time.Minute)
+		var answers []<-chan error
+		for i := range 50 {
+			answers = append(answers, settle(t.Context(), s, "held", fmt.Sprint("id-", i)), charge(t.Context(), s, "held"))
+		}
+		time.Sleep(3 * time.Second)
+		f.set(func() {
+			if n := len(f.sent); n > 12 {
+				t.Errorf("%d statements", n)
+			}
+			delete(f.locked, "held")
+		})
+		for _, answer := range answers {
+			if err := <-answer; err != nil {
+				t.Error(err)
+			}
+		}
+		s.lane.AwaitIdle()
+		s.AwaitIdle()
+	})
+}
+
+// TestTurnsOfALockedReservation: a Settle whose reservation is locked delays others for the
+// key by Patience at most, and has its answer once the reservation is free.
+func TestTurnsOfALockedReservation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.locked["id"] = true
+		s := newStore(f, time.Minute)
+		settled := settle(t.Context(), s, "k", "id")
+		for range 200 {
+			start := time.Now()
+			if err := <-charge(t.Context(), s, "k"); err != nil || time.Since(start) > waiting.Patience+2*time.Millisecond {
+				t.Fatalf("after %v: %v", time.Since(start), err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		f.set(func() { delete(f.locked, "id") })
+		if err := <-settled; err != nil {
+			t.Error(err)
+		}
+		s.lane.AwaitIdle()
+		s.AwaitIdle()
+	})
+}
+
+// TestTurnsOfALockedReservationTimeOut: nothing was changed, and the error says so.
+func TestTurnsOfALockedReservationTimeOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.locked["id"] = true
+		s := newStore(f, time.Second)
+		start := time.Now()
+		if err := <-settle(t.Context(), s, "k", "id"); !errors.Is(err, store.ErrLocked) || time.Since(start) > time.Second+2*waiting.Patience {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		s.lane.AwaitIdle()
+	})
+}
+
+// settle settles in the background and returns the error.
+func settle(ctx context.Context, s *Store, key, id string) <-chan error {
+	answer := make(chan error, 1)
+	go func() {
+		_, err := s.Settle(ctx, ending(key, id))
+		answer <- err
+	}()
+	synctest.Wait()
+	return answer
+}

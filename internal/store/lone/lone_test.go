@@ -84,7 +84,7 @@ func TestTurnsAreBounded(t *testing.T) {
 				if _, err := s.Get(t.Context(), query("k")); err != nil {
 					t.Error(err)
 				}
-				if _, err := s.Settle(t.Context(), &store.Ending{ID: fmt.Sprint(i)}); err != nil {
+				if _, err := s.Settle(t.Context(), ending(fmt.Sprint(i), "id")); err != nil {
 					t.Error(err)
 				}
 			})

@@ -57,6 +57,7 @@ func (s *Store) sendTogether(b *batch) {
 	case err == store.ErrAlone:
 		b.again = calls
 	case errors.As(err, &part):
+		calls[part.Index].alone = true // a Settle's reservation may be locked, and its key free
 		for _, c := range calls {
 			if part.Err == store.ErrLocked && c.key == calls[part.Index].key {
 				b.locked = append(b.locked, c)

@@ -351,7 +351,7 @@ func TestShareNot(t *testing.T) {
 				})
 			}
 			send(func() error {
-				_, err := s.Settle(t.Context(), &store.Ending{ID: fmt.Sprint("id-", i)})
+				_, err := s.Settle(t.Context(), &store.Ending{ReservationID: store.ReservationID{Policy: "p", Key: fmt.Sprint("key-", i), ID: fmt.Sprint("id-", i)}})
 				return err
 			})
 			send(func() error { return s.Reset(t.Context(), query(fmt.Sprint("reset-", i))) })
@@ -362,7 +362,7 @@ func TestShareNot(t *testing.T) {
 		}
 		answers(t, all)
 		slices.Sort(f.sent)
-		want := "[all-0] [all-1] [all-2] [busy] [id-0] [id-1] [id-2] [off-0 off-1 off-2] [on-0 on-1 on-2] [reset-0] [reset-1] [reset-2]"
+		want := "[all-0] [all-1] [all-2] [busy] [key-0 key-1 key-2] [off-0 off-1 off-2] [on-0 on-1 on-2] [reset-0] [reset-1] [reset-2]"
 		if got := strings.Join(f.sent, " "); got != want {
 			t.Errorf("sent %s", got)
 		}

@@ -147,12 +147,26 @@ func (s *Store) NextDue(ctx context.Context) (int64, error) {
 	})
 }
 
-// Settle is store.Store's. Its turn is the reservation's: the key is not known. So it shares
-// no transaction, in which its place is the key's.
+// Settle is store.Store's. Its turn is that of the key, whose row it locks after the
+// reservation. If another transaction has locked the reservation, it has a second turn of the
+// reservation, since the key's row may be free for others.
 func (s *Store) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
-	return turn(ctx, s, request{key: flowKey{Slot: waiting.Slot{Key: e.ID}}, commit: e.Commit}, nil, func(ctx context.Context, inner store.Store, wait time.Duration) (store.Ended, error) {
+	send := func(ctx context.Context, inner store.Store, wait time.Duration) (store.Ended, error) {
 		e.LockWait = wait
 		return inner.Settle(ctx, e)
+	}
+	ofKey := request{key: flowKey{Slot: waiting.Slot{Algorithm: e.Algorithm, Policy: e.Policy, Key: e.Key}}, shares: true, commit: e.Commit}
+	ended, err := turn(ctx, s, ofKey, nil, send)
+	if err != store.ErrReservationLocked {
+		return ended, err
+	}
+	ofReservation := request{key: flowKey{Slot: waiting.Slot{Key: e.Public()}}}
+	return turn(ctx, s, ofReservation, nil, func(ctx context.Context, inner store.Store, wait time.Duration) (store.Ended, error) {
+		ended, err := send(ctx, inner, wait)
+		if err == store.ErrReservationLocked {
+			err = store.ErrLocked
+		}
+		return ended, err
 	})
 }
 

@@ -19,7 +19,7 @@ type reservations struct {
 	mu           sync.Mutex
 	most         int   // number of records
 	full         error // of a request to store one more
-	byID         map[string]*record
+	byID         map[store.ReservationID]*record
 	byIdempotent map[idempotent]*record
 	open         map[entryKey]map[*record]bool
 	ages         ageOrder
@@ -43,7 +43,7 @@ type record struct {
 func newReservations(most int) reservations {
 	return reservations{
 		most: most, full: fmt.Errorf("%w: it remembers %d reservations and admissions: raise Config.MaxKeys or lower Config.IdempotencyTTL", store.ErrFull, most),
-		byID: map[string]*record{}, byIdempotent: map[idempotent]*record{}, open: map[entryKey]map[*record]bool{},
+		byID: map[store.ReservationID]*record{}, byIdempotent: map[idempotent]*record{}, open: map[entryKey]map[*record]bool{},
 	}
 }
 
@@ -86,7 +86,8 @@ func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission)
 	}
 	n := &record{
 		Reservation: store.Reservation{
-			Rules: q.Rules, Algorithm: q.Algorithm, Limit: a.Limit, ID: a.ID, State: a.State, Policy: q.Policy, Key: q.Key,
+			ReservationID: store.ReservationID{Algorithm: q.Algorithm, Policy: q.Policy, Key: q.Key, ID: a.ID},
+			Rules:         q.Rules, Limit: a.Limit, State: a.State,
 			Reserved: q.Units, Units: q.Units, Level: o.View.Level(&q.Rules, o.UpdatedAt),
 			CountedAt: o.UpdatedAt, CreatedAt: o.UpdatedAt, ExpiresAt: o.UpdatedAt + a.TTL,
 		},
@@ -99,7 +100,7 @@ func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission)
 	} else {
 		n.EndsAt = g.EndsAt
 	}
-	m.reservations.byID[n.ID] = n
+	m.reservations.byID[n.ReservationID] = n
 	heap.Push(&m.reservations.ages, n)
 	if n.State == store.Open {
 		if m.reservations.open[k] == nil {
@@ -117,9 +118,9 @@ func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission)
 func (m *Store) Settle(_ context.Context, c *store.Ending) (store.Ended, error) {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
-	h, now := m.reservations.byID[c.ID], clock(c.Now)
+	h, now := m.reservations.byID[c.ReservationID], clock(c.Now)
 	if h == nil || h.State == store.Spent || h.forgetAt <= now && c.State != store.Expired {
-		return store.Ended{}, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(c.ID))
+		return store.Ended{}, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(c.Public()))
 	}
 	return m.end(h, c.State, c.Units, now)
 }
@@ -249,7 +250,7 @@ func (m *Store) forget(now int64) {
 func (m *Store) drop(h *record, now int64) {
 	_, _ = m.end(h, store.Expired, 0, now) // adds nothing, so that there is always a place
 	heap.Remove(&m.reservations.ages, h.place)
-	delete(m.reservations.byID, h.ID)
+	delete(m.reservations.byID, h.ReservationID)
 	if h.idempotency != "" {
 		delete(m.reservations.byIdempotent, idempotent{h.entryKey(), h.idempotency})
 	}

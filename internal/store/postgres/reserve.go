@@ -90,8 +90,8 @@ func (p Store) forget(ctx context.Context, q *store.Query, a *store.Admission) e
 		return err
 	}
 	if before.State == store.Open {
-		e := store.Ending{ID: before.ID, Algorithm: q.Algorithm, State: store.Expired, Now: q.Now, Commit: q.Commit, LockWait: q.LockWait}
-		if _, err := p.Settle(ctx, &e); err != nil && !errors.Is(err, store.ErrNoReservation) {
+		e := store.Ending{ReservationID: before.ReservationID, State: store.Expired, Now: q.Now, Commit: q.Commit, LockWait: q.LockWait}
+		if _, err := p.settle(ctx, &e); err != nil && !errors.Is(err, store.ErrNoReservation) {
 			return err
 		}
 	}
@@ -140,18 +140,28 @@ func readBefore(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admiss
 	r := q.Rules
 	r.Burst, r.Capacity, r.Leak, r.Tick, r.Period = row.Burst, row.Capacity, row.Leak, row.TickUs, row.PeriodUs
 	return &before{forgotten: row.Forgotten, overdue: row.Overdue, Reservation: store.Reservation{
-		Rules: r, Algorithm: q.Algorithm, Limit: row.LimitUnits, ID: row.ID, State: store.State(row.State), Policy: q.Policy, Key: q.Key,
+		ReservationID: store.ReservationID{Algorithm: q.Algorithm, Policy: q.Policy, Key: q.Key, ID: row.ID},
+		Rules:         r, Limit: row.LimitUnits, State: store.State(row.State),
 		Reserved: row.Reserved, Level: row.Level, EndsAt: row.EndsAtUs, CountedAt: row.CountedAtUs,
 		CreatedAt: row.CreatedAtUs, ExpiresAt: row.ExpiresAtUs,
 	}}, err
 }
 
-// Settle ends a reservation.
-func (p Store) Settle(ctx context.Context, e *store.Ending) (s store.Ended, err error) {
+// Settle ends a reservation. If a row stayed locked, a second statement finds out whether
+// that is the reservation's.
+func (p Store) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
+	s, err := p.settle(ctx, e)
+	if err == store.ErrLocked && p.reservationLocked(ctx, e) {
+		err = store.ErrReservationLocked
+	}
+	return s, err
+}
+
+func (p Store) settle(ctx context.Context, e *store.Ending) (s store.Ended, err error) {
 	found := false
 	err = p.runner.Do(ctx, func(tx db.DBTX) error {
 		row, err := statement.Of(e.Algorithm).Settle(ctx, tx, db.TokenBucketSettleParams{
-			ID: e.ID, State: string(e.State), Units: e.Units, NowUs: e.Now, Commit: string(e.Commit), LockTimeout: statement.WaitText(e.LockWait),
+			Policy: e.Policy, Key: e.Key, ID: e.ID, State: string(e.State), Units: e.Units, NowUs: e.Now, Commit: string(e.Commit), LockTimeout: statement.WaitText(e.LockWait),
 		})
 		if err != nil {
 			if errors.Is(err, pgx.ErrNoRows) {
@@ -159,13 +169,23 @@ func (p Store) Settle(ctx context.Context, e *store.Ending) (s store.Ended, err 
 			}
 			return asLocked(e.LockWait, err)
 		}
-		found, s = true, statement.Ended(e.Algorithm, row)
+		found, s = true, statement.Ended(e.ReservationID, row)
 		return nil
 	})
 	if err == nil && !found {
-		return s, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(e.ID))
+		return s, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(e.Public()))
 	}
 	return s, exec.Translate(err, p.tx)
+}
+
+// reservationLocked reports whether another transaction has locked the reservation. It is
+// false if that cannot be read.
+func (p Store) reservationLocked(ctx context.Context, e *store.Ending) (locked bool) {
+	_ = p.exec(ctx, 0, func(tx db.DBTX) (err error) {
+		locked, err = statement.Queries.ReservationLocked(ctx, tx, db.ReservationLockedParams{Policy: e.Policy, Key: e.Key, ID: e.ID})
+		return err
+	})
+	return locked
 }
 
 // Due lists the key's open reservations that have expired.

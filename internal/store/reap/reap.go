@@ -134,7 +134,8 @@ func (s *Store) giveBack(ctx context.Context, request *store.Query, o store.Outc
 func (s *Store) giveSomeBack(ctx context.Context, q *store.Query) (freed, more bool, err error) {
 	ids, err := s.Store.Due(ctx, q)
 	for _, id := range ids {
-		e, err := s.Store.Settle(ctx, &store.Ending{ID: id, Algorithm: q.Algorithm, State: store.Expired, Now: q.Now, Commit: q.Commit})
+		due := store.ReservationID{Algorithm: q.Algorithm, Policy: q.Policy, Key: q.Key, ID: id}
+		e, err := s.Store.Settle(ctx, &store.Ending{ReservationID: due, State: store.Expired, Now: q.Now, Commit: q.Commit})
 		if err != nil && !errors.Is(err, store.ErrNoReservation) {
 			return freed, false, err
 		}

@@ -84,7 +84,7 @@ func (s *Sweep) all(ctx context.Context) error {
 // giveBack ends the reservations that had expired at cutoff, in batches. It skips those
 // that a transaction is using and those that fail, and returns the first failure.
 func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
-	left := map[string]bool{} // for a later sweep
+	left := map[db.ReservationsExpiredRow]bool{} // for a later sweep
 	for {
 		if err := s.keepLease(ctx); err != nil || s.elsewhere {
 			return errors.Join(failed, err)
@@ -99,7 +99,7 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 			return errors.Join(failed, fmt.Errorf("pglimit: list expired reservations: %w", err))
 		}
 		for _, h := range expired {
-			if left[h.ID] {
+			if left[h] {
 				continue
 			}
 			err := s.giveBackOne(ctx, h, cutoff)
@@ -114,7 +114,7 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 			default: // the server does not answer
 				return errors.Join(failed, err)
 			}
-			left[h.ID] = true
+			left[h] = true
 		}
 		if len(expired) < rows {
 			return failed
@@ -127,11 +127,11 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 func (s *Sweep) giveBackOne(ctx context.Context, h db.ReservationsExpiredRow, cutoff int64) error {
 	end := tables.Settle[h.Algorithm]
 	if end == nil {
-		return fmt.Errorf("pglimit: give back reservation %s: no algorithm %q: %w", h.ID, h.Algorithm, errNewer)
+		return fmt.Errorf("pglimit: give back reservation %s of policy %s: no algorithm %q: %w", h.ID, h.Policy, h.Algorithm, errNewer)
 	}
-	p := db.TokenBucketSettleParams{ID: h.ID, State: "expired", NowUs: &cutoff, LockTimeout: reservationWait}
+	p := db.TokenBucketSettleParams{Policy: h.Policy, Key: h.Key, ID: h.ID, State: "expired", NowUs: &cutoff, LockTimeout: reservationWait}
 	if err := s.Lease.Statement(ctx, func(ctx context.Context) error { return end(ctx, s.Pool, p) }); err != nil {
-		return fmt.Errorf("pglimit: give back reservation %s: %w", h.ID, err)
+		return fmt.Errorf("pglimit: give back reservation %s of policy %s: %w", h.ID, h.Policy, err)
 	}
 	return nil
 }

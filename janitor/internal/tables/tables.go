@@ -64,6 +64,8 @@ var Settle = map[string]func(context.Context, db.DBTX, db.TokenBucketSettleParam
 // ender gives the statements that end reservations one signature: their parameters differ
 // only in the names of the types.
 func ender[P ~struct {
+	Policy      string
+	Key         string
 	NowUs       *int64
 	Commit      string
 	LockTimeout string

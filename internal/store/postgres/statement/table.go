@@ -224,20 +224,20 @@ func continued(q *store.Query, s algorithm.State, now, updatedAt, blockedUntil i
 	}
 }
 
-// Ended returns the row of a Settle.
-func Ended(a algorithm.Name, row db.TokenBucketSettleRow) store.Ended {
+// Ended returns the row of a Settle of the reservation id.
+func Ended(id store.ReservationID, row db.TokenBucketSettleRow) store.Ended {
 	r := algorithm.Rules{
 		Burst: row.Burst, Capacity: row.Capacity, Leak: row.Leak, Tick: row.TickUs, Period: row.PeriodUs,
 	}
 	e := store.Ended{
 		Reservation: store.Reservation{
-			Rules: r, Algorithm: a, Limit: row.LimitUnits, State: store.State(row.State), Policy: row.Policy, Key: row.Key,
+			ReservationID: id, Rules: r, Limit: row.LimitUnits, State: store.State(row.State),
 			Reserved: row.Reserved, Units: row.UnitsBefore, ExpiresAt: row.ExpiresAtUs,
 		},
 		Now: row.NowUs, Changed: row.Changes, Freed: row.Freed,
 	}
 	var now algorithm.State
-	switch a.Family() {
+	switch id.Algorithm.Family() {
 	case algorithm.Windows:
 		now = &algorithm.Window{Count: row.Level, EndsAt: row.AtUs}
 	case algorithm.Counters:

@@ -20,7 +20,7 @@ func NewSettle(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long: `End reservation ID and record UNITS, 0 or more, as spent. If that is less than
 was reserved, the rest goes back. If it is more, all of it is recorded, even
 above the limit. It may be repeated with the same UNITS.`,
-		Example: `  pglimit settle fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC 180
+		Example: `  pglimit settle fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC:cli:YWxpY2U 180
   pglimit settle "$id" 180 --json | jq .level`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -60,7 +60,7 @@ func NewCancel(db *connect.Database, out *cli.Output) *cobra.Command {
 		Short: "End a reservation and give it back",
 		Long: `End reservation ID and give its units back. A bucket gets back only what has
 not leaked since. It may be repeated.`,
-		Example: `  pglimit cancel fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC
+		Example: `  pglimit cancel fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC:cli:YWxpY2U
   pglimit cancel "$id"`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,

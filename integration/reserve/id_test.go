@@ -1,0 +1,227 @@
+package reserve
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/janitor"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestReservationIDTampered: an ID finds its reservation only as a whole. With another
+// algorithm, policy or key in it there is none, and no other changes.
+func TestReservationIDTampered(t *testing.T) {
+	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, _ *conformance.Clock) {
+		ctx := context.Background()
+		var ids []string
+		for _, p := range bed.Holdable() {
+			p.Name, p.Period, p.Tick, p.Aligned = "p", 1000*time.Hour, 0, false
+			h := bed.Reserve(t, l, p.Request("k", 5), time.Hour)
+			bed.Reserve(t, l, p.Request("other", 5), time.Hour)
+			ids = append(ids, h.ID)
+		}
+		for i, id := range ids {
+			part := strings.Split(id, ":")
+			for _, other := range [][]string{
+				{strings.Split(ids[(i+2)%len(ids)], ":")[0], part[1], part[2], part[3]},
+				{part[0], part[1], "q", part[3]},
+				{part[0], part[1], part[2], base64.RawURLEncoding.EncodeToString([]byte("other"))},
+				{part[0], strings.ToLower(part[1]), part[2], part[3]},
+			} {
+				id := strings.Join(other, ":")
+				if _, err := l.Settle(ctx, id, 1); !errors.Is(err, limiter.ErrNoReservation) {
+					t.Errorf("settled %s: %v", id, err)
+				}
+				if err := l.Cancel(ctx, id); !errors.Is(err, limiter.ErrNoReservation) {
+					t.Errorf("cancelled %s: %v", id, err)
+				}
+			}
+			for _, id := range []string{
+				id + "=", id + "\n", id + ":", id + "A", ":" + id, strings.ToUpper(id), part[0] + ":" + part[1], part[0] + ":" + part[1] + "::" + part[3],
+				strings.Join(part[:3], ":") + ":", strings.Join(part[:3], ":") + ":ax", // "k" is aw
+				strings.Join(part[:3], ":") + ":" + base64.RawURLEncoding.EncodeToString([]byte("a\x00")),
+				strings.Join(part[:3], ":") + ":" + base64.RawURLEncoding.EncodeToString([]byte("\xff")),
+				strings.Join(part[:3], ":") + ":" + base64.RawURLEncoding.EncodeToString(make([]byte, 1025)),
+				strings.Join([]string{part[0], part[1], "UPPER", part[3]}, ":"), strings.Join([]string{part[0], part[1], strings.Repeat("p", 65), part[3]}, ":"),
+				strings.Join([]string{"leaky_bucket_queue", part[1], part[2], part[3]}, ":"), strings.Join([]string{part[0], part[1][:15], part[2], part[3]}, ":"),
+			} {
+				if _, err := l.Settle(ctx, id, 1); !errors.Is(err, limiter.ErrInvalid) {
+					t.Errorf("settled %q: %v", id, err)
+				}
+			}
+		}
+		for _, p := range bed.Holdable() {
+			p.Name, p.Period, p.Tick, p.Aligned = "p", 1000*time.Hour, 0, false
+			for _, key := range []string{"k", "other"} {
+				if u, err := l.Usage(ctx, p, key); err != nil || u.Reservations == 0 || u.Spent > 1e-6 {
+					t.Errorf("%s, %s: %+v, %v", bed.Variant(p), key, u, err)
+				}
+			}
+		}
+		for _, id := range ids {
+			if err := l.Cancel(ctx, id); err != nil {
+				t.Errorf("%s: %v", id, err)
+			}
+		}
+	})
+}
+
+// TestReservationIDOfAnyKey: each key is found again, and the longest ID has 1,487
+// characters at most.
+func TestReservationIDOfAnyKey(t *testing.T) {
+	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, _ *conformance.Clock) {
+		for _, key := range []string{
+			" ", ":", "a:b", "::::", "ä", "\U0001F600", "line\nbreak", "tab\t", `\`, `'`, "%2F", "a/b?c=d&e#f", "\x01", "\u2028", "-", "_", "~~~???>>>",
+			strings.Repeat("k", 1023), strings.Repeat("k", 1024), strings.Repeat("é", 512),
+		} {
+			p := limiter.Policy{Name: "0" + strings.Repeat("_.-a", 16)[:63], Algorithm: limiter.SlidingWindowCounter, Limit: 10, Period: 1000 * time.Hour}
+			h := bed.Reserve(t, l, p.Request(key, 5), time.Hour)
+			if len(h.ID) > 1487 {
+				t.Errorf("%d characters", len(h.ID))
+			}
+			if r, err := l.Settle(context.Background(), h.ID, 3); err != nil || !bed.Near(r.Level, 3) {
+				t.Errorf("%q: %+v, %v", key, r, err)
+			}
+		}
+	})
+}
+
+// TestReservationsWithOneStoredID: the column id is unique for a policy and key only. No
+// statement goes by it alone.
+func TestReservationsWithOneStoredID(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	now := began
+	clock := func() time.Time { return now }
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock, DisableDenyCache: true, IdempotencyTTL: time.Second})
+	j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock})
+	const stored = "0123456789abcdef"
+	type place struct {
+		p   limiter.Policy
+		key string
+	}
+	ids, levels := map[place]string{}, map[place]float64{}
+	for _, p := range bed.Holdable() {
+		p.Period = 1000 * time.Hour
+		for i, key := range []string{"settled", "cancelled", "expires", "reset", "stays"} {
+			request := p.Request(key, 5)
+			request.IdempotencyKey = "order 1"
+			h := bed.Reserve(t, l, request, time.Duration(1+i)*time.Second)
+			ids[place{p, key}] = strings.Replace(h.ID, bed.StoredID(h.ID), stored, 1)
+			levels[place{p, key}] = 5
+		}
+	}
+	bed.Exec(t, pool, "UPDATE pglimit_reservation SET id = $1", stored)
+	check := func(after string) {
+		t.Helper()
+		for at, want := range levels {
+			if got := bed.Level(t, l, at.p, at.key); !bed.Near(got, want) {
+				t.Errorf("%s, %s: level %v after %s, want %v", bed.Variant(at.p), at.key, got, after, want)
+			}
+		}
+	}
+	count := func(where string) int {
+		return bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_reservation WHERE "+where)
+	}
+	n := len(ids) / 5
+	for at, id := range ids {
+		switch at.key {
+		case "settled":
+			if r := bed.Must(t)(l.Settle(ctx, id, 2)); !bed.Near(r.Level, 2) {
+				t.Errorf("%+v", r)
+			}
+			levels[at] = 2
+		case "cancelled":
+			if err := l.Cancel(ctx, id); err != nil {
+				t.Error(err)
+			}
+			levels[at] = 0
+		case "reset":
+			if err := l.Reset(ctx, at.p, at.key); err != nil {
+				t.Error(err)
+			}
+			levels[at] = 0
+		}
+	}
+	check("the ends")
+	if got := [...]int{count("state = 'settled' AND key = 'settled'"), count("state = 'cancelled' AND key = 'cancelled'"), count("state = 'open' AND units = 0 AND key = 'reset'")}; got != [...]int{n, n, n} {
+		t.Errorf("%v of %d each", got, n)
+	}
+
+	// ReservationsFree of one key, as a Reset runs it.
+	for p := range levels {
+		if p.key != "stays" {
+			continue
+		}
+		if err := db.New().ReservationsFree(ctx, pool, db.ReservationsFreeParams{Policy: p.p.Name, Key: "expires", Algorithm: string(p.p.Algorithm)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := count("units = 0 AND state = 'open'"); got != 2*n || count("units = 5 AND key = 'stays'") != n {
+		t.Errorf("%d were freed", got)
+	}
+	bed.Exec(t, pool, "UPDATE pglimit_reservation SET units = 5 WHERE key = 'expires'")
+
+	now = began.Add(3 * time.Second) // the look before a denial
+	for at := range levels {
+		if at.key == "expires" {
+			if r := bed.Must(t)(l.AllowN(ctx, at.p, at.key, 9)); !r.Allowed {
+				t.Errorf("%s: %+v", bed.Variant(at.p), r)
+			}
+			levels[at] = 9
+		}
+	}
+	check("the look")
+
+	// The janitor ends what has expired, and deletes what has been retained for a second.
+	now = began.Add(4 * time.Second)
+	removed, err := j.Sweep(ctx)
+	if err != nil || int(removed.ReservationsExpired) != n || int(removed.ByTable["pglimit_reservation"]) != 3*n {
+		t.Errorf("%+v, %v", removed, err)
+	}
+	check("the sweep")
+	if reset, stays := count("key = 'reset' AND state = 'expired'"), count("key = 'stays' AND state = 'open'"); reset != n || stays != n {
+		t.Errorf("%d expired and %d are open, of %d each", reset, stays, n)
+	}
+}
+
+// TestSettleOfALockedReservation: while another transaction ends a reservation without a
+// change to its key's row, others for the key do not wait.
+func TestSettleOfALockedReservation(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: time.Minute})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
+	h := bed.Reserve(t, l, p.Request("k", 5), time.Hour)
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	bed.Must(t)(l.InTx(tx).Settle(ctx, h.ID, 5))
+	settled := make(chan error, 1)
+	go func() {
+		_, err := l.Settle(ctx, h.ID, 5)
+		settled <- err
+	}()
+	bed.Eventually(t, "the settle waits for the reservation", func(ctx context.Context) (bool, error) {
+		n, err := bed.Blocked(ctx, pool)
+		return n == 1, err
+	})
+	for range 50 { // none of them could end if they waited for the transaction
+		bed.Must(t)(l.Allow(ctx, p, "k"))
+		bed.Must(t)(l.Charge(ctx, p, "k", 1))
+		bed.Reserve(t, l, p.Request("k", 1), time.Hour)
+	}
+	if err := errors.Join(tx.Commit(ctx), <-settled); err != nil {
+		t.Error(err)
+	}
+}

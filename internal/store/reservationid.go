@@ -1,0 +1,45 @@
+package store
+
+import (
+	"encoding/base64"
+	"strings"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+)
+
+// ReservationID identifies a reservation: by its key, and by a random text that is unique
+// for the key.
+type ReservationID struct {
+	Algorithm   algorithm.Name
+	Policy, Key string // the key as stored
+	ID          string // as stored: 16 to 32 letters and digits
+}
+
+// Public returns the ID that callers have: algorithm:id:policy:key, with the key in
+// base64url without padding. The SQL functions write and read the same text.
+func (r ReservationID) Public() string {
+	return string(r.Algorithm) + ":" + r.ID + ":" + r.Policy + ":" + base64.RawURLEncoding.EncodeToString([]byte(r.Key))
+}
+
+// ParseReservationID returns the ID whose Public is text, and whether there is one. It
+// leaves the rules for policies' names and for keys to the caller.
+func ParseReservationID(text string) (id ReservationID, ok bool) {
+	parts := strings.Split(text, ":")
+	if len(parts) != 4 {
+		return id, false
+	}
+	key, err := base64.RawURLEncoding.DecodeString(parts[3])
+	id = ReservationID{Algorithm: algorithm.Name(parts[0]), Policy: parts[2], Key: string(key), ID: parts[1]}
+	known := id.Algorithm.Index() >= 0 && id.Algorithm != algorithm.LeakyBucketQueue
+	// Several texts decode to one key: the decoder ignores line breaks and spare bits.
+	return id, err == nil && known && validID(id.ID) && id.Public() == text
+}
+
+func validID(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; !(c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z') {
+			return false
+		}
+	}
+	return len(s) >= 16 && len(s) <= 32
+}
