@@ -29,7 +29,6 @@ var bucket = limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10
 type crowd struct {
 	*bed.Doorway
 	sent *sent
-	shut bool
 }
 
 // newCrowd creates a crowd over the database at url.

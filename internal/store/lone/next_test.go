@@ -1,0 +1,366 @@
+package lone
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/waiting"
+)
+
+// newSharing returns a Store with at most that many transactions in flight, which up to 100
+// requests share.
+func newSharing(f *fake, most int, timeout time.Duration) *Store {
+	return New(f, waiting.NewRoom(10_000, timeout, f), waiting.NewLane(make(chan struct{}, 1), timeout), most, 100)
+}
+
+// answers waits for the answers, and fails the test for an error.
+func answers(t *testing.T, all []<-chan error) {
+	t.Helper()
+	for i, answer := range all {
+		if err := <-answer; err != nil {
+			t.Errorf("request %d: %v", i, err)
+		}
+	}
+}
+
+// TestShareKey: the requests for one key that wait for its row share transactions, at most
+// two at a time, in the order of arrival.
+func TestShareKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newSharing(f, 4, time.Minute)
+		var all []<-chan error
+		for range 100 {
+			all = append(all, charge(t.Context(), s, "k"))
+		}
+		answers(t, all)
+		s.AwaitIdle()
+		sum := 0
+		for _, sent := range f.sent {
+			sum += len(strings.Fields(sent))
+		}
+		if len(f.sent) != 4 || sum != 100 || f.most != 2 || !s.idleNow() {
+			t.Errorf("sent %q, %d at once", f.sent, f.most)
+		}
+	})
+}
+
+// TestShareKeyInOrder: the requests of a key in one transaction are in the order of arrival,
+// and no transaction has more than keep the row locked for moments.
+func TestShareKeyInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newSharing(f, 1, time.Minute)
+		var mu sync.Mutex
+		var order []int
+		for i := range 200 {
+			go func() {
+				q := query("k")
+				q.Known = func() bool {
+					mu.Lock()
+					defer mu.Unlock()
+					order = append(order, i)
+					return false
+				}
+				if _, err := s.Take(t.Context(), q); err != nil {
+					t.Error(err)
+				}
+			}()
+			synctest.Wait()
+		}
+		s.AwaitIdle()
+		if !slices.IsSorted(order) || len(order) != 200 {
+			t.Errorf("sent in the order %v", order)
+		}
+		for _, sent := range f.sent {
+			if n := len(strings.Fields(sent)); n > ofOneKey {
+				t.Errorf("%d requests in a transaction", n)
+			}
+		}
+	})
+}
+
+// TestShareNothing: requests share nothing while all that wait can soon be in flight.
+func TestShareNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newSharing(f, 4, time.Minute)
+		var all []<-chan error
+		for i := range 11 { // 4 are in flight, and fewer than 8 wait
+			all = append(all, charge(t.Context(), s, fmt.Sprint(i)))
+		}
+		answers(t, all)
+		all = nil
+		for range 3 { // 2 are in flight
+			all = append(all, charge(t.Context(), s, "k"))
+		}
+		answers(t, all)
+		for range 11 {
+			go func() { _, _ = s.Get(t.Context(), query("k")) }()
+			synctest.Wait()
+		}
+		s.AwaitIdle()
+		for _, sent := range f.sent {
+			if len(strings.Fields(sent)) > 1 {
+				t.Errorf("a transaction for %s", sent)
+			}
+		}
+		if len(f.sent) != 25 {
+			t.Errorf("sent %q", f.sent)
+		}
+	})
+}
+
+// TestShareInLockOrder: a transaction locks its rows in the order of an AllowAll.
+func TestShareInLockOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newSharing(f, 1, time.Minute)
+		all := []<-chan error{charge(t.Context(), s, "busy")}
+		for _, c := range []struct {
+			a           algorithm.Name
+			policy, key string
+		}{
+			{algorithm.TokenBucket, "q", "5"}, {algorithm.TokenBucket, "p", "é4"}, {algorithm.TokenBucket, "p", "Z2"},
+			{algorithm.SlidingWindowLog, "a", "7"}, {algorithm.LeakyBucket, "z", "1"}, {algorithm.TokenBucket, "p", "a3"},
+			{algorithm.GCRA, "a", "6"},
+		} {
+			answer := make(chan error, 1)
+			go func() {
+				q := query(c.key)
+				q.Algorithm, q.Policy = c.a, c.policy
+				_, err := s.Refund(t.Context(), q)
+				answer <- err
+			}()
+			synctest.Wait()
+			all = append(all, answer)
+		}
+		answers(t, all)
+		if want := []string{"[busy]", "[1 Z2 a3 é4 5 6 7]"}; !slices.Equal(f.sent, want) {
+			t.Errorf("sent %q, want %q", f.sent, want)
+		}
+	})
+}
+
+// TestShareTurns: a flood of one key shares no transaction with other keys, which would wait
+// for its row, and does not keep them out.
+func TestShareTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newSharing(f, 1, time.Minute)
+		all := []<-chan error{charge(t.Context(), s, "busy"), charge(t.Context(), s, "other")}
+		for range 300 {
+			all = append(all, charge(t.Context(), s, "flood"))
+		}
+		for i := range 40 {
+			all = append(all, charge(t.Context(), s, fmt.Sprint("late-", i)))
+		}
+		for range ofCoolKey { // few are no flood
+			all = append(all, charge(t.Context(), s, "late-41"))
+		}
+		answers(t, all)
+		others := strings.Fields(f.sent[1])
+		if len(others) != 1+40+ofCoolKey || strings.Contains(f.sent[1], "flood") {
+			t.Errorf("the others were sent in %s", f.sent[1])
+		}
+		if n := len(strings.Fields(f.sent[2])); n != ofOneKey || len(f.sent) > 8 {
+			t.Errorf("then %d of the flood; %d transactions", n, len(f.sent))
+		}
+	})
+}
+
+// TestShareWithDenials: requests that a denial would answer share a transaction once others
+// were granted, and each is sent alone after a denial: that answers those behind it.
+func TestShareWithDenials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newSharing(f, 1, time.Minute)
+		known := func() bool { return false }
+		take := func(n int) {
+			var all sync.WaitGroup
+			for range n {
+				all.Go(func() {
+					q := query("k")
+					q.Known = known
+					if _, err := s.Take(t.Context(), q); err != nil {
+						t.Error(err)
+					}
+				})
+				synctest.Wait()
+			}
+			all.Wait()
+			s.AwaitIdle()
+		}
+		sizes := func() (all []int) {
+			for _, sent := range f.sent {
+				all = append(all, len(strings.Fields(sent)))
+			}
+			f.sent = nil
+			return all
+		}
+		take(200)
+		if got := sizes(); !slices.Equal(got, []int{1, 2, 4, 8, 16, 32, 64, 64, 9}) {
+			t.Errorf("granted: %v", got)
+		}
+		f.denied = map[string]bool{"k": true}
+		take(20)
+		if got := sizes(); slices.Max(got) != 1 {
+			t.Errorf("denied: %v", got)
+		}
+		known = nil
+		take(20)
+		if got := sizes(); slices.Max(got) != 19 {
+			t.Errorf("without a memory of denials: %v", got)
+		}
+	})
+}
+
+// TestShareATurn: while other keys wait, a flood has few requests in each turn.
+func TestShareATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newSharing(f, 1, time.Minute)
+		all := []<-chan error{charge(t.Context(), s, "busy")}
+		for _, k := range []string{"a", "b"} {
+			for range 40 {
+				all = append(all, charge(t.Context(), s, k))
+			}
+		}
+		answers(t, all)
+		var turns []string
+		for _, sent := range f.sent {
+			keys := strings.Fields(strings.Trim(sent, "[]"))
+			turns = append(turns, fmt.Sprint(keys[0], len(keys)))
+		}
+		want := []string{"busy1", "a16", "b16", "a16", "b16", "a8", "b8"}
+		if !slices.Equal(turns, want) {
+			t.Errorf("sent %q, want %q", turns, want)
+		}
+	})
+}
+
+// TestSharePart: how many of the requests that wait a transaction has.
+func TestSharePart(t *testing.T) {
+	for _, c := range []struct {
+		most, running, inFlight, waiting, others int
+		reads                                    bool
+		want                                     int
+	}{
+		{4, 1, 0, 1, 0, false, 1},
+		{4, 2, 0, 2, 0, false, 1}, // two may be in flight for a key
+		{4, 1, 1, 2, 0, false, 2}, // one is
+		{2, 2, 0, 2, 0, false, 2}, // no other goroutine sends
+		{4, 1, 0, 7, 0, false, 4}, // the half
+		{4, 1, 1, 70, 0, false, 64},
+		{4, 4, 0, 70, 1, false, 16},
+		{4, 4, 0, 1, 6, false, 1}, // seven keys of which four may be in flight
+		{4, 4, 0, 1, 7, false, 2},
+		{4, 4, 0, 1, 99, false, 25},
+		{1, 1, 0, 1, 500, false, 100},
+		{4, 4, 0, 7, 0, true, 1},
+		{4, 4, 0, 8, 0, true, 2},
+		{4, 4, 0, 400, 0, true, 64},
+		{4, 4, 0, 80, 8, true, 22},
+	} {
+		f := newFake()
+		s := newSharing(f, c.most, time.Minute)
+		s.running = s.most // start none
+		add := func(key string) {
+			k := flowKey{waiting.SlotOf(query(key)), c.reads}
+			s.enqueue(&call{Store: s, request: request{key: k, shares: true}, ticket: waiting.NewTicket()})
+		}
+		for range c.waiting {
+			add("k")
+		}
+		s.flows[flowKey{waiting.SlotOf(query("k")), c.reads}].inFlight = c.inFlight
+		for i := range c.others {
+			add(fmt.Sprint("other-", i))
+		}
+		if c.inFlight > 0 {
+			s.turns, s.seconds = nil, s.turns
+		}
+		s.running = c.running
+		var b batch
+		if s.next(&b); len(b.calls) != c.want {
+			t.Errorf("%+v: %d", c, len(b.calls))
+		}
+	}
+}
+
+// TestShareReads: reads share transactions among themselves, and those of one key too.
+func TestShareReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newSharing(f, 2, time.Minute)
+		var wg sync.WaitGroup
+		for i := range 202 {
+			wg.Go(func() {
+				if _, err := s.Get(t.Context(), query(fmt.Sprint("r", i%3))); err != nil {
+					t.Error(err)
+				}
+			})
+			if i%10 == 0 {
+				wg.Go(func() { _, _ = s.Charge(t.Context(), query(fmt.Sprint("w", i))) })
+			}
+			synctest.Wait()
+		}
+		wg.Wait()
+		s.AwaitIdle()
+		for _, sent := range f.sent {
+			if strings.Contains(sent, "r") && strings.Contains(sent, "w") {
+				t.Errorf("a transaction for %s", sent)
+			}
+		}
+		if len(f.sent) > 30 || s.reads != 0 || !s.idleNow() {
+			t.Errorf("%d transactions; %d reads wait", len(f.sent), s.reads)
+		}
+	})
+}
+
+// TestShareNot: requests of another durability, with several statements or whose key is not
+// known share no transaction.
+func TestShareNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := newSharing(f, 1, time.Minute)
+		all := []<-chan error{charge(t.Context(), s, "busy")}
+		send := func(f func() error) {
+			answer := make(chan error, 1)
+			go func() { answer <- f() }()
+			synctest.Wait()
+			all = append(all, answer)
+		}
+		for i := range 3 {
+			for _, commit := range []store.Commit{store.Relaxed, store.Durable} {
+				send(func() error {
+					q := query(fmt.Sprintf("%v-%d", commit, i))
+					q.Commit = commit
+					_, err := s.Charge(t.Context(), q)
+					return err
+				})
+			}
+			send(func() error {
+				_, err := s.Settle(t.Context(), &store.Ending{ReservationID: store.ReservationID{Policy: "p", Key: fmt.Sprint("key-", i), ID: fmt.Sprint("id-", i)}})
+				return err
+			})
+			send(func() error { return s.Reset(t.Context(), query(fmt.Sprint("reset-", i))) })
+			send(func() error {
+				_, err := s.TakeAll(t.Context(), []*store.Joint{{Query: *query(fmt.Sprint("all-", i))}}, true)
+				return err
+			})
+		}
+		answers(t, all)
+		slices.Sort(f.sent)
+		want := "[all-0] [all-1] [all-2] [busy] [key-0 key-1 key-2] [off-0 off-1 off-2] [on-0 on-1 on-2] [reset-0] [reset-1] [reset-2]"
+		if got := strings.Join(f.sent, " "); got != want {
+			t.Errorf("sent %s", got)
+		}
+	})
+}
