@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const fixedWindowBlock = `-- name: FixedWindowBlock :exec
+const FixedWindowBlock = `-- name: FixedWindowBlock :exec
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, level, capacity, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 0, 0, 0, 1, 0, c.us,
@@ -36,7 +36,7 @@ type FixedWindowBlockParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowBlock(ctx context.Context, db DBTX, arg FixedWindowBlockParams) error {
-	_, err := db.Exec(ctx, fixedWindowBlock,
+	_, err := db.Exec(ctx, FixedWindowBlock,
 		arg.Policy,
 		arg.Key,
 		arg.ForUs,
@@ -47,7 +47,7 @@ func (q *Queries) FixedWindowBlock(ctx context.Context, db DBTX, arg FixedWindow
 	return err
 }
 
-const fixedWindowCharge = `-- name: FixedWindowCharge :one
+const FixedWindowCharge = `-- name: FixedWindowCharge :one
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity,
@@ -109,7 +109,7 @@ type FixedWindowChargeRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowCharge(ctx context.Context, db DBTX, arg FixedWindowChargeParams) (FixedWindowChargeRow, error) {
-	row := db.QueryRow(ctx, fixedWindowCharge,
+	row := db.QueryRow(ctx, FixedWindowCharge,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
@@ -135,7 +135,7 @@ func (q *Queries) FixedWindowCharge(ctx context.Context, db DBTX, arg FixedWindo
 	return i, err
 }
 
-const fixedWindowGet = `-- name: FixedWindowGet :one
+const FixedWindowGet = `-- name: FixedWindowGet :one
 SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
@@ -161,7 +161,7 @@ type FixedWindowGetRow struct {
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) FixedWindowGet(ctx context.Context, db DBTX, arg FixedWindowGetParams) (FixedWindowGetRow, error) {
-	row := db.QueryRow(ctx, fixedWindowGet, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, FixedWindowGet, arg.NowUs, arg.Policy, arg.Key)
 	var i FixedWindowGetRow
 	err := row.Scan(
 		&i.NowUs,
@@ -173,7 +173,7 @@ func (q *Queries) FixedWindowGet(ctx context.Context, db DBTX, arg FixedWindowGe
 	return i, err
 }
 
-const fixedWindowLocked = `-- name: FixedWindowLocked :many
+const FixedWindowLocked = `-- name: FixedWindowLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -200,7 +200,7 @@ type FixedWindowLockedRow struct {
 // Index: the primary key. Locks the rows that are free until the statement ends.
 // Waits for no lock and no disk.
 func (q *Queries) FixedWindowLocked(ctx context.Context, db DBTX, arg FixedWindowLockedParams) ([]FixedWindowLockedRow, error) {
-	rows, err := db.Query(ctx, fixedWindowLocked, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, FixedWindowLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func (q *Queries) FixedWindowLocked(ctx context.Context, db DBTX, arg FixedWindo
 	return items, nil
 }
 
-const fixedWindowRefund = `-- name: FixedWindowRefund :one
+const FixedWindowRefund = `-- name: FixedWindowRefund :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -262,7 +262,7 @@ type FixedWindowRefundRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowRefund(ctx context.Context, db DBTX, arg FixedWindowRefundParams) (FixedWindowRefundRow, error) {
-	row := db.QueryRow(ctx, fixedWindowRefund,
+	row := db.QueryRow(ctx, FixedWindowRefund,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -281,7 +281,7 @@ func (q *Queries) FixedWindowRefund(ctx context.Context, db DBTX, arg FixedWindo
 	return i, err
 }
 
-const fixedWindowReserve = `-- name: FixedWindowReserve :one
+const FixedWindowReserve = `-- name: FixedWindowReserve :one
 WITH taken AS (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -383,7 +383,7 @@ type FixedWindowReserveRow struct {
 // the transaction ends.
 // Denied: as in FixedWindowTake; no reservation is made.
 func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWindowReserveParams) (FixedWindowReserveRow, error) {
-	row := db.QueryRow(ctx, fixedWindowReserve,
+	row := db.QueryRow(ctx, FixedWindowReserve,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -418,7 +418,7 @@ func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWind
 	return i, err
 }
 
-const fixedWindowReset = `-- name: FixedWindowReset :execrows
+const FixedWindowReset = `-- name: FixedWindowReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
     WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'fixed_window' AND h.state = 'open'
@@ -446,7 +446,7 @@ type FixedWindowResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) FixedWindowReset(ctx context.Context, db DBTX, arg FixedWindowResetParams) (int64, error) {
-	result, err := db.Exec(ctx, fixedWindowReset,
+	result, err := db.Exec(ctx, FixedWindowReset,
 		arg.Commit,
 		arg.LockTimeout,
 		arg.Policy,
@@ -458,7 +458,7 @@ func (q *Queries) FixedWindowReset(ctx context.Context, db DBTX, arg FixedWindow
 	return result.RowsAffected(), nil
 }
 
-const fixedWindowSettle = `-- name: FixedWindowSettle :one
+const FixedWindowSettle = `-- name: FixedWindowSettle :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -557,7 +557,7 @@ type FixedWindowSettleRow struct {
 // Index: the primary keys. Locks the reservation and the key's row until the
 // transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) FixedWindowSettle(ctx context.Context, db DBTX, arg FixedWindowSettleParams) (FixedWindowSettleRow, error) {
-	row := db.QueryRow(ctx, fixedWindowSettle,
+	row := db.QueryRow(ctx, FixedWindowSettle,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -592,7 +592,7 @@ func (q *Queries) FixedWindowSettle(ctx context.Context, db DBTX, arg FixedWindo
 	return i, err
 }
 
-const fixedWindowSweep = `-- name: FixedWindowSweep :one
+const FixedWindowSweep = `-- name: FixedWindowSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(t.ends_at_us, t.updated_at_us, t.blocked_until_us) AS empty_at_us,
            EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'fixed_window') AS reserved
@@ -635,13 +635,13 @@ type FixedWindowSweepRow struct {
 // Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) FixedWindowSweep(ctx context.Context, db DBTX, arg FixedWindowSweepParams) (FixedWindowSweepRow, error) {
-	row := db.QueryRow(ctx, fixedWindowSweep, arg.CutoffUs, arg.MaxRows)
+	row := db.QueryRow(ctx, FixedWindowSweep, arg.CutoffUs, arg.MaxRows)
 	var i FixedWindowSweepRow
 	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
-const fixedWindowTake = `-- name: FixedWindowTake :one
+const FixedWindowTake = `-- name: FixedWindowTake :one
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
@@ -729,7 +729,7 @@ type FixedWindowTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 // the key is blocked.
 func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowTakeParams) (FixedWindowTakeRow, error) {
-	row := db.QueryRow(ctx, fixedWindowTake,
+	row := db.QueryRow(ctx, FixedWindowTake,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -757,7 +757,7 @@ func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowT
 	return i, err
 }
 
-const fixedWindowTakeMany = `-- name: FixedWindowTakeMany :many
+const FixedWindowTakeMany = `-- name: FixedWindowTakeMany :many
 WITH c AS MATERIALIZED (
     SELECT coalesce($13::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $14::text = 'off' OR $14::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -840,7 +840,7 @@ type FixedWindowTakeManyRow struct {
 // Denied: as in FixedWindowTake. If a row stays locked for longer than lock_timeout,
 // the statement fails; FixedWindowLocked lists such rows.
 func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWindowTakeManyParams) ([]FixedWindowTakeManyRow, error) {
-	rows, err := db.Query(ctx, fixedWindowTakeMany,
+	rows, err := db.Query(ctx, FixedWindowTakeMany,
 		arg.Policies,
 		arg.Keys,
 		arg.Costs,
@@ -883,7 +883,7 @@ func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWin
 	return items, nil
 }
 
-const fixedWindowUnblock = `-- name: FixedWindowUnblock :exec
+const FixedWindowUnblock = `-- name: FixedWindowUnblock :exec
 UPDATE pglimit_fixed_window AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
@@ -906,7 +906,7 @@ type FixedWindowUnblockParams struct {
 // Index: the primary key. Locks the key's row, if it exists, until the transaction
 // ends.
 func (q *Queries) FixedWindowUnblock(ctx context.Context, db DBTX, arg FixedWindowUnblockParams) error {
-	_, err := db.Exec(ctx, fixedWindowUnblock,
+	_, err := db.Exec(ctx, FixedWindowUnblock,
 		arg.Policy,
 		arg.Key,
 		arg.UntilUs,
@@ -916,7 +916,7 @@ func (q *Queries) FixedWindowUnblock(ctx context.Context, db DBTX, arg FixedWind
 	return err
 }
 
-const fixedWindowUndo = `-- name: FixedWindowUndo :one
+const FixedWindowUndo = `-- name: FixedWindowUndo :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -962,7 +962,7 @@ type FixedWindowUndoRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowUndo(ctx context.Context, db DBTX, arg FixedWindowUndoParams) (FixedWindowUndoRow, error) {
-	row := db.QueryRow(ctx, fixedWindowUndo,
+	row := db.QueryRow(ctx, FixedWindowUndo,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -982,7 +982,7 @@ func (q *Queries) FixedWindowUndo(ctx context.Context, db DBTX, arg FixedWindowU
 	return i, err
 }
 
-const fixedWindowUsage = `-- name: FixedWindowUsage :one
+const FixedWindowUsage = `-- name: FixedWindowUsage :one
 SELECT s.now_us, s.level, s.ends_at_us, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
 FROM (
 SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
@@ -1017,7 +1017,7 @@ type FixedWindowUsageRow struct {
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) FixedWindowUsage(ctx context.Context, db DBTX, arg FixedWindowUsageParams) (FixedWindowUsageRow, error) {
-	row := db.QueryRow(ctx, fixedWindowUsage, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, FixedWindowUsage, arg.NowUs, arg.Policy, arg.Key)
 	var i FixedWindowUsageRow
 	err := row.Scan(
 		&i.NowUs,

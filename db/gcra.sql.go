@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const gCRABlock = `-- name: GCRABlock :exec
+const GCRABlock = `-- name: GCRABlock :exec
 INSERT INTO pglimit_gcra AS t
        (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 0, 0, 1, 1, 0, c.us,
@@ -36,7 +36,7 @@ type GCRABlockParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) GCRABlock(ctx context.Context, db DBTX, arg GCRABlockParams) error {
-	_, err := db.Exec(ctx, gCRABlock,
+	_, err := db.Exec(ctx, GCRABlock,
 		arg.Policy,
 		arg.Key,
 		arg.ForUs,
@@ -47,7 +47,7 @@ func (q *Queries) GCRABlock(ctx context.Context, db DBTX, arg GCRABlockParams) e
 	return err
 }
 
-const gCRACharge = `-- name: GCRACharge :one
+const GCRACharge = `-- name: GCRACharge :one
 INSERT INTO pglimit_gcra AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.lifetime_us
@@ -94,7 +94,7 @@ type GCRAChargeRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) GCRACharge(ctx context.Context, db DBTX, arg GCRAChargeParams) (GCRAChargeRow, error) {
-	row := db.QueryRow(ctx, gCRACharge,
+	row := db.QueryRow(ctx, GCRACharge,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
@@ -115,7 +115,7 @@ func (q *Queries) GCRACharge(ctx context.Context, db DBTX, arg GCRAChargeParams)
 	return i, err
 }
 
-const gCRAGet = `-- name: GCRAGet :one
+const GCRAGet = `-- name: GCRAGet :one
 SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
@@ -140,7 +140,7 @@ type GCRAGetRow struct {
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) GCRAGet(ctx context.Context, db DBTX, arg GCRAGetParams) (GCRAGetRow, error) {
-	row := db.QueryRow(ctx, gCRAGet, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, GCRAGet, arg.NowUs, arg.Policy, arg.Key)
 	var i GCRAGetRow
 	err := row.Scan(
 		&i.NowUs,
@@ -151,7 +151,7 @@ func (q *Queries) GCRAGet(ctx context.Context, db DBTX, arg GCRAGetParams) (GCRA
 	return i, err
 }
 
-const gCRALocked = `-- name: GCRALocked :many
+const GCRALocked = `-- name: GCRALocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -178,7 +178,7 @@ type GCRALockedRow struct {
 // Index: the primary key. Locks the rows that are free until the statement ends.
 // Waits for no lock and no disk.
 func (q *Queries) GCRALocked(ctx context.Context, db DBTX, arg GCRALockedParams) ([]GCRALockedRow, error) {
-	rows, err := db.Query(ctx, gCRALocked, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, GCRALocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func (q *Queries) GCRALocked(ctx context.Context, db DBTX, arg GCRALockedParams)
 	return items, nil
 }
 
-const gCRARefund = `-- name: GCRARefund :one
+const GCRARefund = `-- name: GCRARefund :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -239,7 +239,7 @@ type GCRARefundRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) GCRARefund(ctx context.Context, db DBTX, arg GCRARefundParams) (GCRARefundRow, error) {
-	row := db.QueryRow(ctx, gCRARefund,
+	row := db.QueryRow(ctx, GCRARefund,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -257,7 +257,7 @@ func (q *Queries) GCRARefund(ctx context.Context, db DBTX, arg GCRARefundParams)
 	return i, err
 }
 
-const gCRAReserve = `-- name: GCRAReserve :one
+const GCRAReserve = `-- name: GCRAReserve :one
 WITH taken AS (
 INSERT INTO pglimit_gcra AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
@@ -344,7 +344,7 @@ type GCRAReserveRow struct {
 // the transaction ends.
 // Denied: as in GCRATake; no reservation is made.
 func (q *Queries) GCRAReserve(ctx context.Context, db DBTX, arg GCRAReserveParams) (GCRAReserveRow, error) {
-	row := db.QueryRow(ctx, gCRAReserve,
+	row := db.QueryRow(ctx, GCRAReserve,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -374,7 +374,7 @@ func (q *Queries) GCRAReserve(ctx context.Context, db DBTX, arg GCRAReserveParam
 	return i, err
 }
 
-const gCRAReset = `-- name: GCRAReset :execrows
+const GCRAReset = `-- name: GCRAReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
     WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'gcra' AND h.state = 'open'
@@ -402,7 +402,7 @@ type GCRAResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) GCRAReset(ctx context.Context, db DBTX, arg GCRAResetParams) (int64, error) {
-	result, err := db.Exec(ctx, gCRAReset,
+	result, err := db.Exec(ctx, GCRAReset,
 		arg.Commit,
 		arg.LockTimeout,
 		arg.Policy,
@@ -414,7 +414,7 @@ func (q *Queries) GCRAReset(ctx context.Context, db DBTX, arg GCRAResetParams) (
 	return result.RowsAffected(), nil
 }
 
-const gCRASettle = `-- name: GCRASettle :one
+const GCRASettle = `-- name: GCRASettle :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -520,7 +520,7 @@ type GCRASettleRow struct {
 // Index: the primary keys. Locks the reservation and the key's row until the
 // transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) GCRASettle(ctx context.Context, db DBTX, arg GCRASettleParams) (GCRASettleRow, error) {
-	row := db.QueryRow(ctx, gCRASettle,
+	row := db.QueryRow(ctx, GCRASettle,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -555,7 +555,7 @@ func (q *Queries) GCRASettle(ctx context.Context, db DBTX, arg GCRASettleParams)
 	return i, err
 }
 
-const gCRASweep = `-- name: GCRASweep :one
+const GCRASweep = `-- name: GCRASweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
                 ELSE t.updated_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak)
@@ -600,13 +600,13 @@ type GCRASweepRow struct {
 // Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) GCRASweep(ctx context.Context, db DBTX, arg GCRASweepParams) (GCRASweepRow, error) {
-	row := db.QueryRow(ctx, gCRASweep, arg.CutoffUs, arg.MaxRows)
+	row := db.QueryRow(ctx, GCRASweep, arg.CutoffUs, arg.MaxRows)
 	var i GCRASweepRow
 	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
-const gCRATake = `-- name: GCRATake :one
+const GCRATake = `-- name: GCRATake :one
 INSERT INTO pglimit_gcra AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
@@ -678,7 +678,7 @@ type GCRATakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 // the key is blocked.
 func (q *Queries) GCRATake(ctx context.Context, db DBTX, arg GCRATakeParams) (GCRATakeRow, error) {
-	row := db.QueryRow(ctx, gCRATake,
+	row := db.QueryRow(ctx, GCRATake,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -701,7 +701,7 @@ func (q *Queries) GCRATake(ctx context.Context, db DBTX, arg GCRATakeParams) (GC
 	return i, err
 }
 
-const gCRATakeMany = `-- name: GCRATakeMany :many
+const GCRATakeMany = `-- name: GCRATakeMany :many
 WITH c AS MATERIALIZED (
     SELECT coalesce($9::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -769,7 +769,7 @@ type GCRATakeManyRow struct {
 // Denied: as in GCRATake. If a row stays locked for longer than lock_timeout,
 // the statement fails; GCRALocked lists such rows.
 func (q *Queries) GCRATakeMany(ctx context.Context, db DBTX, arg GCRATakeManyParams) ([]GCRATakeManyRow, error) {
-	rows, err := db.Query(ctx, gCRATakeMany,
+	rows, err := db.Query(ctx, GCRATakeMany,
 		arg.Policies,
 		arg.Keys,
 		arg.Costs,
@@ -807,7 +807,7 @@ func (q *Queries) GCRATakeMany(ctx context.Context, db DBTX, arg GCRATakeManyPar
 	return items, nil
 }
 
-const gCRAUnblock = `-- name: GCRAUnblock :exec
+const GCRAUnblock = `-- name: GCRAUnblock :exec
 UPDATE pglimit_gcra AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
@@ -830,7 +830,7 @@ type GCRAUnblockParams struct {
 // Index: the primary key. Locks the key's row, if it exists, until the transaction
 // ends.
 func (q *Queries) GCRAUnblock(ctx context.Context, db DBTX, arg GCRAUnblockParams) error {
-	_, err := db.Exec(ctx, gCRAUnblock,
+	_, err := db.Exec(ctx, GCRAUnblock,
 		arg.Policy,
 		arg.Key,
 		arg.UntilUs,
@@ -840,7 +840,7 @@ func (q *Queries) GCRAUnblock(ctx context.Context, db DBTX, arg GCRAUnblockParam
 	return err
 }
 
-const gCRAUndo = `-- name: GCRAUndo :one
+const GCRAUndo = `-- name: GCRAUndo :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -892,7 +892,7 @@ type GCRAUndoRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) GCRAUndo(ctx context.Context, db DBTX, arg GCRAUndoParams) (GCRAUndoRow, error) {
-	row := db.QueryRow(ctx, gCRAUndo,
+	row := db.QueryRow(ctx, GCRAUndo,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -912,7 +912,7 @@ func (q *Queries) GCRAUndo(ctx context.Context, db DBTX, arg GCRAUndoParams) (GC
 	return i, err
 }
 
-const gCRAUsage = `-- name: GCRAUsage :one
+const GCRAUsage = `-- name: GCRAUsage :one
 SELECT s.now_us, s.level, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
 FROM (
 SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
@@ -944,7 +944,7 @@ type GCRAUsageRow struct {
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) GCRAUsage(ctx context.Context, db DBTX, arg GCRAUsageParams) (GCRAUsageRow, error) {
-	row := db.QueryRow(ctx, gCRAUsage, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, GCRAUsage, arg.NowUs, arg.Policy, arg.Key)
 	var i GCRAUsageRow
 	err := row.Scan(
 		&i.NowUs,

@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const leakyBucketBlock = `-- name: LeakyBucketBlock :exec
+const LeakyBucketBlock = `-- name: LeakyBucketBlock :exec
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, level, capacity, leak, tick_us, leaked_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 0, 0, 1, 1, c.us, 1, 0, c.us,
@@ -36,7 +36,7 @@ type LeakyBucketBlockParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketBlock(ctx context.Context, db DBTX, arg LeakyBucketBlockParams) error {
-	_, err := db.Exec(ctx, leakyBucketBlock,
+	_, err := db.Exec(ctx, LeakyBucketBlock,
 		arg.Policy,
 		arg.Key,
 		arg.ForUs,
@@ -47,7 +47,7 @@ func (q *Queries) LeakyBucketBlock(ctx context.Context, db DBTX, arg LeakyBucket
 	return err
 }
 
-const leakyBucketCharge = `-- name: LeakyBucketCharge :one
+const LeakyBucketCharge = `-- name: LeakyBucketCharge :one
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
@@ -101,7 +101,7 @@ type LeakyBucketChargeRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketCharge(ctx context.Context, db DBTX, arg LeakyBucketChargeParams) (LeakyBucketChargeRow, error) {
-	row := db.QueryRow(ctx, leakyBucketCharge,
+	row := db.QueryRow(ctx, LeakyBucketCharge,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
@@ -124,7 +124,7 @@ func (q *Queries) LeakyBucketCharge(ctx context.Context, db DBTX, arg LeakyBucke
 	return i, err
 }
 
-const leakyBucketGet = `-- name: LeakyBucketGet :one
+const LeakyBucketGet = `-- name: LeakyBucketGet :one
 SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
@@ -150,7 +150,7 @@ type LeakyBucketGetRow struct {
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) LeakyBucketGet(ctx context.Context, db DBTX, arg LeakyBucketGetParams) (LeakyBucketGetRow, error) {
-	row := db.QueryRow(ctx, leakyBucketGet, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, LeakyBucketGet, arg.NowUs, arg.Policy, arg.Key)
 	var i LeakyBucketGetRow
 	err := row.Scan(
 		&i.NowUs,
@@ -162,7 +162,7 @@ func (q *Queries) LeakyBucketGet(ctx context.Context, db DBTX, arg LeakyBucketGe
 	return i, err
 }
 
-const leakyBucketLocked = `-- name: LeakyBucketLocked :many
+const LeakyBucketLocked = `-- name: LeakyBucketLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -189,7 +189,7 @@ type LeakyBucketLockedRow struct {
 // Index: the primary key. Locks the rows that are free until the statement ends.
 // Waits for no lock and no disk.
 func (q *Queries) LeakyBucketLocked(ctx context.Context, db DBTX, arg LeakyBucketLockedParams) ([]LeakyBucketLockedRow, error) {
-	rows, err := db.Query(ctx, leakyBucketLocked, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, LeakyBucketLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +208,7 @@ func (q *Queries) LeakyBucketLocked(ctx context.Context, db DBTX, arg LeakyBucke
 	return items, nil
 }
 
-const leakyBucketRefund = `-- name: LeakyBucketRefund :one
+const LeakyBucketRefund = `-- name: LeakyBucketRefund :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -253,7 +253,7 @@ type LeakyBucketRefundRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketRefund(ctx context.Context, db DBTX, arg LeakyBucketRefundParams) (LeakyBucketRefundRow, error) {
-	row := db.QueryRow(ctx, leakyBucketRefund,
+	row := db.QueryRow(ctx, LeakyBucketRefund,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -272,7 +272,7 @@ func (q *Queries) LeakyBucketRefund(ctx context.Context, db DBTX, arg LeakyBucke
 	return i, err
 }
 
-const leakyBucketReserve = `-- name: LeakyBucketReserve :one
+const LeakyBucketReserve = `-- name: LeakyBucketReserve :one
 WITH taken AS (
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -366,7 +366,7 @@ type LeakyBucketReserveRow struct {
 // the transaction ends.
 // Denied: as in LeakyBucketTake; no reservation is made.
 func (q *Queries) LeakyBucketReserve(ctx context.Context, db DBTX, arg LeakyBucketReserveParams) (LeakyBucketReserveRow, error) {
-	row := db.QueryRow(ctx, leakyBucketReserve,
+	row := db.QueryRow(ctx, LeakyBucketReserve,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -398,7 +398,7 @@ func (q *Queries) LeakyBucketReserve(ctx context.Context, db DBTX, arg LeakyBuck
 	return i, err
 }
 
-const leakyBucketReset = `-- name: LeakyBucketReset :execrows
+const LeakyBucketReset = `-- name: LeakyBucketReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
     WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'leaky_bucket' AND h.state = 'open'
@@ -426,7 +426,7 @@ type LeakyBucketResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) LeakyBucketReset(ctx context.Context, db DBTX, arg LeakyBucketResetParams) (int64, error) {
-	result, err := db.Exec(ctx, leakyBucketReset,
+	result, err := db.Exec(ctx, LeakyBucketReset,
 		arg.Commit,
 		arg.LockTimeout,
 		arg.Policy,
@@ -438,7 +438,7 @@ func (q *Queries) LeakyBucketReset(ctx context.Context, db DBTX, arg LeakyBucket
 	return result.RowsAffected(), nil
 }
 
-const leakyBucketSettle = `-- name: LeakyBucketSettle :one
+const LeakyBucketSettle = `-- name: LeakyBucketSettle :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -552,7 +552,7 @@ type LeakyBucketSettleRow struct {
 // Index: the primary keys. Locks the reservation and the key's row until the
 // transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) LeakyBucketSettle(ctx context.Context, db DBTX, arg LeakyBucketSettleParams) (LeakyBucketSettleRow, error) {
-	row := db.QueryRow(ctx, leakyBucketSettle,
+	row := db.QueryRow(ctx, LeakyBucketSettle,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -587,7 +587,7 @@ func (q *Queries) LeakyBucketSettle(ctx context.Context, db DBTX, arg LeakyBucke
 	return i, err
 }
 
-const leakyBucketSweep = `-- name: LeakyBucketSweep :one
+const LeakyBucketSweep = `-- name: LeakyBucketSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
                 ELSE t.leaked_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak) + CASE WHEN t.level > ceil(t.level / t.leak) * t.leak THEN 1 ELSE 0 END::float8)
@@ -632,13 +632,13 @@ type LeakyBucketSweepRow struct {
 // Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) LeakyBucketSweep(ctx context.Context, db DBTX, arg LeakyBucketSweepParams) (LeakyBucketSweepRow, error) {
-	row := db.QueryRow(ctx, leakyBucketSweep, arg.CutoffUs, arg.MaxRows)
+	row := db.QueryRow(ctx, LeakyBucketSweep, arg.CutoffUs, arg.MaxRows)
 	var i LeakyBucketSweepRow
 	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
-const leakyBucketTake = `-- name: LeakyBucketTake :one
+const LeakyBucketTake = `-- name: LeakyBucketTake :one
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
@@ -718,7 +718,7 @@ type LeakyBucketTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 // the key is blocked.
 func (q *Queries) LeakyBucketTake(ctx context.Context, db DBTX, arg LeakyBucketTakeParams) (LeakyBucketTakeRow, error) {
-	row := db.QueryRow(ctx, leakyBucketTake,
+	row := db.QueryRow(ctx, LeakyBucketTake,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -743,7 +743,7 @@ func (q *Queries) LeakyBucketTake(ctx context.Context, db DBTX, arg LeakyBucketT
 	return i, err
 }
 
-const leakyBucketTakeMany = `-- name: LeakyBucketTakeMany :many
+const LeakyBucketTakeMany = `-- name: LeakyBucketTakeMany :many
 WITH c AS MATERIALIZED (
     SELECT coalesce($10::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -819,7 +819,7 @@ type LeakyBucketTakeManyRow struct {
 // Denied: as in LeakyBucketTake. If a row stays locked for longer than lock_timeout,
 // the statement fails; LeakyBucketLocked lists such rows.
 func (q *Queries) LeakyBucketTakeMany(ctx context.Context, db DBTX, arg LeakyBucketTakeManyParams) ([]LeakyBucketTakeManyRow, error) {
-	rows, err := db.Query(ctx, leakyBucketTakeMany,
+	rows, err := db.Query(ctx, LeakyBucketTakeMany,
 		arg.Policies,
 		arg.Keys,
 		arg.Costs,
@@ -859,7 +859,7 @@ func (q *Queries) LeakyBucketTakeMany(ctx context.Context, db DBTX, arg LeakyBuc
 	return items, nil
 }
 
-const leakyBucketUnblock = `-- name: LeakyBucketUnblock :exec
+const LeakyBucketUnblock = `-- name: LeakyBucketUnblock :exec
 UPDATE pglimit_leaky_bucket AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
@@ -882,7 +882,7 @@ type LeakyBucketUnblockParams struct {
 // Index: the primary key. Locks the key's row, if it exists, until the transaction
 // ends.
 func (q *Queries) LeakyBucketUnblock(ctx context.Context, db DBTX, arg LeakyBucketUnblockParams) error {
-	_, err := db.Exec(ctx, leakyBucketUnblock,
+	_, err := db.Exec(ctx, LeakyBucketUnblock,
 		arg.Policy,
 		arg.Key,
 		arg.UntilUs,
@@ -892,7 +892,7 @@ func (q *Queries) LeakyBucketUnblock(ctx context.Context, db DBTX, arg LeakyBuck
 	return err
 }
 
-const leakyBucketUndo = `-- name: LeakyBucketUndo :one
+const LeakyBucketUndo = `-- name: LeakyBucketUndo :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -948,7 +948,7 @@ type LeakyBucketUndoRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketUndo(ctx context.Context, db DBTX, arg LeakyBucketUndoParams) (LeakyBucketUndoRow, error) {
-	row := db.QueryRow(ctx, leakyBucketUndo,
+	row := db.QueryRow(ctx, LeakyBucketUndo,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -970,7 +970,7 @@ func (q *Queries) LeakyBucketUndo(ctx context.Context, db DBTX, arg LeakyBucketU
 	return i, err
 }
 
-const leakyBucketUsage = `-- name: LeakyBucketUsage :one
+const LeakyBucketUsage = `-- name: LeakyBucketUsage :one
 SELECT s.now_us, s.level, s.leaked_at_us, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
 FROM (
 SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
@@ -1003,7 +1003,7 @@ type LeakyBucketUsageRow struct {
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) LeakyBucketUsage(ctx context.Context, db DBTX, arg LeakyBucketUsageParams) (LeakyBucketUsageRow, error) {
-	row := db.QueryRow(ctx, leakyBucketUsage, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, LeakyBucketUsage, arg.NowUs, arg.Policy, arg.Key)
 	var i LeakyBucketUsageRow
 	err := row.Scan(
 		&i.NowUs,

@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const leakyBucketQueueBlock = `-- name: LeakyBucketQueueBlock :exec
+const LeakyBucketQueueBlock = `-- name: LeakyBucketQueueBlock :exec
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, level, capacity, leak, ticket, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 0, 0, 1, c.us, 1, 0, c.us,
@@ -36,7 +36,7 @@ type LeakyBucketQueueBlockParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketQueueBlock(ctx context.Context, db DBTX, arg LeakyBucketQueueBlockParams) error {
-	_, err := db.Exec(ctx, leakyBucketQueueBlock,
+	_, err := db.Exec(ctx, LeakyBucketQueueBlock,
 		arg.Policy,
 		arg.Key,
 		arg.ForUs,
@@ -47,7 +47,7 @@ func (q *Queries) LeakyBucketQueueBlock(ctx context.Context, db DBTX, arg LeakyB
 	return err
 }
 
-const leakyBucketQueueCharge = `-- name: LeakyBucketQueueCharge :one
+const LeakyBucketQueueCharge = `-- name: LeakyBucketQueueCharge :one
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, a.now_us, 0, a.now_us + a.lifetime_us
@@ -96,7 +96,7 @@ type LeakyBucketQueueChargeRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketQueueCharge(ctx context.Context, db DBTX, arg LeakyBucketQueueChargeParams) (LeakyBucketQueueChargeRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueCharge,
+	row := db.QueryRow(ctx, LeakyBucketQueueCharge,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
@@ -118,7 +118,7 @@ func (q *Queries) LeakyBucketQueueCharge(ctx context.Context, db DBTX, arg Leaky
 	return i, err
 }
 
-const leakyBucketQueueGet = `-- name: LeakyBucketQueueGet :one
+const LeakyBucketQueueGet = `-- name: LeakyBucketQueueGet :one
 SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
@@ -143,7 +143,7 @@ type LeakyBucketQueueGetRow struct {
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) LeakyBucketQueueGet(ctx context.Context, db DBTX, arg LeakyBucketQueueGetParams) (LeakyBucketQueueGetRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueGet, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, LeakyBucketQueueGet, arg.NowUs, arg.Policy, arg.Key)
 	var i LeakyBucketQueueGetRow
 	err := row.Scan(
 		&i.NowUs,
@@ -154,7 +154,7 @@ func (q *Queries) LeakyBucketQueueGet(ctx context.Context, db DBTX, arg LeakyBuc
 	return i, err
 }
 
-const leakyBucketQueueLeave = `-- name: LeakyBucketQueueLeave :execrows
+const LeakyBucketQueueLeave = `-- name: LeakyBucketQueueLeave :execrows
 UPDATE pglimit_leaky_bucket_queue AS t SET
     level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.updated_at_us))::float8 * t.leak) - $1::float8),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
@@ -181,7 +181,7 @@ type LeakyBucketQueueLeaveParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketQueueLeave(ctx context.Context, db DBTX, arg LeakyBucketQueueLeaveParams) (int64, error) {
-	result, err := db.Exec(ctx, leakyBucketQueueLeave,
+	result, err := db.Exec(ctx, LeakyBucketQueueLeave,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
@@ -196,7 +196,7 @@ func (q *Queries) LeakyBucketQueueLeave(ctx context.Context, db DBTX, arg LeakyB
 	return result.RowsAffected(), nil
 }
 
-const leakyBucketQueueLocked = `-- name: LeakyBucketQueueLocked :many
+const LeakyBucketQueueLocked = `-- name: LeakyBucketQueueLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -223,7 +223,7 @@ type LeakyBucketQueueLockedRow struct {
 // Index: the primary key. Locks the rows that are free until the statement ends.
 // Waits for no lock and no disk.
 func (q *Queries) LeakyBucketQueueLocked(ctx context.Context, db DBTX, arg LeakyBucketQueueLockedParams) ([]LeakyBucketQueueLockedRow, error) {
-	rows, err := db.Query(ctx, leakyBucketQueueLocked, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, LeakyBucketQueueLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +242,7 @@ func (q *Queries) LeakyBucketQueueLocked(ctx context.Context, db DBTX, arg Leaky
 	return items, nil
 }
 
-const leakyBucketQueueReserve = `-- name: LeakyBucketQueueReserve :one
+const LeakyBucketQueueReserve = `-- name: LeakyBucketQueueReserve :one
 WITH taken AS (
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
@@ -334,7 +334,7 @@ type LeakyBucketQueueReserveRow struct {
 // the transaction ends.
 // Denied: as in LeakyBucketQueueTake; no reservation is made.
 func (q *Queries) LeakyBucketQueueReserve(ctx context.Context, db DBTX, arg LeakyBucketQueueReserveParams) (LeakyBucketQueueReserveRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueReserve,
+	row := db.QueryRow(ctx, LeakyBucketQueueReserve,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -366,7 +366,7 @@ func (q *Queries) LeakyBucketQueueReserve(ctx context.Context, db DBTX, arg Leak
 	return i, err
 }
 
-const leakyBucketQueueReset = `-- name: LeakyBucketQueueReset :execrows
+const LeakyBucketQueueReset = `-- name: LeakyBucketQueueReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
     WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'open'
@@ -394,7 +394,7 @@ type LeakyBucketQueueResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) LeakyBucketQueueReset(ctx context.Context, db DBTX, arg LeakyBucketQueueResetParams) (int64, error) {
-	result, err := db.Exec(ctx, leakyBucketQueueReset,
+	result, err := db.Exec(ctx, LeakyBucketQueueReset,
 		arg.Commit,
 		arg.LockTimeout,
 		arg.Policy,
@@ -406,7 +406,7 @@ func (q *Queries) LeakyBucketQueueReset(ctx context.Context, db DBTX, arg LeakyB
 	return result.RowsAffected(), nil
 }
 
-const leakyBucketQueueSweep = `-- name: LeakyBucketQueueSweep :one
+const LeakyBucketQueueSweep = `-- name: LeakyBucketQueueSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
                 ELSE t.updated_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak)
@@ -451,13 +451,13 @@ type LeakyBucketQueueSweepRow struct {
 // Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) LeakyBucketQueueSweep(ctx context.Context, db DBTX, arg LeakyBucketQueueSweepParams) (LeakyBucketQueueSweepRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueSweep, arg.CutoffUs, arg.MaxRows)
+	row := db.QueryRow(ctx, LeakyBucketQueueSweep, arg.CutoffUs, arg.MaxRows)
 	var i LeakyBucketQueueSweepRow
 	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
-const leakyBucketQueueTake = `-- name: LeakyBucketQueueTake :one
+const LeakyBucketQueueTake = `-- name: LeakyBucketQueueTake :one
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
@@ -537,7 +537,7 @@ type LeakyBucketQueueTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 // the key is blocked.
 func (q *Queries) LeakyBucketQueueTake(ctx context.Context, db DBTX, arg LeakyBucketQueueTakeParams) (LeakyBucketQueueTakeRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueTake,
+	row := db.QueryRow(ctx, LeakyBucketQueueTake,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -562,7 +562,7 @@ func (q *Queries) LeakyBucketQueueTake(ctx context.Context, db DBTX, arg LeakyBu
 	return i, err
 }
 
-const leakyBucketQueueTakeMany = `-- name: LeakyBucketQueueTakeMany :many
+const LeakyBucketQueueTakeMany = `-- name: LeakyBucketQueueTakeMany :many
 WITH c AS MATERIALIZED (
     SELECT coalesce($9::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -634,7 +634,7 @@ type LeakyBucketQueueTakeManyRow struct {
 // Denied: as in LeakyBucketQueueTake. If a row stays locked for longer than lock_timeout,
 // the statement fails; LeakyBucketQueueLocked lists such rows.
 func (q *Queries) LeakyBucketQueueTakeMany(ctx context.Context, db DBTX, arg LeakyBucketQueueTakeManyParams) ([]LeakyBucketQueueTakeManyRow, error) {
-	rows, err := db.Query(ctx, leakyBucketQueueTakeMany,
+	rows, err := db.Query(ctx, LeakyBucketQueueTakeMany,
 		arg.Policies,
 		arg.Keys,
 		arg.Costs,
@@ -673,7 +673,7 @@ func (q *Queries) LeakyBucketQueueTakeMany(ctx context.Context, db DBTX, arg Lea
 	return items, nil
 }
 
-const leakyBucketQueueUnblock = `-- name: LeakyBucketQueueUnblock :exec
+const LeakyBucketQueueUnblock = `-- name: LeakyBucketQueueUnblock :exec
 UPDATE pglimit_leaky_bucket_queue AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
@@ -696,7 +696,7 @@ type LeakyBucketQueueUnblockParams struct {
 // Index: the primary key. Locks the key's row, if it exists, until the transaction
 // ends.
 func (q *Queries) LeakyBucketQueueUnblock(ctx context.Context, db DBTX, arg LeakyBucketQueueUnblockParams) error {
-	_, err := db.Exec(ctx, leakyBucketQueueUnblock,
+	_, err := db.Exec(ctx, LeakyBucketQueueUnblock,
 		arg.Policy,
 		arg.Key,
 		arg.UntilUs,
@@ -706,7 +706,7 @@ func (q *Queries) LeakyBucketQueueUnblock(ctx context.Context, db DBTX, arg Leak
 	return err
 }
 
-const leakyBucketQueueUsage = `-- name: LeakyBucketQueueUsage :one
+const LeakyBucketQueueUsage = `-- name: LeakyBucketQueueUsage :one
 SELECT s.now_us, s.level, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
 FROM (
 SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
@@ -738,7 +738,7 @@ type LeakyBucketQueueUsageRow struct {
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) LeakyBucketQueueUsage(ctx context.Context, db DBTX, arg LeakyBucketQueueUsageParams) (LeakyBucketQueueUsageRow, error) {
-	row := db.QueryRow(ctx, leakyBucketQueueUsage, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, LeakyBucketQueueUsage, arg.NowUs, arg.Policy, arg.Key)
 	var i LeakyBucketQueueUsageRow
 	err := row.Scan(
 		&i.NowUs,

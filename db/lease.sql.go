@@ -9,19 +9,19 @@ import (
 	"context"
 )
 
-const clock = `-- name: Clock :one
+const Clock = `-- name: Clock :one
 SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us
 `
 
 // Clock reads the clock that decisions use. Locks nothing.
 func (q *Queries) Clock(ctx context.Context, db DBTX, nowUs *int64) (int64, error) {
-	row := db.QueryRow(ctx, clock, nowUs)
+	row := db.QueryRow(ctx, Clock, nowUs)
 	var now_us int64
 	err := row.Scan(&now_us)
 	return now_us, err
 }
 
-const leaseRelease = `-- name: LeaseRelease :exec
+const LeaseRelease = `-- name: LeaseRelease :exec
 DELETE FROM pglimit_lease
 WHERE name = $1::text AND holder = $2::text
 `
@@ -36,11 +36,11 @@ type LeaseReleaseParams struct {
 //
 // Index: the primary key. Locks the lease's row.
 func (q *Queries) LeaseRelease(ctx context.Context, db DBTX, arg LeaseReleaseParams) error {
-	_, err := db.Exec(ctx, leaseRelease, arg.Name, arg.Holder)
+	_, err := db.Exec(ctx, LeaseRelease, arg.Name, arg.Holder)
 	return err
 }
 
-const leaseTake = `-- name: LeaseTake :one
+const LeaseTake = `-- name: LeaseTake :one
 INSERT INTO pglimit_lease AS t (name, holder, expires_at_us)
 SELECT $1::text, $2::text, c.us + $3::bigint
 FROM (SELECT coalesce($4::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
@@ -66,7 +66,7 @@ type LeaseTakeParams struct {
 //
 // Index: the primary key. Locks the lease's row for the statement.
 func (q *Queries) LeaseTake(ctx context.Context, db DBTX, arg LeaseTakeParams) (int64, error) {
-	row := db.QueryRow(ctx, leaseTake,
+	row := db.QueryRow(ctx, LeaseTake,
 		arg.Name,
 		arg.Holder,
 		arg.TtlUs,

@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const reservationByIdempotency = `-- name: ReservationByIdempotency :one
+const ReservationByIdempotency = `-- name: ReservationByIdempotency :one
 SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'open' AND h.expires_at_us <= c.us)::bool AS overdue,
        h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us,
        h.created_at_us, h.expires_at_us
@@ -51,7 +51,7 @@ type ReservationByIdempotencyRow struct {
 //
 // Index: pglimit_reservation_idempotency. Locks nothing.
 func (q *Queries) ReservationByIdempotency(ctx context.Context, db DBTX, arg ReservationByIdempotencyParams) (ReservationByIdempotencyRow, error) {
-	row := db.QueryRow(ctx, reservationByIdempotency,
+	row := db.QueryRow(ctx, ReservationByIdempotency,
 		arg.NowUs,
 		arg.Policy,
 		arg.Key,
@@ -80,7 +80,7 @@ func (q *Queries) ReservationByIdempotency(ctx context.Context, db DBTX, arg Res
 	return i, err
 }
 
-const reservationExpire = `-- name: ReservationExpire :execrows
+const ReservationExpire = `-- name: ReservationExpire :execrows
 DELETE FROM pglimit_reservation AS t
 USING (SELECT b.id FROM pglimit_reservation AS b
        WHERE b.forget_at_us <= $1::bigint AND b.state <> 'open'
@@ -101,14 +101,14 @@ type ReservationExpireParams struct {
 //
 // Index: pglimit_reservation_forget, then the primary key. Locks the rows that it deletes.
 func (q *Queries) ReservationExpire(ctx context.Context, db DBTX, arg ReservationExpireParams) (int64, error) {
-	result, err := db.Exec(ctx, reservationExpire, arg.CutoffUs, arg.MaxRows)
+	result, err := db.Exec(ctx, ReservationExpire, arg.CutoffUs, arg.MaxRows)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
 }
 
-const reservationForget = `-- name: ReservationForget :execrows
+const ReservationForget = `-- name: ReservationForget :execrows
 DELETE FROM pglimit_reservation AS h
 USING (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits) AS c
@@ -130,7 +130,7 @@ type ReservationForgetParams struct {
 //
 // Index: pglimit_reservation_idempotency. Locks the row that it deletes.
 func (q *Queries) ReservationForget(ctx context.Context, db DBTX, arg ReservationForgetParams) (int64, error) {
-	result, err := db.Exec(ctx, reservationForget,
+	result, err := db.Exec(ctx, ReservationForget,
 		arg.NowUs,
 		arg.LockTimeout,
 		arg.Policy,
@@ -144,7 +144,7 @@ func (q *Queries) ReservationForget(ctx context.Context, db DBTX, arg Reservatio
 	return result.RowsAffected(), nil
 }
 
-const reservationsDue = `-- name: ReservationsDue :many
+const ReservationsDue = `-- name: ReservationsDue :many
 SELECT h.id
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
 JOIN pglimit_reservation AS h ON h.policy = $2::text AND h.key = $3::text AND h.state = 'open' AND h.expires_at_us <= c.us
@@ -168,7 +168,7 @@ type ReservationsDueParams struct {
 //
 // Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
 func (q *Queries) ReservationsDue(ctx context.Context, db DBTX, arg ReservationsDueParams) ([]string, error) {
-	rows, err := db.Query(ctx, reservationsDue,
+	rows, err := db.Query(ctx, ReservationsDue,
 		arg.NowUs,
 		arg.Policy,
 		arg.Key,
@@ -193,7 +193,7 @@ func (q *Queries) ReservationsDue(ctx context.Context, db DBTX, arg Reservations
 	return items, nil
 }
 
-const reservationsExpired = `-- name: ReservationsExpired :many
+const ReservationsExpired = `-- name: ReservationsExpired :many
 SELECT h.id, h.algorithm
 FROM pglimit_reservation AS h
 WHERE h.state = 'open' AND h.expires_at_us <= $1::bigint
@@ -216,7 +216,7 @@ type ReservationsExpiredRow struct {
 //
 // Index: pglimit_reservation_expires. Locks nothing.
 func (q *Queries) ReservationsExpired(ctx context.Context, db DBTX, arg ReservationsExpiredParams) ([]ReservationsExpiredRow, error) {
-	rows, err := db.Query(ctx, reservationsExpired, arg.CutoffUs, arg.MaxRows)
+	rows, err := db.Query(ctx, ReservationsExpired, arg.CutoffUs, arg.MaxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +235,7 @@ func (q *Queries) ReservationsExpired(ctx context.Context, db DBTX, arg Reservat
 	return items, nil
 }
 
-const reservationsFree = `-- name: ReservationsFree :exec
+const ReservationsFree = `-- name: ReservationsFree :exec
 WITH made AS MATERIALIZED (
     SELECT h.id FROM pglimit_reservation AS h
     WHERE h.policy = $1::text AND h.key = $2::text AND h.algorithm = $3::text AND h.state = 'open' AND h.units > 0::float8
@@ -257,11 +257,11 @@ type ReservationsFreeParams struct {
 //
 // Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
 func (q *Queries) ReservationsFree(ctx context.Context, db DBTX, arg ReservationsFreeParams) error {
-	_, err := db.Exec(ctx, reservationsFree, arg.Policy, arg.Key, arg.Algorithm)
+	_, err := db.Exec(ctx, ReservationsFree, arg.Policy, arg.Key, arg.Algorithm)
 	return err
 }
 
-const reservationsNext = `-- name: ReservationsNext :one
+const ReservationsNext = `-- name: ReservationsNext :one
 SELECT c.us::bigint AS now_us,
        coalesce((SELECT min(h.expires_at_us) FROM pglimit_reservation AS h WHERE h.state = 'open'), 9223372036854775807)::bigint AS expires_at_us
 FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c
@@ -277,7 +277,7 @@ type ReservationsNextRow struct {
 //
 // Index: pglimit_reservation_expires. Locks nothing.
 func (q *Queries) ReservationsNext(ctx context.Context, db DBTX) (ReservationsNextRow, error) {
-	row := db.QueryRow(ctx, reservationsNext)
+	row := db.QueryRow(ctx, ReservationsNext)
 	var i ReservationsNextRow
 	err := row.Scan(&i.NowUs, &i.ExpiresAtUs)
 	return i, err

@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const slidingWindowCounterBlock = `-- name: SlidingWindowCounterBlock :exec
+const SlidingWindowCounterBlock = `-- name: SlidingWindowCounterBlock :exec
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, current, previous, capacity, period_us, ends_at_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 0, 0, 0, 1, 0, 1, 0, c.us,
@@ -36,7 +36,7 @@ type SlidingWindowCounterBlockParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterBlock(ctx context.Context, db DBTX, arg SlidingWindowCounterBlockParams) error {
-	_, err := db.Exec(ctx, slidingWindowCounterBlock,
+	_, err := db.Exec(ctx, SlidingWindowCounterBlock,
 		arg.Policy,
 		arg.Key,
 		arg.ForUs,
@@ -47,7 +47,7 @@ func (q *Queries) SlidingWindowCounterBlock(ctx context.Context, db DBTX, arg Sl
 	return err
 }
 
-const slidingWindowCounterCharge = `-- name: SlidingWindowCounterCharge :one
+const SlidingWindowCounterCharge = `-- name: SlidingWindowCounterCharge :one
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, 0, a.capacity, a.period_us,
@@ -123,7 +123,7 @@ type SlidingWindowCounterChargeRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterCharge(ctx context.Context, db DBTX, arg SlidingWindowCounterChargeParams) (SlidingWindowCounterChargeRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterCharge,
+	row := db.QueryRow(ctx, SlidingWindowCounterCharge,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
@@ -147,7 +147,7 @@ func (q *Queries) SlidingWindowCounterCharge(ctx context.Context, db DBTX, arg S
 	return i, err
 }
 
-const slidingWindowCounterGet = `-- name: SlidingWindowCounterGet :one
+const SlidingWindowCounterGet = `-- name: SlidingWindowCounterGet :one
 SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
        coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
@@ -176,7 +176,7 @@ type SlidingWindowCounterGetRow struct {
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) SlidingWindowCounterGet(ctx context.Context, db DBTX, arg SlidingWindowCounterGetParams) (SlidingWindowCounterGetRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterGet, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, SlidingWindowCounterGet, arg.NowUs, arg.Policy, arg.Key)
 	var i SlidingWindowCounterGetRow
 	err := row.Scan(
 		&i.NowUs,
@@ -190,7 +190,7 @@ func (q *Queries) SlidingWindowCounterGet(ctx context.Context, db DBTX, arg Slid
 	return i, err
 }
 
-const slidingWindowCounterLocked = `-- name: SlidingWindowCounterLocked :many
+const SlidingWindowCounterLocked = `-- name: SlidingWindowCounterLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -217,7 +217,7 @@ type SlidingWindowCounterLockedRow struct {
 // Index: the primary key. Locks the rows that are free until the statement ends.
 // Waits for no lock and no disk.
 func (q *Queries) SlidingWindowCounterLocked(ctx context.Context, db DBTX, arg SlidingWindowCounterLockedParams) ([]SlidingWindowCounterLockedRow, error) {
-	rows, err := db.Query(ctx, slidingWindowCounterLocked, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, SlidingWindowCounterLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func (q *Queries) SlidingWindowCounterLocked(ctx context.Context, db DBTX, arg S
 	return items, nil
 }
 
-const slidingWindowCounterRefund = `-- name: SlidingWindowCounterRefund :one
+const SlidingWindowCounterRefund = `-- name: SlidingWindowCounterRefund :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -287,7 +287,7 @@ type SlidingWindowCounterRefundRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterRefund(ctx context.Context, db DBTX, arg SlidingWindowCounterRefundParams) (SlidingWindowCounterRefundRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterRefund,
+	row := db.QueryRow(ctx, SlidingWindowCounterRefund,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -308,7 +308,7 @@ func (q *Queries) SlidingWindowCounterRefund(ctx context.Context, db DBTX, arg S
 	return i, err
 }
 
-const slidingWindowCounterReserve = `-- name: SlidingWindowCounterReserve :one
+const SlidingWindowCounterReserve = `-- name: SlidingWindowCounterReserve :one
 WITH taken AS (
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -426,7 +426,7 @@ type SlidingWindowCounterReserveRow struct {
 // the transaction ends.
 // Denied: as in SlidingWindowCounterTake; no reservation is made.
 func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg SlidingWindowCounterReserveParams) (SlidingWindowCounterReserveRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterReserve,
+	row := db.QueryRow(ctx, SlidingWindowCounterReserve,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -459,7 +459,7 @@ func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg 
 	return i, err
 }
 
-const slidingWindowCounterReset = `-- name: SlidingWindowCounterReset :execrows
+const SlidingWindowCounterReset = `-- name: SlidingWindowCounterReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
     WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
@@ -487,7 +487,7 @@ type SlidingWindowCounterResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg SlidingWindowCounterResetParams) (int64, error) {
-	result, err := db.Exec(ctx, slidingWindowCounterReset,
+	result, err := db.Exec(ctx, SlidingWindowCounterReset,
 		arg.Commit,
 		arg.LockTimeout,
 		arg.Policy,
@@ -499,7 +499,7 @@ func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg Sl
 	return result.RowsAffected(), nil
 }
 
-const slidingWindowCounterSettle = `-- name: SlidingWindowCounterSettle :one
+const SlidingWindowCounterSettle = `-- name: SlidingWindowCounterSettle :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -621,7 +621,7 @@ type SlidingWindowCounterSettleRow struct {
 // Index: the primary keys. Locks the reservation and the key's row until the
 // transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg SlidingWindowCounterSettleParams) (SlidingWindowCounterSettleRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterSettle,
+	row := db.QueryRow(ctx, SlidingWindowCounterSettle,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -656,7 +656,7 @@ func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg S
 	return i, err
 }
 
-const slidingWindowCounterSweep = `-- name: SlidingWindowCounterSweep :one
+const SlidingWindowCounterSweep = `-- name: SlidingWindowCounterSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.current > 0::float8 THEN t.ends_at_us + t.period_us WHEN t.previous > 0::float8 THEN t.ends_at_us ELSE 0 END, t.updated_at_us,
             t.blocked_until_us) AS empty_at_us,
@@ -700,13 +700,13 @@ type SlidingWindowCounterSweepRow struct {
 // Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) SlidingWindowCounterSweep(ctx context.Context, db DBTX, arg SlidingWindowCounterSweepParams) (SlidingWindowCounterSweepRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterSweep, arg.CutoffUs, arg.MaxRows)
+	row := db.QueryRow(ctx, SlidingWindowCounterSweep, arg.CutoffUs, arg.MaxRows)
 	var i SlidingWindowCounterSweepRow
 	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
-const slidingWindowCounterTake = `-- name: SlidingWindowCounterTake :one
+const SlidingWindowCounterTake = `-- name: SlidingWindowCounterTake :one
 INSERT INTO pglimit_sliding_window_counter AS t
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
@@ -807,7 +807,7 @@ type SlidingWindowCounterTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 // the key is blocked. The windows do not change.
 func (q *Queries) SlidingWindowCounterTake(ctx context.Context, db DBTX, arg SlidingWindowCounterTakeParams) (SlidingWindowCounterTakeRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterTake,
+	row := db.QueryRow(ctx, SlidingWindowCounterTake,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -833,7 +833,7 @@ func (q *Queries) SlidingWindowCounterTake(ctx context.Context, db DBTX, arg Sli
 	return i, err
 }
 
-const slidingWindowCounterTakeMany = `-- name: SlidingWindowCounterTakeMany :many
+const SlidingWindowCounterTakeMany = `-- name: SlidingWindowCounterTakeMany :many
 WITH c AS MATERIALIZED (
     SELECT coalesce($9::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -932,7 +932,7 @@ type SlidingWindowCounterTakeManyRow struct {
 // Denied: as in SlidingWindowCounterTake. If a row stays locked for longer than lock_timeout,
 // the statement fails; SlidingWindowCounterLocked lists such rows.
 func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg SlidingWindowCounterTakeManyParams) ([]SlidingWindowCounterTakeManyRow, error) {
-	rows, err := db.Query(ctx, slidingWindowCounterTakeMany,
+	rows, err := db.Query(ctx, SlidingWindowCounterTakeMany,
 		arg.Policies,
 		arg.Keys,
 		arg.Costs,
@@ -973,7 +973,7 @@ func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg
 	return items, nil
 }
 
-const slidingWindowCounterUnblock = `-- name: SlidingWindowCounterUnblock :exec
+const SlidingWindowCounterUnblock = `-- name: SlidingWindowCounterUnblock :exec
 UPDATE pglimit_sliding_window_counter AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
@@ -996,7 +996,7 @@ type SlidingWindowCounterUnblockParams struct {
 // Index: the primary key. Locks the key's row, if it exists, until the transaction
 // ends.
 func (q *Queries) SlidingWindowCounterUnblock(ctx context.Context, db DBTX, arg SlidingWindowCounterUnblockParams) error {
-	_, err := db.Exec(ctx, slidingWindowCounterUnblock,
+	_, err := db.Exec(ctx, SlidingWindowCounterUnblock,
 		arg.Policy,
 		arg.Key,
 		arg.UntilUs,
@@ -1006,7 +1006,7 @@ func (q *Queries) SlidingWindowCounterUnblock(ctx context.Context, db DBTX, arg 
 	return err
 }
 
-const slidingWindowCounterUndo = `-- name: SlidingWindowCounterUndo :one
+const SlidingWindowCounterUndo = `-- name: SlidingWindowCounterUndo :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -1068,7 +1068,7 @@ type SlidingWindowCounterUndoRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowCounterUndo(ctx context.Context, db DBTX, arg SlidingWindowCounterUndoParams) (SlidingWindowCounterUndoRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterUndo,
+	row := db.QueryRow(ctx, SlidingWindowCounterUndo,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -1090,7 +1090,7 @@ func (q *Queries) SlidingWindowCounterUndo(ctx context.Context, db DBTX, arg Sli
 	return i, err
 }
 
-const slidingWindowCounterUsage = `-- name: SlidingWindowCounterUsage :one
+const SlidingWindowCounterUsage = `-- name: SlidingWindowCounterUsage :one
 SELECT s.now_us, s.current, s.previous, s.period_us, s.ends_at_us, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
 FROM (
 SELECT c.us AS now_us, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
@@ -1126,7 +1126,7 @@ type SlidingWindowCounterUsageRow struct {
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) SlidingWindowCounterUsage(ctx context.Context, db DBTX, arg SlidingWindowCounterUsageParams) (SlidingWindowCounterUsageRow, error) {
-	row := db.QueryRow(ctx, slidingWindowCounterUsage, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, SlidingWindowCounterUsage, arg.NowUs, arg.Policy, arg.Key)
 	var i SlidingWindowCounterUsageRow
 	err := row.Scan(
 		&i.NowUs,

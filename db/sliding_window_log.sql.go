@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const slidingWindowLogBlock = `-- name: SlidingWindowLogBlock :exec
+const SlidingWindowLogBlock = `-- name: SlidingWindowLogBlock :exec
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, entries, totals, base, total, capacity, period_us, keep_us, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, '{}', '{}', 0, 0, 0, 1, 1, 1, 0, c.us,
@@ -36,7 +36,7 @@ type SlidingWindowLogBlockParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogBlock(ctx context.Context, db DBTX, arg SlidingWindowLogBlockParams) error {
-	_, err := db.Exec(ctx, slidingWindowLogBlock,
+	_, err := db.Exec(ctx, SlidingWindowLogBlock,
 		arg.Policy,
 		arg.Key,
 		arg.ForUs,
@@ -47,7 +47,7 @@ func (q *Queries) SlidingWindowLogBlock(ctx context.Context, db DBTX, arg Slidin
 	return err
 }
 
-const slidingWindowLogCharge = `-- name: SlidingWindowLogCharge :one
+const SlidingWindowLogCharge = `-- name: SlidingWindowLogCharge :one
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, ARRAY[a.now_us], ARRAY[0::float8],
@@ -139,7 +139,7 @@ type SlidingWindowLogChargeRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogCharge(ctx context.Context, db DBTX, arg SlidingWindowLogChargeParams) (SlidingWindowLogChargeRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogCharge,
+	row := db.QueryRow(ctx, SlidingWindowLogCharge,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
@@ -161,7 +161,7 @@ func (q *Queries) SlidingWindowLogCharge(ctx context.Context, db DBTX, arg Slidi
 	return i, err
 }
 
-const slidingWindowLogGet = `-- name: SlidingWindowLogGet :one
+const SlidingWindowLogGet = `-- name: SlidingWindowLogGet :one
 SELECT c.us AS now_us,
        coalesce((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - $1::bigint, t.entries) + 1], t.total))),
                0)::float8 AS level,
@@ -209,7 +209,7 @@ type SlidingWindowLogGetRow struct {
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) SlidingWindowLogGet(ctx context.Context, db DBTX, arg SlidingWindowLogGetParams) (SlidingWindowLogGetRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogGet,
+	row := db.QueryRow(ctx, SlidingWindowLogGet,
 		arg.PeriodUs,
 		arg.Capacity,
 		arg.Unit,
@@ -229,7 +229,7 @@ func (q *Queries) SlidingWindowLogGet(ctx context.Context, db DBTX, arg SlidingW
 	return i, err
 }
 
-const slidingWindowLogLocked = `-- name: SlidingWindowLogLocked :many
+const SlidingWindowLogLocked = `-- name: SlidingWindowLogLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -256,7 +256,7 @@ type SlidingWindowLogLockedRow struct {
 // Index: the primary key. Locks the rows that are free until the statement ends.
 // Waits for no lock and no disk.
 func (q *Queries) SlidingWindowLogLocked(ctx context.Context, db DBTX, arg SlidingWindowLogLockedParams) ([]SlidingWindowLogLockedRow, error) {
-	rows, err := db.Query(ctx, slidingWindowLogLocked, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, SlidingWindowLogLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +275,7 @@ func (q *Queries) SlidingWindowLogLocked(ctx context.Context, db DBTX, arg Slidi
 	return items, nil
 }
 
-const slidingWindowLogRefund = `-- name: SlidingWindowLogRefund :one
+const SlidingWindowLogRefund = `-- name: SlidingWindowLogRefund :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -340,7 +340,7 @@ type SlidingWindowLogRefundRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg SlidingWindowLogRefundParams) (SlidingWindowLogRefundRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogRefund,
+	row := db.QueryRow(ctx, SlidingWindowLogRefund,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -359,7 +359,7 @@ func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg Slidi
 	return i, err
 }
 
-const slidingWindowLogReserve = `-- name: SlidingWindowLogReserve :one
+const SlidingWindowLogReserve = `-- name: SlidingWindowLogReserve :one
 WITH taken AS (
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -500,7 +500,7 @@ type SlidingWindowLogReserveRow struct {
 // the transaction ends.
 // Denied: as in SlidingWindowLogTake; no reservation is made.
 func (q *Queries) SlidingWindowLogReserve(ctx context.Context, db DBTX, arg SlidingWindowLogReserveParams) (SlidingWindowLogReserveRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogReserve,
+	row := db.QueryRow(ctx, SlidingWindowLogReserve,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -533,7 +533,7 @@ func (q *Queries) SlidingWindowLogReserve(ctx context.Context, db DBTX, arg Slid
 	return i, err
 }
 
-const slidingWindowLogReset = `-- name: SlidingWindowLogReset :execrows
+const SlidingWindowLogReset = `-- name: SlidingWindowLogReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
     WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
@@ -561,7 +561,7 @@ type SlidingWindowLogResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) SlidingWindowLogReset(ctx context.Context, db DBTX, arg SlidingWindowLogResetParams) (int64, error) {
-	result, err := db.Exec(ctx, slidingWindowLogReset,
+	result, err := db.Exec(ctx, SlidingWindowLogReset,
 		arg.Commit,
 		arg.LockTimeout,
 		arg.Policy,
@@ -573,7 +573,7 @@ func (q *Queries) SlidingWindowLogReset(ctx context.Context, db DBTX, arg Slidin
 	return result.RowsAffected(), nil
 }
 
-const slidingWindowLogSettle = `-- name: SlidingWindowLogSettle :one
+const SlidingWindowLogSettle = `-- name: SlidingWindowLogSettle :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -756,7 +756,7 @@ type SlidingWindowLogSettleRow struct {
 // Index: the primary keys. Locks the reservation and the key's row until the
 // transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg SlidingWindowLogSettleParams) (SlidingWindowLogSettleRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogSettle,
+	row := db.QueryRow(ctx, SlidingWindowLogSettle,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -791,7 +791,7 @@ func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg Slidi
 	return i, err
 }
 
-const slidingWindowLogSweep = `-- name: SlidingWindowLogSweep :one
+const SlidingWindowLogSweep = `-- name: SlidingWindowLogSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(coalesce(t.entries[pg_catalog.cardinality(t.entries)] + t.keep_us, 0), t.updated_at_us, t.blocked_until_us) AS empty_at_us,
            EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'sliding_window_log') AS reserved
@@ -834,13 +834,13 @@ type SlidingWindowLogSweepRow struct {
 // Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) SlidingWindowLogSweep(ctx context.Context, db DBTX, arg SlidingWindowLogSweepParams) (SlidingWindowLogSweepRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogSweep, arg.CutoffUs, arg.MaxRows)
+	row := db.QueryRow(ctx, SlidingWindowLogSweep, arg.CutoffUs, arg.MaxRows)
 	var i SlidingWindowLogSweepRow
 	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
-const slidingWindowLogTake = `-- name: SlidingWindowLogTake :one
+const SlidingWindowLogTake = `-- name: SlidingWindowLogTake :one
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
@@ -969,7 +969,7 @@ type SlidingWindowLogTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 // the key is blocked. The entries do not change.
 func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg SlidingWindowLogTakeParams) (SlidingWindowLogTakeRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogTake,
+	row := db.QueryRow(ctx, SlidingWindowLogTake,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -995,7 +995,7 @@ func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg Sliding
 	return i, err
 }
 
-const slidingWindowLogTakeMany = `-- name: SlidingWindowLogTakeMany :many
+const SlidingWindowLogTakeMany = `-- name: SlidingWindowLogTakeMany :many
 WITH c AS MATERIALIZED (
     SELECT coalesce($9::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -1104,7 +1104,7 @@ type SlidingWindowLogTakeManyRow struct {
 // Denied: as in SlidingWindowLogTake. If a row stays locked for longer than lock_timeout,
 // the statement fails; SlidingWindowLogLocked lists such rows.
 func (q *Queries) SlidingWindowLogTakeMany(ctx context.Context, db DBTX, arg SlidingWindowLogTakeManyParams) ([]SlidingWindowLogTakeManyRow, error) {
-	rows, err := db.Query(ctx, slidingWindowLogTakeMany,
+	rows, err := db.Query(ctx, SlidingWindowLogTakeMany,
 		arg.Policies,
 		arg.Keys,
 		arg.Costs,
@@ -1144,7 +1144,7 @@ func (q *Queries) SlidingWindowLogTakeMany(ctx context.Context, db DBTX, arg Sli
 	return items, nil
 }
 
-const slidingWindowLogUnblock = `-- name: SlidingWindowLogUnblock :exec
+const SlidingWindowLogUnblock = `-- name: SlidingWindowLogUnblock :exec
 UPDATE pglimit_sliding_window_log AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
@@ -1167,7 +1167,7 @@ type SlidingWindowLogUnblockParams struct {
 // Index: the primary key. Locks the key's row, if it exists, until the transaction
 // ends.
 func (q *Queries) SlidingWindowLogUnblock(ctx context.Context, db DBTX, arg SlidingWindowLogUnblockParams) error {
-	_, err := db.Exec(ctx, slidingWindowLogUnblock,
+	_, err := db.Exec(ctx, SlidingWindowLogUnblock,
 		arg.Policy,
 		arg.Key,
 		arg.UntilUs,
@@ -1177,7 +1177,7 @@ func (q *Queries) SlidingWindowLogUnblock(ctx context.Context, db DBTX, arg Slid
 	return err
 }
 
-const slidingWindowLogUndo = `-- name: SlidingWindowLogUndo :one
+const SlidingWindowLogUndo = `-- name: SlidingWindowLogUndo :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -1284,7 +1284,7 @@ type SlidingWindowLogUndoRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) SlidingWindowLogUndo(ctx context.Context, db DBTX, arg SlidingWindowLogUndoParams) (SlidingWindowLogUndoRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogUndo,
+	row := db.QueryRow(ctx, SlidingWindowLogUndo,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -1304,7 +1304,7 @@ func (q *Queries) SlidingWindowLogUndo(ctx context.Context, db DBTX, arg Sliding
 	return i, err
 }
 
-const slidingWindowLogUsage = `-- name: SlidingWindowLogUsage :one
+const SlidingWindowLogUsage = `-- name: SlidingWindowLogUsage :one
 SELECT s.now_us, s.level, s.newest_at_us, s.frees_at_us, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
 FROM (
 SELECT c.us AS now_us,
@@ -1357,7 +1357,7 @@ type SlidingWindowLogUsageRow struct {
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) SlidingWindowLogUsage(ctx context.Context, db DBTX, arg SlidingWindowLogUsageParams) (SlidingWindowLogUsageRow, error) {
-	row := db.QueryRow(ctx, slidingWindowLogUsage,
+	row := db.QueryRow(ctx, SlidingWindowLogUsage,
 		arg.PeriodUs,
 		arg.Capacity,
 		arg.Unit,

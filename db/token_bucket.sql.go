@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const tokenBucketBlock = `-- name: TokenBucketBlock :exec
+const TokenBucketBlock = `-- name: TokenBucketBlock :exec
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, level, capacity, leak, cost, granted, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 0, 0, 1, 1, 0, c.us,
@@ -36,7 +36,7 @@ type TokenBucketBlockParams struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) TokenBucketBlock(ctx context.Context, db DBTX, arg TokenBucketBlockParams) error {
-	_, err := db.Exec(ctx, tokenBucketBlock,
+	_, err := db.Exec(ctx, TokenBucketBlock,
 		arg.Policy,
 		arg.Key,
 		arg.ForUs,
@@ -47,7 +47,7 @@ func (q *Queries) TokenBucketBlock(ctx context.Context, db DBTX, arg TokenBucket
 	return err
 }
 
-const tokenBucketCharge = `-- name: TokenBucketCharge :one
+const TokenBucketCharge = `-- name: TokenBucketCharge :one
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, 1, a.granted, a.granted, a.capacity, a.leak, a.now_us, 0, a.now_us + a.lifetime_us
@@ -94,7 +94,7 @@ type TokenBucketChargeRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) TokenBucketCharge(ctx context.Context, db DBTX, arg TokenBucketChargeParams) (TokenBucketChargeRow, error) {
-	row := db.QueryRow(ctx, tokenBucketCharge,
+	row := db.QueryRow(ctx, TokenBucketCharge,
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
@@ -115,7 +115,7 @@ func (q *Queries) TokenBucketCharge(ctx context.Context, db DBTX, arg TokenBucke
 	return i, err
 }
 
-const tokenBucketGet = `-- name: TokenBucketGet :one
+const TokenBucketGet = `-- name: TokenBucketGet :one
 SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS us) AS c
@@ -140,7 +140,7 @@ type TokenBucketGetRow struct {
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) TokenBucketGet(ctx context.Context, db DBTX, arg TokenBucketGetParams) (TokenBucketGetRow, error) {
-	row := db.QueryRow(ctx, tokenBucketGet, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, TokenBucketGet, arg.NowUs, arg.Policy, arg.Key)
 	var i TokenBucketGetRow
 	err := row.Scan(
 		&i.NowUs,
@@ -151,7 +151,7 @@ func (q *Queries) TokenBucketGet(ctx context.Context, db DBTX, arg TokenBucketGe
 	return i, err
 }
 
-const tokenBucketLocked = `-- name: TokenBucketLocked :many
+const TokenBucketLocked = `-- name: TokenBucketLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
     FROM (SELECT set_config('synchronous_commit'::text, 'off'::text, true) AS commits) AS c
@@ -178,7 +178,7 @@ type TokenBucketLockedRow struct {
 // Index: the primary key. Locks the rows that are free until the statement ends.
 // Waits for no lock and no disk.
 func (q *Queries) TokenBucketLocked(ctx context.Context, db DBTX, arg TokenBucketLockedParams) ([]TokenBucketLockedRow, error) {
-	rows, err := db.Query(ctx, tokenBucketLocked, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, TokenBucketLocked, arg.Policies, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func (q *Queries) TokenBucketLocked(ctx context.Context, db DBTX, arg TokenBucke
 	return items, nil
 }
 
-const tokenBucketRefund = `-- name: TokenBucketRefund :one
+const TokenBucketRefund = `-- name: TokenBucketRefund :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -239,7 +239,7 @@ type TokenBucketRefundRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) TokenBucketRefund(ctx context.Context, db DBTX, arg TokenBucketRefundParams) (TokenBucketRefundRow, error) {
-	row := db.QueryRow(ctx, tokenBucketRefund,
+	row := db.QueryRow(ctx, TokenBucketRefund,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -257,7 +257,7 @@ func (q *Queries) TokenBucketRefund(ctx context.Context, db DBTX, arg TokenBucke
 	return i, err
 }
 
-const tokenBucketReserve = `-- name: TokenBucketReserve :one
+const TokenBucketReserve = `-- name: TokenBucketReserve :one
 WITH taken AS (
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
@@ -344,7 +344,7 @@ type TokenBucketReserveRow struct {
 // the transaction ends.
 // Denied: as in TokenBucketTake; no reservation is made.
 func (q *Queries) TokenBucketReserve(ctx context.Context, db DBTX, arg TokenBucketReserveParams) (TokenBucketReserveRow, error) {
-	row := db.QueryRow(ctx, tokenBucketReserve,
+	row := db.QueryRow(ctx, TokenBucketReserve,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -374,7 +374,7 @@ func (q *Queries) TokenBucketReserve(ctx context.Context, db DBTX, arg TokenBuck
 	return i, err
 }
 
-const tokenBucketReset = `-- name: TokenBucketReset :execrows
+const TokenBucketReset = `-- name: TokenBucketReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
     WHERE h.policy = $3::text AND h.key = $4::text AND h.algorithm = 'token_bucket' AND h.state = 'open'
@@ -402,7 +402,7 @@ type TokenBucketResetParams struct {
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) TokenBucketReset(ctx context.Context, db DBTX, arg TokenBucketResetParams) (int64, error) {
-	result, err := db.Exec(ctx, tokenBucketReset,
+	result, err := db.Exec(ctx, TokenBucketReset,
 		arg.Commit,
 		arg.LockTimeout,
 		arg.Policy,
@@ -414,7 +414,7 @@ func (q *Queries) TokenBucketReset(ctx context.Context, db DBTX, arg TokenBucket
 	return result.RowsAffected(), nil
 }
 
-const tokenBucketSettle = `-- name: TokenBucketSettle :one
+const TokenBucketSettle = `-- name: TokenBucketSettle :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -520,7 +520,7 @@ type TokenBucketSettleRow struct {
 // Index: the primary keys. Locks the reservation and the key's row until the
 // transaction ends. Returns no row if the reservation does not exist.
 func (q *Queries) TokenBucketSettle(ctx context.Context, db DBTX, arg TokenBucketSettleParams) (TokenBucketSettleRow, error) {
-	row := db.QueryRow(ctx, tokenBucketSettle,
+	row := db.QueryRow(ctx, TokenBucketSettle,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -555,7 +555,7 @@ func (q *Queries) TokenBucketSettle(ctx context.Context, db DBTX, arg TokenBucke
 	return i, err
 }
 
-const tokenBucketSweep = `-- name: TokenBucketSweep :one
+const TokenBucketSweep = `-- name: TokenBucketSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
                 ELSE t.updated_at_us + LEAST(3155760000000000::float8, (ceil(t.level / t.leak)
@@ -600,13 +600,13 @@ type TokenBucketSweepRow struct {
 // Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) TokenBucketSweep(ctx context.Context, db DBTX, arg TokenBucketSweepParams) (TokenBucketSweepRow, error) {
-	row := db.QueryRow(ctx, tokenBucketSweep, arg.CutoffUs, arg.MaxRows)
+	row := db.QueryRow(ctx, TokenBucketSweep, arg.CutoffUs, arg.MaxRows)
 	var i TokenBucketSweepRow
 	err := row.Scan(&i.Deleted, &i.Kept)
 	return i, err
 }
 
-const tokenBucketTake = `-- name: TokenBucketTake :one
+const TokenBucketTake = `-- name: TokenBucketTake :one
 INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
@@ -676,7 +676,7 @@ type TokenBucketTakeRow struct {
 // Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 // the key is blocked.
 func (q *Queries) TokenBucketTake(ctx context.Context, db DBTX, arg TokenBucketTakeParams) (TokenBucketTakeRow, error) {
-	row := db.QueryRow(ctx, tokenBucketTake,
+	row := db.QueryRow(ctx, TokenBucketTake,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -699,7 +699,7 @@ func (q *Queries) TokenBucketTake(ctx context.Context, db DBTX, arg TokenBucketT
 	return i, err
 }
 
-const tokenBucketTakeMany = `-- name: TokenBucketTakeMany :many
+const TokenBucketTakeMany = `-- name: TokenBucketTakeMany :many
 WITH c AS MATERIALIZED (
     SELECT coalesce($9::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -767,7 +767,7 @@ type TokenBucketTakeManyRow struct {
 // Denied: as in TokenBucketTake. If a row stays locked for longer than lock_timeout,
 // the statement fails; TokenBucketLocked lists such rows.
 func (q *Queries) TokenBucketTakeMany(ctx context.Context, db DBTX, arg TokenBucketTakeManyParams) ([]TokenBucketTakeManyRow, error) {
-	rows, err := db.Query(ctx, tokenBucketTakeMany,
+	rows, err := db.Query(ctx, TokenBucketTakeMany,
 		arg.Policies,
 		arg.Keys,
 		arg.Costs,
@@ -805,7 +805,7 @@ func (q *Queries) TokenBucketTakeMany(ctx context.Context, db DBTX, arg TokenBuc
 	return items, nil
 }
 
-const tokenBucketUnblock = `-- name: TokenBucketUnblock :exec
+const TokenBucketUnblock = `-- name: TokenBucketUnblock :exec
 UPDATE pglimit_token_bucket AS t SET blocked_until_us = 0
 FROM (SELECT CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
@@ -828,7 +828,7 @@ type TokenBucketUnblockParams struct {
 // Index: the primary key. Locks the key's row, if it exists, until the transaction
 // ends.
 func (q *Queries) TokenBucketUnblock(ctx context.Context, db DBTX, arg TokenBucketUnblockParams) error {
-	_, err := db.Exec(ctx, tokenBucketUnblock,
+	_, err := db.Exec(ctx, TokenBucketUnblock,
 		arg.Policy,
 		arg.Key,
 		arg.UntilUs,
@@ -838,7 +838,7 @@ func (q *Queries) TokenBucketUnblock(ctx context.Context, db DBTX, arg TokenBuck
 	return err
 }
 
-const tokenBucketUndo = `-- name: TokenBucketUndo :one
+const TokenBucketUndo = `-- name: TokenBucketUndo :one
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -890,7 +890,7 @@ type TokenBucketUndoRow struct {
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) TokenBucketUndo(ctx context.Context, db DBTX, arg TokenBucketUndoParams) (TokenBucketUndoRow, error) {
-	row := db.QueryRow(ctx, tokenBucketUndo,
+	row := db.QueryRow(ctx, TokenBucketUndo,
 		arg.NowUs,
 		arg.Commit,
 		arg.LockTimeout,
@@ -910,7 +910,7 @@ func (q *Queries) TokenBucketUndo(ctx context.Context, db DBTX, arg TokenBucketU
 	return i, err
 }
 
-const tokenBucketUsage = `-- name: TokenBucketUsage :one
+const TokenBucketUsage = `-- name: TokenBucketUsage :one
 SELECT s.now_us, s.level, s.updated_at_us, s.blocked_until_us, o.reservations, o.reserved
 FROM (
 SELECT c.us AS now_us, coalesce(t.level, 0)::float8 AS level,
@@ -942,7 +942,7 @@ type TokenBucketUsageRow struct {
 //
 // Index: the primary key, pglimit_reservation_open. Locks nothing.
 func (q *Queries) TokenBucketUsage(ctx context.Context, db DBTX, arg TokenBucketUsageParams) (TokenBucketUsageRow, error) {
-	row := db.QueryRow(ctx, tokenBucketUsage, arg.NowUs, arg.Policy, arg.Key)
+	row := db.QueryRow(ctx, TokenBucketUsage, arg.NowUs, arg.Policy, arg.Key)
 	var i TokenBucketUsageRow
 	err := row.Scan(
 		&i.NowUs,
