@@ -44,7 +44,8 @@ type algorithm struct {
 
 	Stmt      string // the kind of statement being written: "upsert", "update", "settle" or "read"
 	Charging  bool   // the statement is a Charge
-	Many      bool   // the statement is a TakeMany
+	Many      bool   // the statement is a TakeMany or a TakeAll
+	All       bool   // the statement is a TakeAll
 	Reserving bool   // the statement is a Reserve
 }
 
@@ -97,6 +98,9 @@ func (a algorithm) Charge() algorithm { a.Charging = true; return a }
 
 // OfMany returns a copy of a that writes a TakeMany.
 func (a algorithm) OfMany() algorithm { a.Many = true; return a }
+
+// OfAll returns a copy of a that writes a TakeAll.
+func (a algorithm) OfAll() algorithm { a.Many, a.All = true, true; return a }
 
 // Reserve returns a copy of a that writes a Take that makes a reservation.
 func (a algorithm) Reserve() algorithm { a.Reserving = true; return a }

@@ -24,6 +24,9 @@ type Store struct {
 	txCache *exec.Cache   // of the caller's transactions
 	tx      bool          // in the caller's transaction
 	crowded func() bool   // nil in a transaction
+	room    *room         // of the last AllowAll; nil in a transaction
+	// pipelines: a connection can send several statements as one transaction.
+	pipelines bool
 	// ahead is how far the database's clock was ahead of this machine's at the last
 	// compare, in microseconds.
 	ahead *atomic.Int64
@@ -35,7 +38,7 @@ type Store struct {
 func New(c exec.Connections, breakAfter int64, breakFor time.Duration, clock func() int64, warn func(error)) Store {
 	cache := exec.NewCache(warn)
 	b := exec.NewBreaker(exec.NewFallback(exec.NewPool(c), c, cache), breakAfter, breakFor, clock)
-	return Store{runner: b, breaker: b, txCache: cache, crowded: c.Crowded, ahead: new(atomic.Int64)}
+	return Store{runner: b, breaker: b, txCache: cache, crowded: c.Crowded, ahead: new(atomic.Int64), room: newRoom(), pipelines: exec.Pipelines(c)}
 }
 
 // InTx returns the Store of a caller's transaction.
