@@ -35,8 +35,9 @@ func AtOnce(ctx context.Context, tx db.DBTX, calls []Call) error {
 	return Together(ctx, tx, calls)
 }
 
-// notAll begins the text that a TakeAll of queries/ fails to cast.
-const notAll = `"pglimit: a key has no room`
+// notAll begins the text that a TakeAll of queries/ fails to cast. The message around it
+// depends on the server's language.
+const notAll = "pglimit: a key has no room"
 
 // IsNotAll reports whether a TakeAll failed because it could not take all. The server has
 // undone its transaction.
