@@ -89,3 +89,26 @@ func immutable(t *testing.T, pool *pgxpool.Pool, function string) bool {
 	}
 	return all != nil && *all
 }
+
+// TestTakeAllIsATakeMany: a TakeAll has the upsert of the TakeMany of its algorithm, and
+// only counts what that returns.
+func TestTakeAllIsATakeMany(t *testing.T) {
+	t.Parallel()
+	statements := bed.Statements(t)
+	found := 0
+	for name, text := range statements {
+		algorithm, is := strings.CutSuffix(name, "TakeAll")
+		if !is {
+			continue
+		}
+		found++
+		_, upsert, _ := strings.Cut(statements[algorithm+"TakeMany"], "insert into")
+		before, after, has := strings.Cut(text, strings.TrimRight(upsert, "; \n"))
+		if !has || strings.Contains(after, "pglimit_") || strings.Contains(before, "from pglimit_") {
+			t.Errorf("%s:\n%s\nis not the upsert of %sTakeMany:\n%s", name, text, algorithm, upsert)
+		}
+	}
+	if found != 7 {
+		t.Errorf("%d statements, want 7", found)
+	}
+}
