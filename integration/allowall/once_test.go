@@ -130,6 +130,34 @@ func TestAllowAllAtOnce(t *testing.T) {
 	}
 }
 
+// TestAllowAllAtOnceOverSQL: database/sql has no pipeline, so that statements for several
+// tables would not be one transaction. A denial by the last leaves nothing behind.
+func TestAllowAllAtOnceOverSQL(t *testing.T) {
+	url := bed.NewDatabase(t)
+	other := bed.NewLimiter(t, bed.Connect(t, url), nil)
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		ctx := t.Context()
+		l, err := limiter.NewSQL(bed.ConnectSQL(t, driver, url), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, requests := range spread(bed.Variants(100, 100_000*time.Hour), driver) {
+			first, last := requests[0], requests[len(requests)-1]
+			for _, want := range []bool{true, true, false} {
+				if !want {
+					bed.Must(t)(other.Charge(ctx, last.Policy, last.Key, 100))
+				}
+				if all := bed.MustAll(t)(l.AllowAll(ctx, requests...)); all.Allowed != want {
+					t.Errorf("%s: %+v", what, all)
+				}
+			}
+			if r := bed.Must(t)(other.Check(ctx, first.Policy, first.Key, 0)); first != last && !bed.Near(r.Level, 2) {
+				t.Errorf("%s: level %v, want 2", what, r.Level)
+			}
+		}
+	})
+}
+
 // TestAllowAllAtOnceOnlyIfLikely: a request that is large beside what may be free, and keys
 // of which much is in use, are not guessed at: a wrong guess is an error in the server's
 // log.
@@ -217,40 +245,32 @@ func TestAllowAllAtOnceConflicts(t *testing.T) {
 		for _, tables := range []string{"of all tables", "of one table", "of one key"} {
 			t.Run(isolation+" "+tables, func(t *testing.T) {
 				t.Parallel()
-				url := bed.NewDatabase(t)
-				pool := bed.Connect(t, url, bed.Setting("default_transaction_isolation", isolation), bed.Setting("application_name", "waits"))
-				l, other := bed.NewLimiter(t, pool, nil), bed.Connect(t, url)
-				requests := spread(bed.Variants(1000, 100_000*time.Hour), "k")[tables]
-				last := requests[len(requests)-1]
+				c := bed.NewCommitLog(t)
+				l := bed.NewLimiter(t, bed.Connect(t, c.URL, bed.Setting("default_transaction_isolation", isolation)), nil)
+				requests := spread(bed.Variants(100, 100_000*time.Hour), "k")[tables]
 				for range 2 {
 					bed.MustAll(t)(l.AllowAll(ctx, requests...))
 				}
-				tx := bed.Begin(t, other, pgx.TxOptions{})
-				bed.Must(t)(l.InTx(tx).Allow(ctx, last.Policy, last.Key))
-				answer := make(chan limiter.Results)
-				go func() {
-					all, err := l.AllowAll(context.WithoutCancel(ctx), requests...)
-					if err != nil {
-						t.Error(err)
-					}
-					answer <- all
-				}()
-				bed.Eventually(t, "a statement waits for the row", func(ctx context.Context) (waits bool, err error) {
-					err = other.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'waits' AND datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
-					return waits, err
-				})
-				bed.Commit(t, tx)
-				if all := <-answer; !all.Allowed {
-					t.Errorf("got %+v", all)
-				}
+				bed.Exec(t, c.Pool, `CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+					IF current_setting('transaction_isolation') <> 'read committed' THEN
+						RAISE EXCEPTION 'another transaction changed it' USING ERRCODE = 'serialization_failure';
+					END IF;
+					RETURN NEW;
+				END $$`)
+				last := requests[len(requests)-1].Policy
+				bed.Exec(t, c.Pool, `CREATE TRIGGER conflict BEFORE INSERT ON pglimit_`+string(last.Algorithm)+` FOR EACH ROW EXECUTE FUNCTION conflict()`)
+				bed.Exec(t, c.Pool, `TRUNCATE committed`)
 				for range 2 {
 					bed.MustAll(t)(l.AllowAll(ctx, requests...))
 				}
-				want := map[limiter.Request]float64{{Policy: last.Policy, Key: last.Key}: 1}
+				if got := bed.Value[string](t, c.Pool, `SELECT string_agg(DISTINCT isolation, ', ') FROM committed`); got != "read committed" {
+					t.Errorf("committed at %s", got)
+				}
+				want := 4.0
+				if tables == "of one key" {
+					want = 8
+				}
 				for _, request := range requests {
-					want[limiter.Request{Policy: request.Policy, Key: request.Key}] += 5
-				}
-				for request, want := range want {
 					if r := bed.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)); !bed.Near(r.Level, want) {
 						t.Errorf("%s: level %v, want %v", bed.Variant(request.Policy), r.Level, want)
 					}
