@@ -759,12 +759,11 @@ func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowT
 
 const FixedWindowTakeAll = `-- name: FixedWindowTakeAll :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             pg_catalog.cardinality($4::text[])::bigint AS requested
-), taken AS (
+    SELECT coalesce($13::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $14::text = 'off' OR $14::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $14::text, true) END AS commits,
+             CASE WHEN $15::text <> '' THEN set_config('lock_timeout'::text, $15::text, true) END AS waits
+)
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
@@ -775,16 +774,17 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.period_us, r.aligned, r.from_us, r.turn_us, r.until_us, r.lifetime_us, r.block_for_us,
              LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT pg_catalog.unnest($4::text[]) AS policy, pg_catalog.unnest($5::text[]) AS key,
-                      pg_catalog.unnest($6::float8[]) AS cost, pg_catalog.unnest($7::float8[]) AS count,
-                      pg_catalog.unnest($8::float8[]) AS capacity,
-                      pg_catalog.unnest($9::bigint[]) AS period_us,
-                      pg_catalog.unnest($10::bool[]) AS aligned,
-                      pg_catalog.unnest($11::bigint[]) AS from_us,
-                      pg_catalog.unnest($12::bigint[]) AS turn_us,
-                      pg_catalog.unnest($13::bigint[]) AS until_us,
-                      pg_catalog.unnest($14::bigint[]) AS lifetime_us, pg_catalog.unnest($15::bigint[]) AS block_for_us) AS r) AS a
-WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
+                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+                      pg_catalog.unnest($5::float8[]) AS capacity,
+                      pg_catalog.unnest($6::bigint[]) AS period_us,
+                      pg_catalog.unnest($7::bool[]) AS aligned,
+                      pg_catalog.unnest($8::bigint[]) AS from_us,
+                      pg_catalog.unnest($9::bigint[]) AS turn_us,
+                      pg_catalog.unnest($10::bigint[]) AS until_us,
+                      pg_catalog.unnest($11::bigint[]) AS lifetime_us, pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
+WHERE CASE WHEN a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us THEN true
+        ELSE ('pglimit: nothing is taken, since the clock is in another period than expected: '::text || a.now_us::text)::bool END
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -800,18 +800,12 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
-)
-SELECT t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
-WHERE (SELECT CASE WHEN count(*) < (SELECT c.requested FROM c)
-                   THEN ('pglimit: a key has no room, so nothing is taken; keys that have room: '::text || count(*)::text)::bigint END
-       FROM taken AS a WHERE a.granted > 0::float8) IS NULL
+RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
+            ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.ends_at_us, t.updated_at_us,
+    t.blocked_until_us
 `
 
 type FixedWindowTakeAllParams struct {
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
 	Policies    []string
 	Keys        []string
 	Costs       []float64
@@ -824,6 +818,9 @@ type FixedWindowTakeAllParams struct {
 	UntilsUs    []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
 }
 
 type FixedWindowTakeAllRow struct {
@@ -837,17 +834,14 @@ type FixedWindowTakeAllRow struct {
 }
 
 // FixedWindowTakeAll does what FixedWindowTakeMany does, but fails unless every row is
-// granted, and so changes nothing then. Several of these in one transaction or pipeline
-// take all rows of several tables or none.
+// granted one request at least, and then changes nothing. Several of these in one
+// transaction or pipeline take all rows of several tables or none.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: the statement fails with invalid_text_representation, and the server logs it.
-// A caller that expects a denial better rolls a FixedWindowTakeMany back.
+// Where a denial is likely, roll a FixedWindowTakeMany back.
 func (q *Queries) FixedWindowTakeAll(ctx context.Context, db DBTX, arg FixedWindowTakeAllParams) ([]FixedWindowTakeAllRow, error) {
 	rows, err := db.Query(ctx, FixedWindowTakeAll,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
 		arg.Policies,
 		arg.Keys,
 		arg.Costs,
@@ -860,6 +854,9 @@ func (q *Queries) FixedWindowTakeAll(ctx context.Context, db DBTX, arg FixedWind
 		arg.UntilsUs,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
 	)
 	if err != nil {
 		return nil, err

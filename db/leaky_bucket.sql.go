@@ -745,23 +745,22 @@ func (q *Queries) LeakyBucketTake(ctx context.Context, db DBTX, arg LeakyBucketT
 
 const LeakyBucketTakeAll = `-- name: LeakyBucketTakeAll :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
-             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits,
-             pg_catalog.cardinality($4::text[])::bigint AS requested
-), taken AS (
+    SELECT coalesce($10::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $11::text, true) END AS commits,
+             CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) END AS waits
+)
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.policy, r.key, r.cost, r.count, r.capacity, r.leak, r.tick_us, r.lifetime_us, r.block_for_us,
              LEAST(r.count, floor(r.capacity / r.cost)) AS granted
-      FROM c, (SELECT pg_catalog.unnest($4::text[]) AS policy, pg_catalog.unnest($5::text[]) AS key,
-                      pg_catalog.unnest($6::float8[]) AS cost, pg_catalog.unnest($7::float8[]) AS count,
-                      pg_catalog.unnest($8::float8[]) AS capacity,
-                      pg_catalog.unnest($9::float8[]) AS leak,
-                      pg_catalog.unnest($10::bigint[]) AS tick_us,
-                      pg_catalog.unnest($11::bigint[]) AS lifetime_us, pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
+                      pg_catalog.unnest($3::float8[]) AS cost, pg_catalog.unnest($4::float8[]) AS count,
+                      pg_catalog.unnest($5::float8[]) AS capacity,
+                      pg_catalog.unnest($6::float8[]) AS leak,
+                      pg_catalog.unnest($7::bigint[]) AS tick_us,
+                      pg_catalog.unnest($8::bigint[]) AS lifetime_us, pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
@@ -782,18 +781,12 @@ ON CONFLICT (policy, key) DO UPDATE SET
             AND floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8
                         * EXCLUDED.leak)) / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
             ELSE t.blocked_until_us END
-RETURNING t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
-)
-SELECT t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
-WHERE (SELECT CASE WHEN count(*) < (SELECT c.requested FROM c)
-                   THEN ('pglimit: a key has no room, so nothing is taken; keys that have room: '::text || count(*)::text)::bigint END
-       FROM taken AS a WHERE a.granted > 0::float8) IS NULL
+RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
+            ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.leaked_at_us, t.updated_at_us,
+    t.blocked_until_us
 `
 
 type LeakyBucketTakeAllParams struct {
-	NowUs       *int64
-	Commit      string
-	LockTimeout string
 	Policies    []string
 	Keys        []string
 	Costs       []float64
@@ -803,6 +796,9 @@ type LeakyBucketTakeAllParams struct {
 	TicksUs     []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
 }
 
 type LeakyBucketTakeAllRow struct {
@@ -816,17 +812,14 @@ type LeakyBucketTakeAllRow struct {
 }
 
 // LeakyBucketTakeAll does what LeakyBucketTakeMany does, but fails unless every row is
-// granted, and so changes nothing then. Several of these in one transaction or pipeline
-// take all rows of several tables or none.
+// granted one request at least, and then changes nothing. Several of these in one
+// transaction or pipeline take all rows of several tables or none.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: the statement fails with invalid_text_representation, and the server logs it.
-// A caller that expects a denial better rolls a LeakyBucketTakeMany back.
+// Where a denial is likely, roll a LeakyBucketTakeMany back.
 func (q *Queries) LeakyBucketTakeAll(ctx context.Context, db DBTX, arg LeakyBucketTakeAllParams) ([]LeakyBucketTakeAllRow, error) {
 	rows, err := db.Query(ctx, LeakyBucketTakeAll,
-		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
 		arg.Policies,
 		arg.Keys,
 		arg.Costs,
@@ -836,6 +829,9 @@ func (q *Queries) LeakyBucketTakeAll(ctx context.Context, db DBTX, arg LeakyBuck
 		arg.TicksUs,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
 	)
 	if err != nil {
 		return nil, err

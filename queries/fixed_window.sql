@@ -116,19 +116,18 @@ RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.
 
 -- name: FixedWindowTakeAll :many
 -- FixedWindowTakeAll does what FixedWindowTakeMany does, but fails unless every row is
--- granted, and so changes nothing then. Several of these in one transaction or pipeline
--- take all rows of several tables or none.
+-- granted one request at least, and then changes nothing. Several of these in one
+-- transaction or pipeline take all rows of several tables or none.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: the statement fails with invalid_text_representation, and the server logs it.
--- A caller that expects a denial better rolls a FixedWindowTakeMany back.
+-- Where a denial is likely, roll a FixedWindowTakeMany back.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-             pg_catalog.cardinality(sqlc.arg(policies)::text[])::bigint AS requested
-), taken AS (
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+)
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
@@ -148,7 +147,8 @@ FROM (SELECT c.now_us, r.*,
                       pg_catalog.unnest(sqlc.arg(turns_us)::bigint[]) AS turn_us,
                       pg_catalog.unnest(sqlc.arg(untils_us)::bigint[]) AS until_us,
                       pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us, pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
-WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
+WHERE CASE WHEN a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us THEN true
+        ELSE ('pglimit: nothing is taken, since the clock is in another period than expected: '::text || a.now_us::text)::bool END
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
@@ -164,12 +164,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
-)
-SELECT t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
-WHERE (SELECT CASE WHEN count(*) < (SELECT c.requested FROM c)
-                   THEN ('pglimit: a key has no room, so nothing is taken; keys that have room: '::text || count(*)::text)::bigint END
-       FROM taken AS a WHERE a.granted > 0::float8) IS NULL;
+RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
+            ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.ends_at_us, t.updated_at_us,
+    t.blocked_until_us;
 
 -- name: FixedWindowReserve :one
 -- FixedWindowReserve does what FixedWindowTake does for one request. If it is granted, a row

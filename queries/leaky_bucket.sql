@@ -106,19 +106,18 @@ RETURNING t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, 
 
 -- name: LeakyBucketTakeAll :many
 -- LeakyBucketTakeAll does what LeakyBucketTakeMany does, but fails unless every row is
--- granted, and so changes nothing then. Several of these in one transaction or pipeline
--- take all rows of several tables or none.
+-- granted one request at least, and then changes nothing. Several of these in one
+-- transaction or pipeline take all rows of several tables or none.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: the statement fails with invalid_text_representation, and the server logs it.
--- A caller that expects a denial better rolls a LeakyBucketTakeMany back.
+-- Where a denial is likely, roll a LeakyBucketTakeMany back.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-             pg_catalog.cardinality(sqlc.arg(policies)::text[])::bigint AS requested
-), taken AS (
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+)
 INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.tick_us, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
@@ -150,12 +149,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
             AND floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8
                         * EXCLUDED.leak)) / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
             ELSE t.blocked_until_us END
-RETURNING t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
-)
-SELECT t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
-WHERE (SELECT CASE WHEN count(*) < (SELECT c.requested FROM c)
-                   THEN ('pglimit: a key has no room, so nothing is taken; keys that have room: '::text || count(*)::text)::bigint END
-       FROM taken AS a WHERE a.granted > 0::float8) IS NULL;
+RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
+            ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.leaked_at_us, t.updated_at_us,
+    t.blocked_until_us;
 
 -- name: LeakyBucketReserve :one
 -- LeakyBucketReserve does what LeakyBucketTake does for one request. If it is granted, a row

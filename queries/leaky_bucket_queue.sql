@@ -103,19 +103,18 @@ RETURNING t.policy, t.key, t.granted, t.level, t.ticket, t.updated_at_us, t.bloc
 
 -- name: LeakyBucketQueueTakeAll :many
 -- LeakyBucketQueueTakeAll does what LeakyBucketQueueTakeMany does, but fails unless every row is
--- granted, and so changes nothing then. Several of these in one transaction or pipeline
--- take all rows of several tables or none.
+-- granted one request at least, and then changes nothing. Several of these in one
+-- transaction or pipeline take all rows of several tables or none.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: the statement fails with invalid_text_representation, and the server logs it.
--- A caller that expects a denial better rolls a LeakyBucketQueueTakeMany back.
+-- Where a denial is likely, roll a LeakyBucketQueueTakeMany back.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-             pg_catalog.cardinality(sqlc.arg(policies)::text[])::bigint AS requested
-), taken AS (
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+)
 INSERT INTO pglimit_leaky_bucket_queue AS t
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity, a.leak, a.now_us, a.now_us, -a.block_for_us, a.now_us + a.lifetime_us
@@ -144,12 +143,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
             < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-RETURNING t.policy, t.key, t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
-)
-SELECT t.policy, t.key, t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us FROM taken AS t
-WHERE (SELECT CASE WHEN count(*) < (SELECT c.requested FROM c)
-                   THEN ('pglimit: a key has no room, so nothing is taken; keys that have room: '::text || count(*)::text)::bigint END
-       FROM taken AS a WHERE a.granted > 0::float8) IS NULL;
+RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
+            ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.ticket, t.updated_at_us,
+    t.blocked_until_us;
 
 -- name: LeakyBucketQueueReserve :one
 -- LeakyBucketQueueReserve does what LeakyBucketQueueTake does for one request. If it is granted, a row

@@ -187,19 +187,18 @@ RETURNING t.policy, t.key, t.granted, (t.total - GREATEST(t.base,
 
 -- name: SlidingWindowLogTakeAll :many
 -- SlidingWindowLogTakeAll does what SlidingWindowLogTakeMany does, but fails unless every row is
--- granted, and so changes nothing then. Several of these in one transaction or pipeline
--- take all rows of several tables or none.
+-- granted one request at least, and then changes nothing. Several of these in one
+-- transaction or pipeline take all rows of several tables or none.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: the statement fails with invalid_text_representation, and the server logs it.
--- A caller that expects a denial better rolls a SlidingWindowLogTakeMany back.
+-- Where a denial is likely, roll a SlidingWindowLogTakeMany back.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS now_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-             pg_catalog.cardinality(sqlc.arg(policies)::text[])::bigint AS requested
-), taken AS (
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+)
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
@@ -253,8 +252,9 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
             AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base,
                             coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))
                 / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-RETURNING t.policy, t.key, t.granted, (t.total - GREATEST(t.base,
-            coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
+RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
+            ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted,
+    (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
        coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals)
                                + 1], t.total)) >= t.cost THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity),
@@ -264,12 +264,7 @@ RETURNING t.policy, t.key, t.granted, (t.total - GREATEST(t.base,
                    WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3],
                            t.total)) >= t.cost THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2]
                    ELSE t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
-       t.updated_at_us, t.blocked_until_us
-)
-SELECT t.policy, t.key, t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
-WHERE (SELECT CASE WHEN count(*) < (SELECT c.requested FROM c)
-                   THEN ('pglimit: a key has no room, so nothing is taken; keys that have room: '::text || count(*)::text)::bigint END
-       FROM taken AS a WHERE a.granted > 0::float8) IS NULL;
+       t.updated_at_us, t.blocked_until_us;
 
 -- name: SlidingWindowLogReserve :one
 -- SlidingWindowLogReserve does what SlidingWindowLogTake does for one request. If it is granted, a row

@@ -13,10 +13,12 @@ import (
 // a line in the server's log.
 type room struct {
 	seed maphash.Seed
-	// keys holds hashes of keys that had room. A key has one place, which it shares with
-	// others; the last one has it.
-	keys [4096]atomic.Uint64
+	// keys holds hashes of keys that had room. A key has four places, which it shares with
+	// others; the last ones have them.
+	keys [1024]places
 }
+
+type places [4]atomic.Uint64
 
 func newRoom() *room { return &room{seed: maphash.MakeSeed()} }
 
@@ -34,12 +36,12 @@ func (m *room) note(joints []*store.Joint) {
 		return
 	}
 	for _, j := range joints {
-		place, hash := m.place(j)
 		o := &j.Outcome
+		p, hash := m.places(j)
 		if j.Fits() && !o.IsBlocked() && o.View.Level(&j.Rules, o.UpdatedAt) <= muchInUse*j.Capacity {
-			place.Store(hash)
+			p.add(hash)
 		} else {
-			place.CompareAndSwap(hash, 0)
+			p.remove(hash)
 		}
 	}
 }
@@ -50,17 +52,45 @@ func (m *room) likely(joints []*store.Joint) bool {
 		return false
 	}
 	for _, j := range joints {
-		if place, hash := m.place(j); j.Hot || j.Cost > small*j.Capacity || place.Load() != hash {
+		if p, hash := m.places(j); j.Hot || j.Cost > small*j.Capacity || !p.have(hash) {
 			return false
 		}
 	}
 	return true
 }
 
-func (m *room) place(j *store.Joint) (place *atomic.Uint64, hash uint64) {
+func (m *room) places(j *store.Joint) (p *places, hash uint64) {
 	hash = maphash.Comparable(m.seed, struct {
 		algorithm   algorithm.Name
 		policy, key string
 	}{j.Algorithm, j.Policy, j.Key})
 	return &m.keys[hash%uint64(len(m.keys))], hash
+}
+
+func (p *places) have(hash uint64) bool {
+	for i := range p {
+		if p[i].Load() == hash {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *places) add(hash uint64) {
+	at := hash >> 62
+	for i := range p {
+		switch p[i].Load() {
+		case hash:
+			return
+		case 0:
+			at = uint64(i)
+		}
+	}
+	p[at].Store(hash)
+}
+
+func (p *places) remove(hash uint64) {
+	for i := range p {
+		p[i].CompareAndSwap(hash, 0)
+	}
 }

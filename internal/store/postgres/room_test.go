@@ -88,7 +88,20 @@ func TestRoomOfManyKeys(t *testing.T) {
 	for i := range n {
 		m.note([]*store.Joint{bucketOf(fmt.Sprint(i), 1, 0, 1)})
 	}
-	if count := likely(); count < len(m.keys)*9/10 || count > len(m.keys) {
-		t.Errorf("%d keys are remembered in %d places", count, len(m.keys))
+	all := len(m.keys) * len(m.keys[0])
+	if count := likely(); count < all*9/10 || count > all {
+		t.Errorf("%d keys are remembered in %d places", count, all)
 	}
+	m = newRoom() // keys of one request rarely displace each other
+	var joints []*store.Joint
+	for i := range 100 {
+		joints = append(joints, bucketOf(fmt.Sprint(i), 1, 0, 1))
+	}
+	for range 3 { // with another seed the places are others
+		if m.note(joints); m.likely(joints) {
+			return
+		}
+		m = newRoom()
+	}
+	t.Error("100 keys displace each other")
 }

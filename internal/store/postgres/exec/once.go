@@ -37,7 +37,7 @@ func AtOnce(ctx context.Context, tx db.DBTX, calls []Call) error {
 
 // notAll begins the text that a TakeAll of queries/ fails to cast. The message around it
 // depends on the server's language.
-const notAll = "pglimit: a key has no room"
+const notAll = "pglimit: nothing is taken"
 
 // IsNotAll reports whether a TakeAll failed because it could not take all. The server has
 // undone its transaction.

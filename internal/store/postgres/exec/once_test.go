@@ -48,14 +48,14 @@ func TestAtOnceNeedsAPipeline(t *testing.T) {
 // TestIsNotAll: only the error of a TakeAll is a wrong guess, in any language.
 func TestIsNotAll(t *testing.T) {
 	t.Parallel()
-	text := notAll + ", so nothing is taken; keys that have room: 1"
+	text := notAll + ", since a key granted 0"
 	for _, c := range []struct {
 		code, message string
 		want          bool
 	}{
-		{"22P02", `invalid input syntax for type bigint: "` + text + `"`, true},
-		{"22P02", "ungültige Eingabesyntax für Typ bigint: »" + text + "«", true},
-		{"22P02", `invalid input syntax for type bigint: "x"`, false},
+		{"22P02", `invalid input syntax for type double precision: "` + text + `"`, true},
+		{"22P02", "ungültige Eingabesyntax für Typ double precision: »" + text + "«", true},
+		{"22P02", `invalid input syntax for type double precision: "x"`, false},
 		{"22021", text, false},
 	} {
 		err := error(&pgconn.PgError{Code: c.code, Message: c.message})

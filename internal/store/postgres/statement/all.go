@@ -2,7 +2,6 @@ package statement
 
 import (
 	"context"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -30,16 +29,13 @@ func (t *Table) TakeAllLater(rows []*store.Row, now *int64) func(context.Context
 	return func(ctx context.Context, tx db.DBTX) error { return t.takeMany(ctx, instead{tx, text}, b) }
 }
 
-// instead sends a TakeAll where a TakeMany is sent. The two have the same columns and the
-// same parameters: sqlc numbers those of the clock last in a TakeMany, and first here.
+// instead sends a TakeAll where a TakeMany is sent. The two have the same parameters and
+// columns.
 type instead struct {
 	db.DBTX
 	text string
 }
 
-const ofClock = 3 // parameters: now_us, commit, lock_timeout
-
 func (i instead) Query(ctx context.Context, _ string, args ...any) (pgx.Rows, error) {
-	rows := len(args) - ofClock
-	return i.DBTX.Query(ctx, i.text, slices.Concat(args[rows:], args[:rows])...)
+	return i.DBTX.Query(ctx, i.text, args...)
 }
