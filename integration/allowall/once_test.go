@@ -130,18 +130,15 @@ func TestAllowAllAtOnce(t *testing.T) {
 	}
 }
 
-// TestAllowAllAtOnceOverSQL: database/sql has no pipeline, so that statements for several
-// tables would not be one transaction. A denial by the last leaves nothing behind.
-func TestAllowAllAtOnceOverSQL(t *testing.T) {
+// TestAllowAllAtOnceIsOneTransaction, in every mode of pgx: a denial by the last of several
+// tables leaves nothing behind. database/sql has no pipeline: there it is one transaction
+// too.
+func TestAllowAllAtOnceIsOneTransaction(t *testing.T) {
 	url := bed.NewDatabase(t)
 	other := bed.NewLimiter(t, bed.Connect(t, url), nil)
-	bed.OverDrivers(t, func(t *testing.T, driver string) {
+	test := func(t *testing.T, l *limiter.Limiter) {
 		ctx := t.Context()
-		l, err := limiter.NewSQL(bed.ConnectSQL(t, driver, url), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for what, requests := range spread(bed.Variants(100, 100_000*time.Hour), driver) {
+		for what, requests := range spread(bed.Variants(100, 100_000*time.Hour), t.Name()) {
 			first, last := requests[0], requests[len(requests)-1]
 			for _, want := range []bool{true, true, false} {
 				if !want {
@@ -155,6 +152,24 @@ func TestAllowAllAtOnceOverSQL(t *testing.T) {
 				t.Errorf("%s: level %v, want 2", what, r.Level)
 			}
 		}
+	}
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			var g guesses
+			test(t, bed.NewLimiter(t, bed.Connect(t, url, g.trace, func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = mode }), nil))
+			if g.right.Load() == 0 || g.wrong.Load() != 3 {
+				t.Errorf("%d guesses were right, %d wrong", g.right.Load(), g.wrong.Load())
+			}
+		})
+	}
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		l, err := limiter.NewSQL(bed.ConnectSQL(t, driver, url), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, l)
 	})
 }
 
