@@ -908,6 +908,159 @@ func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowT
 	return i, err
 }
 
+const FixedWindowTakeAll = `-- name: FixedWindowTakeAll :many
+WITH c AS MATERIALIZED (
+    SELECT coalesce($13::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $14::text = 'off' OR $14::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $14::text, true) END AS commits,
+             CASE WHEN $15::text <> '' THEN set_config('lock_timeout'::text, $15::text, true) END AS waits,
+             ($2::text[])[1] AS policy,
+             ($3::float8[])[1] AS cost,
+             ($4::float8[])[1] AS count,
+             ($5::float8[])[1] AS capacity,
+             ($6::bigint[])[1] AS period_us,
+             ($7::bool[])[1] AS aligned,
+             ($8::bigint[])[1] AS from_us,
+             ($9::bigint[])[1] AS turn_us,
+             ($10::bigint[])[1] AS until_us,
+             ($11::bigint[])[1] AS lifetime_us,
+             ($12::bigint[])[1] AS block_for_us
+)
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
+       CASE WHEN a.granted = 0::float8 THEN 0
+            WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
+            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
+            ELSE a.now_us + a.period_us END,
+       a.now_us, -a.block_for_us,
+       a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.key,
+             coalesce(r.policy, c.policy) AS policy,
+             coalesce(r.cost, c.cost) AS cost,
+             coalesce(r.count, c.count) AS count,
+             coalesce(r.capacity, c.capacity) AS capacity,
+             coalesce(r.period_us, c.period_us) AS period_us,
+             coalesce(r.aligned, c.aligned) AS aligned,
+             coalesce(r.from_us, c.from_us) AS from_us,
+             coalesce(r.turn_us, c.turn_us) AS turn_us,
+             coalesce(r.until_us, c.until_us) AS until_us,
+             coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
+             coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
+             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
+                      pg_catalog.unnest($2::text[]) AS policy,
+                      pg_catalog.unnest($3::float8[]) AS cost,
+                      pg_catalog.unnest($4::float8[]) AS count,
+                      pg_catalog.unnest($5::float8[]) AS capacity,
+                      pg_catalog.unnest($6::bigint[]) AS period_us,
+                      pg_catalog.unnest($7::bool[]) AS aligned,
+                      pg_catalog.unnest($8::bigint[]) AS from_us,
+                      pg_catalog.unnest($9::bigint[]) AS turn_us,
+                      pg_catalog.unnest($10::bigint[]) AS until_us,
+                      pg_catalog.unnest($11::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
+WHERE CASE WHEN a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us THEN true
+        ELSE ('pglimit: nothing is taken, since the clock is in another period than expected: '::text || a.now_us::text)::bool END
+ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                                / EXCLUDED.cost))) END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                      THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
+            ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.ends_at_us, t.updated_at_us,
+    t.blocked_until_us
+`
+
+type FixedWindowTakeAllParams struct {
+	Keys        []string
+	Policies    []string
+	Costs       []float64
+	Counts      []float64
+	Capacities  []float64
+	PeriodsUs   []int64
+	AreAligned  []bool
+	FromsUs     []int64
+	TurnsUs     []int64
+	UntilsUs    []int64
+	LifetimesUs []int64
+	BlocksForUs []int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+}
+
+type FixedWindowTakeAllRow struct {
+	Policy         string
+	Key            string
+	Granted        float64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// FixedWindowTakeAll does what FixedWindowTakeMany does, but fails unless every row is
+// granted one request at least, and then changes nothing. Several of these in one
+// transaction or pipeline take all rows of several tables or none.
+//
+// Index: the primary key. Locks the keys' rows until the transaction ends.
+// Denied: the statement fails with invalid_text_representation, and the server logs it.
+// Where a denial is likely, roll a FixedWindowTakeMany back.
+func (q *Queries) FixedWindowTakeAll(ctx context.Context, db DBTX, arg FixedWindowTakeAllParams) ([]FixedWindowTakeAllRow, error) {
+	rows, err := db.Query(ctx, FixedWindowTakeAll,
+		arg.Keys,
+		arg.Policies,
+		arg.Costs,
+		arg.Counts,
+		arg.Capacities,
+		arg.PeriodsUs,
+		arg.AreAligned,
+		arg.FromsUs,
+		arg.TurnsUs,
+		arg.UntilsUs,
+		arg.LifetimesUs,
+		arg.BlocksForUs,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FixedWindowTakeAllRow
+	for rows.Next() {
+		var i FixedWindowTakeAllRow
+		if err := rows.Scan(
+			&i.Policy,
+			&i.Key,
+			&i.Granted,
+			&i.Level,
+			&i.EndsAtUs,
+			&i.UpdatedAtUs,
+			&i.BlockedUntilUs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FixedWindowTakeMany = `-- name: FixedWindowTakeMany :many
 WITH c AS MATERIALIZED (
     SELECT coalesce($13::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,

@@ -1014,6 +1014,173 @@ func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg Sliding
 	return i, err
 }
 
+const SlidingWindowLogTakeAll = `-- name: SlidingWindowLogTakeAll :many
+WITH c AS MATERIALIZED (
+    SELECT coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits,
+             ($2::text[])[1] AS policy,
+             ($3::float8[])[1] AS cost,
+             ($4::float8[])[1] AS count,
+             ($5::float8[])[1] AS capacity,
+             ($6::bigint[])[1] AS period_us,
+             ($7::bigint[])[1] AS lifetime_us,
+             ($8::bigint[])[1] AS block_for_us
+)
+INSERT INTO pglimit_sliding_window_log AS t
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT a.policy, a.key, a.cost, a.granted,
+       CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
+       CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       0, a.cost * a.granted, a.capacity, a.period_us, a.period_us,
+       a.now_us, -a.block_for_us,
+       a.now_us + a.lifetime_us
+FROM (SELECT c.now_us, r.key,
+             coalesce(r.policy, c.policy) AS policy,
+             coalesce(r.cost, c.cost) AS cost,
+             coalesce(r.count, c.count) AS count,
+             coalesce(r.capacity, c.capacity) AS capacity,
+             coalesce(r.period_us, c.period_us) AS period_us,
+             coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
+             coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
+             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+      FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
+                      pg_catalog.unnest($2::text[]) AS policy,
+                      pg_catalog.unnest($3::float8[]) AS cost,
+                      pg_catalog.unnest($4::float8[]) AS count,
+                      pg_catalog.unnest($5::float8[]) AS capacity,
+                      pg_catalog.unnest($6::bigint[]) AS period_us,
+                      pg_catalog.unnest($7::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
+ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                            - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                                t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
+entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+        AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                            t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                        EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
+    totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
+                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
+                            + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                    t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                            - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
+    base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
+                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
+                ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                        t.total)) END ELSE t.base END,
+    total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
+                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
+                            t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0,
+                LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total
+                                - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
+                                            + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base,
+                            coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))
+                / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
+            ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted,
+    (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
+    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals)
+                               + 1], t.total)) >= t.cost THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity),
+                           t.totals)] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost)
+                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total)) >= t.cost
+                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1]
+                   WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3],
+                           t.total)) >= t.cost THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2]
+                   ELSE t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
+       t.updated_at_us, t.blocked_until_us
+`
+
+type SlidingWindowLogTakeAllParams struct {
+	Keys        []string
+	Policies    []string
+	Costs       []float64
+	Counts      []float64
+	Capacities  []float64
+	PeriodsUs   []int64
+	LifetimesUs []int64
+	BlocksForUs []int64
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+}
+
+type SlidingWindowLogTakeAllRow struct {
+	Policy         string
+	Key            string
+	Granted        float64
+	Level          float64
+	NewestAtUs     int64
+	FreesAtUs      int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowLogTakeAll does what SlidingWindowLogTakeMany does, but fails unless every row is
+// granted one request at least, and then changes nothing. Several of these in one
+// transaction or pipeline take all rows of several tables or none.
+//
+// Index: the primary key. Locks the keys' rows until the transaction ends.
+// Denied: the statement fails with invalid_text_representation, and the server logs it.
+// Where a denial is likely, roll a SlidingWindowLogTakeMany back.
+func (q *Queries) SlidingWindowLogTakeAll(ctx context.Context, db DBTX, arg SlidingWindowLogTakeAllParams) ([]SlidingWindowLogTakeAllRow, error) {
+	rows, err := db.Query(ctx, SlidingWindowLogTakeAll,
+		arg.Keys,
+		arg.Policies,
+		arg.Costs,
+		arg.Counts,
+		arg.Capacities,
+		arg.PeriodsUs,
+		arg.LifetimesUs,
+		arg.BlocksForUs,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SlidingWindowLogTakeAllRow
+	for rows.Next() {
+		var i SlidingWindowLogTakeAllRow
+		if err := rows.Scan(
+			&i.Policy,
+			&i.Key,
+			&i.Granted,
+			&i.Level,
+			&i.NewestAtUs,
+			&i.FreesAtUs,
+			&i.UpdatedAtUs,
+			&i.BlockedUntilUs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const SlidingWindowLogTakeMany = `-- name: SlidingWindowLogTakeMany :many
 WITH c AS MATERIALIZED (
     SELECT coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,

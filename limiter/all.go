@@ -30,7 +30,9 @@ const maxRequests = 1000
 //   - A denial starts the block of those policies that denied, if Policy.BlockFor is set.
 //   - The whole is Relaxed if all policies are, else Durable; FailOpen if all policies
 //     are, else FailClosed.
-//   - The rows of all keys are locked for two round trips to the database.
+//   - The rows of all keys are locked for two round trips to the database. If all keys had
+//     much room at this Limiter's last AllowAll, it is one, and they are locked only while
+//     the database decides.
 //   - A remembered denial of one of its requests denies the whole: the Source of the others
 //     is SourceSkipped.
 //   - Config.Observe is called for each request.

@@ -28,9 +28,15 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 			url := bed.NewDatabase(t)
 			c := &allCrowd{policies: bed.Variants(60, 100_000*time.Hour), granted: map[limiter.Request]float64{}}
 			var wg sync.WaitGroup
+			var guessed guesses
 			var pools []*pgxpool.Pool
 			for range 2 {
-				pool, err := pgxpool.New(t.Context(), url)
+				cfg, err := pgxpool.ParseConfig(url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				guessed.trace(cfg)
+				pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -61,6 +67,9 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 			}
 			if denied == 0 {
 				t.Error("no key was used up, so nothing was denied")
+			}
+			if guessed.right.Load() == 0 {
+				t.Error("nothing was taken in one round trip")
 			}
 			for _, pool := range pools {
 				pool.Close() // sessions report their counters when they end

@@ -21,7 +21,9 @@ import (
 // contradicting plans and single requests in between.
 func TestAllowAllDecidesAsMemory(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	var guessed guesses
+	pool := bed.Connect(t, bed.NewDatabase(t), guessed.trace)
+	t.Cleanup(func() { guessed.both(t) })
 	over := func(config *limiter.Config) (*limiter.Limiter, error) {
 		return limiter.New(pool, bed.WithPatience(config))
 	}

@@ -178,3 +178,35 @@ func immutable(t *testing.T, pool *pgxpool.Pool, function string) bool {
 	}
 	return all != nil && *all
 }
+
+var (
+	failing       = regexp.MustCompile(`\(case when t\.granted > 0::float8 then t\.granted else \('pglimit: nothing is taken, since a key granted '::text \|\| t\.granted::text\)::float8 end\)::float8 as granted`)
+	failingPeriod = regexp.MustCompile(`where case when (.*) then true else \('pglimit: nothing is taken, since the clock is in another period than expected: '::text \|\| a\.now_us::text\)::bool end`)
+)
+
+// TestTakeAllIsATakeMany: a TakeAll is the TakeMany of its algorithm, except that it fails
+// where that returns a denial or no row.
+func TestTakeAllIsATakeMany(t *testing.T) {
+	t.Parallel()
+	statements := bed.Statements(t)
+	words := func(text string) string { return strings.Join(strings.Fields(text), " ") }
+	found := 0
+	for name, text := range statements {
+		algorithm, is := strings.CutSuffix(name, "TakeAll")
+		if !is {
+			continue
+		}
+		found++
+		many, all := words(statements[algorithm+"TakeMany"]), words(text)
+		if !failing.MatchString(all) {
+			t.Errorf("%s does not fail if a key has no room", name)
+		}
+		all = failingPeriod.ReplaceAllString(failing.ReplaceAllString(all, "t.granted"), "where ($1)")
+		if all != many {
+			t.Errorf("%s:\n%s\nis not %sTakeMany:\n%s", name, all, algorithm, many)
+		}
+	}
+	if found != 7 {
+		t.Errorf("%d statements, want 7", found)
+	}
+}

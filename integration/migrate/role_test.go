@@ -33,7 +33,7 @@ func TestMigrateRuntimeRole(t *testing.T) {
 	if len(failed) > 0 {
 		t.Errorf("with rights to read and write rows these failed: %v", failed)
 	}
-	for _, kind := range []string{"Take", "TakeMany", "Locked", "Charge", "Refund", "Get", "Block", "Unblock", "Reset", "Expire"} {
+	for _, kind := range []string{"Take", "TakeMany", "TakeAll", "Locked", "Charge", "Refund", "Get", "Block", "Unblock", "Reset", "Expire"} {
 		if !slices.ContainsFunc(called, bed.NamesEndingIn(kind)) {
 			t.Errorf("no statement %s among %q", kind, called)
 		}

@@ -37,8 +37,12 @@ func crowd(t *testing.T, p limiter.Policy, n int, clients ...*limiter.Limiter) (
 				var err error
 				switch sent.Load() % 3 {
 				case 0:
+					other := p // in another table, now and then
+					if sent.Load()%2 == 0 {
+						other.Algorithm = limiter.GCRA
+					}
 					var both limiter.Results
-					both, err = l.AllowAll(t.Context(), p.Request("k", 1), p.Request("other", 1e-3))
+					both, err = l.AllowAll(t.Context(), p.Request("k", 1), other.Request("other", 1e-3))
 					if err == nil {
 						r = both.PerRequest[0]
 						r.Allowed = both.Allowed

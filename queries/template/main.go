@@ -45,7 +45,8 @@ type algorithm struct {
 
 	Stmt       string // the kind of statement being written: "upsert", "update", "settle" or "read"
 	Charging   bool   // the statement is a Charge
-	Many       bool   // the statement is a TakeMany
+	Many       bool   // the statement is a TakeMany or a TakeAll
+	All        bool   // the statement is a TakeAll
 	Reserving  bool   // the statement is a Reserve
 	ByCalendar bool   // the statement is for a calendar's windows
 }
@@ -132,6 +133,9 @@ func (a algorithm) OfMany() algorithm { a.Many = true; return a }
 
 // Calendar returns a copy of a that writes a statement for a calendar's windows.
 func (a algorithm) Calendar() algorithm { a.ByCalendar = true; return a }
+
+// OfAll returns a copy of a that writes a TakeAll.
+func (a algorithm) OfAll() algorithm { a.Many, a.All = true, true; return a }
 
 // Reserve returns a copy of a that writes a Take that makes a reservation.
 func (a algorithm) Reserve() algorithm { a.Reserving = true; return a }

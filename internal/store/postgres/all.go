@@ -35,7 +35,15 @@ func (p Store) takeAllOnce(ctx context.Context, joints []*store.Joint, possible 
 			return err
 		})
 	default:
-		allowed, err = p.takeOrRollBack(ctx, joints)
+		if p.room.likely(joints) {
+			allowed, err = p.takeAtOnce(ctx, joints)
+		}
+		if !allowed && err == nil {
+			allowed, err = p.takeOrRollBack(ctx, joints)
+		}
+		if err == nil {
+			p.room.note(joints)
+		}
 	}
 	return allowed, err
 }
@@ -171,21 +179,23 @@ func (p Store) takes(ctx context.Context, joints []*store.Joint, count int, agai
 		if n == 1 {
 			calls = append(calls, p.takeOne(ctx, joints[0], count, now))
 		} else {
-			calls = append(calls, p.takeMany(ctx, joints[:n], count, now))
+			calls = append(calls, p.takeRows(ctx, joints[:n], count, now, (*statement.Table).TakeManyLater))
 		}
 		joints = joints[n:]
 	}
 	return calls
 }
 
-// takeMany returns the call of a TakeMany that sets the joints' outcomes.
-func (p Store) takeMany(ctx context.Context, joints []*store.Joint, count int, now *int64) exec.Call {
+// takeRows returns the call of a TakeMany or TakeAll that sets the joints' outcomes.
+func (p Store) takeRows(ctx context.Context, joints []*store.Joint, count int, now *int64,
+	later func(*statement.Table, []*store.Row, *int64) func(context.Context, db.DBTX) error,
+) exec.Call {
 	rows := make([]*store.Row, len(joints))
 	for i, j := range joints {
 		p.setEdges(&j.Query, now)
 		rows[i] = &store.Row{Query: &j.Query, Count: count}
 	}
-	take := statement.Of(joints[0].Algorithm).TakeManyLater(rows, now)
+	take := later(statement.Of(joints[0].Algorithm), rows, now)
 	return func(tx db.DBTX) error {
 		if err := take(ctx, tx); err != nil {
 			return named(err, joints)
@@ -253,7 +263,7 @@ func get(ctx context.Context, j *store.Joint, q store.Query, then func(store.Out
 
 // named adds the requests to an error that their values caused.
 func named(err error, joints []*store.Joint) error {
-	if !exec.IsDataError(err) {
+	if !exec.IsDataError(err) || exec.IsNotAll(err) {
 		return err
 	}
 	indexes := make([]string, len(joints))

@@ -10,8 +10,8 @@ import (
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
 
-// Pipelines reports whether Pipeline can be used: database/sql has no pipelines, and pgx
-// none without prepared statements.
+// Pipelines reports whether a connection can send several statements as one transaction:
+// database/sql has no pipelines, and pgx none without prepared statements.
 func (p Store) Pipelines() bool { return p.shares != nil && p.shares() }
 
 // Pipeline is store.Pipeliner's. PostgreSQL makes one transaction of the statements between

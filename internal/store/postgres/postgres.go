@@ -23,8 +23,9 @@ type Store struct {
 	breaker *exec.Breaker // nil in a transaction
 	txCache *exec.Cache   // of the caller's transactions
 	tx      bool          // in the caller's transaction
-	shares  func() bool   // whether Pipeline can be used; nil: no
+	shares  func() bool   // whether a connection can send several statements as one transaction; nil: no
 	crowded func() bool   // nil in a transaction
+	room    *room         // of the last AllowAll; nil in a transaction
 	// ahead is how far the database's clock was ahead of this machine's at the last
 	// compare, in microseconds.
 	ahead *atomic.Int64
@@ -36,7 +37,7 @@ type Store struct {
 func New(c exec.Connections, breakAfter int64, breakFor time.Duration, clock func() int64, warn func(error)) Store {
 	cache := exec.NewCache(warn)
 	b := exec.NewBreaker(exec.NewFallback(exec.NewPool(c), c, cache), breakAfter, breakFor, clock)
-	return Store{runner: b, breaker: b, txCache: cache, crowded: c.Crowded, ahead: new(atomic.Int64),
+	return Store{runner: b, breaker: b, txCache: cache, crowded: c.Crowded, ahead: new(atomic.Int64), room: newRoom(),
 		shares: func() bool { return c.Pipelines() && cache.InUse() }}
 }
 

@@ -19,6 +19,7 @@ const (
 	undefinedColumn      = "42703"
 	undefinedFunction    = "42883"
 	uniqueViolation      = "23505"
+	invalidText          = "22P02"
 	tooManyConnections   = "53300"
 	dataException        = "22"  // a class: this database cannot take the value
 	constraintViolation  = "23"  // a class

@@ -1,0 +1,380 @@
+package allowall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// guesses counts the statements that take all or fail: how many took, and how many failed
+// because the guess that all have room was wrong.
+type guesses struct{ right, wrong atomic.Int64 }
+
+func (g *guesses) count(sql string, err error) {
+	if !strings.Contains(sql, "TakeAll :many") {
+		return
+	}
+	var answer *pgconn.PgError
+	switch {
+	case err == nil:
+		g.right.Add(1)
+	case errors.As(err, &answer) && answer.Code == "22P02":
+		g.wrong.Add(1)
+	}
+}
+
+type sentText struct{}
+
+func (g *guesses) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	return context.WithValue(ctx, sentText{}, data.SQL)
+}
+func (g *guesses) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	g.count(ctx.Value(sentText{}).(string), data.Err)
+}
+func (g *guesses) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+func (g *guesses) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	g.count(data.SQL, data.Err)
+}
+func (g *guesses) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+func (g *guesses) trace(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = g }
+
+// both fails the test unless guesses were right and wrong.
+func (g *guesses) both(t *testing.T) {
+	t.Helper()
+	t.Logf("%d guesses were right, %d wrong", g.right.Load(), g.wrong.Load())
+	if g.right.Load() == 0 || g.wrong.Load() == 0 {
+		t.Errorf("%d guesses were right, %d wrong; the test needs both", g.right.Load(), g.wrong.Load())
+	}
+}
+
+// spread are requests for keys of several tables, one, or one key.
+func spread(policies []limiter.Policy, key string) map[string][]limiter.Request {
+	tables, row := []limiter.Request{}, policies[0]
+	for _, p := range policies {
+		tables = append(tables, p.Request(key+"tables", 1), p.Request(key+"others", 1))
+	}
+	return map[string][]limiter.Request{
+		"of all tables": tables,
+		"of one table":  {row.Request(key+"one", 1), row.Request(key+"two", 1)},
+		"of one key":    {row.Request(key+"same", 1), row.Request(key+"same", 1)},
+	}
+}
+
+// TestAllowAllAtOnce: keys that had room are taken in one round trip. If another client has
+// used one up, that costs two more than usual, once, and later one more: pgx prepares a
+// statement anew after it failed. A denial leaves nothing behind, and the connection remains
+// usable.
+func TestAllowAllAtOnce(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := bed.NewDatabase(t)
+	var trips atomic.Int64
+	pool := bed.Connect(t, url, bed.OneConnection, countTrips(&trips))
+	l, other := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true}), bed.NewLimiter(t, bed.Connect(t, url), nil)
+	policies := bed.Variants(100, 100_000*time.Hour)
+	steps := []string{"new keys", "again", "and again", "used up", "used up again", "reset", "prepared anew", "after that"}
+	took := map[string][]int64{}
+	for round := range 4 { // statements are prepared; once a second expired reservations are looked up
+		for what, requests := range spread(policies, fmt.Sprint(round)) {
+			last := requests[len(requests)-1]
+			for i, step := range steps {
+				switch step {
+				case "used up":
+					bed.Must(t)(other.Charge(ctx, last.Policy, last.Key, 100))
+				case "reset":
+					if err := other.Reset(ctx, last.Policy, last.Key); err != nil {
+						t.Fatal(err)
+					}
+				}
+				before := trips.Load()
+				all := bed.MustAll(t)(l.AllowAll(ctx, requests...))
+				n := trips.Load() - before
+				if round == 0 {
+					took[what] = append(took[what], n)
+				}
+				took[what][i] = min(took[what][i], n)
+				if want := !strings.HasPrefix(step, "used up"); all.Allowed != want {
+					t.Errorf("%s, %s: %+v", what, step, all)
+				}
+			}
+			// The first key was taken three times and, after the denials, three times. If it is
+			// also the last, it was reset meanwhile, and has two requests.
+			first := requests[0]
+			if r := bed.Must(t)(other.Check(ctx, first.Policy, first.Key, 0)); !bed.Near(r.Level, 6) {
+				t.Errorf("%s: level %v, want 6", what, r.Level)
+			}
+		}
+	}
+	for what, n := range took {
+		n[3] = max(n[3], 4) // pgx may send DEALLOCATE later
+		if got, want := fmt.Sprint(n), "[2 1 1 4 2 2 2 1]"; got != want {
+			t.Errorf("%s: %s round trips for %q, want %s", what, got, steps, want)
+		}
+	}
+	if n := pool.Stat().NewConnsCount(); n != 1 {
+		t.Errorf("%d connections were opened, want 1", n)
+	}
+}
+
+// TestAllowAllAtOnceIsOneTransaction, in every mode of pgx: a denial by the last of several
+// tables leaves nothing behind. database/sql has no pipeline: there it is one transaction
+// too.
+func TestAllowAllAtOnceIsOneTransaction(t *testing.T) {
+	url := bed.NewDatabase(t)
+	other := bed.NewLimiter(t, bed.Connect(t, url), nil)
+	test := func(t *testing.T, l *limiter.Limiter) {
+		ctx := t.Context()
+		for what, requests := range spread(bed.Variants(100, 100_000*time.Hour), t.Name()) {
+			first, last := requests[0], requests[len(requests)-1]
+			for _, want := range []bool{true, true, false} {
+				if !want {
+					bed.Must(t)(other.Charge(ctx, last.Policy, last.Key, 100))
+				}
+				if all := bed.MustAll(t)(l.AllowAll(ctx, requests...)); all.Allowed != want {
+					t.Errorf("%s: %+v", what, all)
+				}
+			}
+			if r := bed.Must(t)(other.Check(ctx, first.Policy, first.Key, 0)); first != last && !bed.Near(r.Level, 2) {
+				t.Errorf("%s: level %v, want 2", what, r.Level)
+			}
+		}
+	}
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			var g guesses
+			test(t, bed.NewLimiter(t, bed.Connect(t, url, g.trace, func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = mode }), nil))
+			if g.right.Load() == 0 || g.wrong.Load() != 3 {
+				t.Errorf("%d guesses were right, %d wrong", g.right.Load(), g.wrong.Load())
+			}
+		})
+	}
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		l, err := limiter.NewSQL(bed.ConnectSQL(t, driver, url), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, l)
+	})
+}
+
+// TestAllowAllAtOnceOnlyIfLikely: a request that is large beside what may be free, and keys
+// of which much is in use, are not guessed at: a wrong guess is an error in the server's
+// log.
+func TestAllowAllAtOnceOnlyIfLikely(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	var g guesses
+	l := bed.NewLimiter(t, bed.Connect(t, bed.NewDatabase(t), g.trace), nil)
+	for _, p := range bed.Variants(100, 100_000*time.Hour) {
+		for _, cost := range []float64{1, 10, 26, 45, 100} {
+			key := fmt.Sprint(cost)
+			for all := (limiter.Results{Allowed: true}); all.Allowed; {
+				all = bed.MustAll(t)(l.AllowAll(ctx, p.Request(key, cost), p.Request(key+"other", 1)))
+			}
+		}
+	}
+	if g.right.Load() == 0 || g.wrong.Load() > 0 {
+		t.Errorf("%d guesses were right, %d wrong", g.right.Load(), g.wrong.Load())
+	}
+}
+
+// TestAllowAllAtOnceStartsABlock: a denial that was guessed to be a grant begins the block
+// of the policy that denied, and no other.
+func TestAllowAllAtOnceStartsABlock(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := bed.NewDatabase(t)
+	var g guesses
+	l, other := bed.NewLimiter(t, bed.Connect(t, url, g.trace), nil), bed.NewLimiter(t, bed.Connect(t, url), nil)
+	policies := bed.Variants(100, 100_000*time.Hour)
+	for i := range policies {
+		policies[i].BlockFor = time.Hour
+	}
+	for what, requests := range spread(policies, "k") {
+		last := requests[len(requests)-1]
+		bed.MustAll(t)(l.AllowAll(ctx, requests...))
+		bed.Must(t)(other.Charge(ctx, last.Policy, last.Key, 100))
+		if all := bed.MustAll(t)(l.AllowAll(ctx, requests...)); all.Allowed || all.DeniedBy != len(requests)-1 {
+			t.Errorf("%s: %+v", what, all)
+		}
+		for i, request := range requests {
+			r := bed.Must(t)(other.Check(ctx, request.Policy, request.Key, 0))
+			if blocked := request.Key == last.Key && request.Policy == last.Policy; blocked != (r.Reason == limiter.ReasonBlocked) {
+				t.Errorf("%s: request %d: %+v", what, i, r)
+			}
+		}
+	}
+	if g.wrong.Load() != 3 {
+		t.Errorf("%d guesses were wrong, want 3", g.wrong.Load())
+	}
+}
+
+// TestAllowAllAtOnceDurability: the settings of the policies hold for one pipeline too.
+func TestAllowAllAtOnceDurability(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	c := bed.NewCommitLog(t)
+	for _, session := range []string{"off", "on"} {
+		l := bed.NewLimiter(t, bed.Connect(t, c.URL, bed.Setting("synchronous_commit", session)), nil)
+		for _, d := range bed.Durabilities {
+			for tables := range 2 {
+				p := limiter.Policy{
+					Name: fmt.Sprintf("%s-%s-%d", session, d, tables), Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour, Durability: d,
+				}
+				q := p
+				if tables == 1 {
+					q.Algorithm = limiter.FixedWindow
+				}
+				for range 3 {
+					bed.MustAll(t)(l.AllowAll(ctx, p.Request("a", 1), q.Request("b", 1)))
+				}
+				c.Expect(t, p, bed.CommittedWith(session, d), map[string]int{"a": 3, "b": 3})
+			}
+		}
+	}
+}
+
+// TestAllowAllAtOnceConflicts: if the database's default isolation is stricter, the first
+// conflict moves the statements into a transaction at read committed. Nothing is counted
+// twice.
+func TestAllowAllAtOnceConflicts(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	for _, isolation := range []string{"repeatable read", "serializable"} {
+		for _, tables := range []string{"of all tables", "of one table", "of one key"} {
+			t.Run(isolation+" "+tables, func(t *testing.T) {
+				t.Parallel()
+				c := bed.NewCommitLog(t)
+				l := bed.NewLimiter(t, bed.Connect(t, c.URL, bed.Setting("default_transaction_isolation", isolation)), nil)
+				requests := spread(bed.Variants(100, 100_000*time.Hour), "k")[tables]
+				for range 2 {
+					bed.MustAll(t)(l.AllowAll(ctx, requests...))
+				}
+				bed.Exec(t, c.Pool, `CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+					IF current_setting('transaction_isolation') <> 'read committed' THEN
+						RAISE EXCEPTION 'another transaction changed it' USING ERRCODE = 'serialization_failure';
+					END IF;
+					RETURN NEW;
+				END $$`)
+				last := requests[len(requests)-1].Policy
+				bed.Exec(t, c.Pool, `CREATE TRIGGER conflict BEFORE INSERT ON pglimit_`+string(last.Algorithm)+` FOR EACH ROW EXECUTE FUNCTION conflict()`)
+				bed.Exec(t, c.Pool, `TRUNCATE committed`)
+				for range 2 {
+					bed.MustAll(t)(l.AllowAll(ctx, requests...))
+				}
+				if got := bed.Value[string](t, c.Pool, `SELECT string_agg(DISTINCT isolation, ', ') FROM committed`); got != "read committed" {
+					t.Errorf("committed at %s", got)
+				}
+				want := 4.0
+				if tables == "of one key" {
+					want = 8
+				}
+				for _, request := range requests {
+					if r := bed.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)); !bed.Near(r.Level, want) {
+						t.Errorf("%s: level %v, want %v", bed.Variant(request.Policy), r.Level, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// atTakeAll calls f before a statement or a pipeline with a TakeAll is sent.
+type atTakeAll struct {
+	f    func()
+	next atomic.Bool
+}
+
+func (a *atTakeAll) sends(sql string) {
+	if strings.Contains(sql, "TakeAll :many") && a.next.Swap(false) {
+		a.f()
+	}
+}
+func (a *atTakeAll) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	a.sends(data.SQL)
+	return ctx
+}
+func (a *atTakeAll) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (a *atTakeAll) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	a.sends(data.Batch.QueuedQueries[len(data.Batch.QueuedQueries)-1].SQL)
+	return ctx
+}
+func (a *atTakeAll) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (a *atTakeAll) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+
+// TestAllowAllAtOnceLocked: a row that is locked longer than Config.Timeout ends the request,
+// which takes nothing; units of the rows before it are given back.
+func TestAllowAllAtOnceLocked(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := bed.NewDatabase(t)
+	l, other := bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{Timeout: time.Second}), bed.Connect(t, url)
+	for what, requests := range spread(bed.Variants(100, 100_000*time.Hour), "k") {
+		last := requests[len(requests)-1]
+		bed.MustAll(t)(l.AllowAll(ctx, requests...))
+		tx := bed.Begin(t, other, pgx.TxOptions{})
+		bed.Must(t)(l.InTx(tx).Allow(ctx, last.Policy, last.Key))
+		if all, err := l.AllowAll(ctx, requests...); !errors.Is(err, limiter.ErrLocked) || all.Allowed {
+			t.Errorf("%s: %+v, %v", what, all, err)
+		}
+		if err := tx.Rollback(ctx); err != nil {
+			t.Fatal(err)
+		}
+		bed.MustAll(t)(l.AllowAll(ctx, requests...))
+		want := 2.0
+		if what == "of one key" {
+			want = 4
+		}
+		for i, request := range requests {
+			if r := bed.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)); !bed.Near(r.Level, want) {
+				t.Errorf("%s: request %d: level %v, want %v", what, i, r.Level, want)
+			}
+		}
+	}
+}
+
+// TestAllowAllAtOnceCrash: if the connection is gone, the request is not sent again.
+func TestAllowAllAtOnceCrash(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := bed.NewDatabase(t)
+	other := bed.Connect(t, url)
+	crash := &atTakeAll{}
+	pool := bed.Connect(t, url, bed.OneConnection, bed.Setting("application_name", "crash"), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = crash })
+	crash.f = func() {
+		bed.Exec(t, other, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'crash' AND datname = current_database()`)
+	}
+	l := bed.NewLimiter(t, pool, nil)
+	for what, requests := range spread(bed.Variants(100, 100_000*time.Hour), "k") {
+		bed.MustAll(t)(l.AllowAll(ctx, requests...))
+		crash.next.Store(true)
+		if all, err := l.AllowAll(ctx, requests...); !errors.Is(err, limiter.ErrUnavailable) || all.Allowed {
+			t.Errorf("%s: %+v, %v", what, all, err)
+		}
+		want := 1.0
+		if what == "of one key" {
+			want = 2
+		}
+		for _, request := range requests {
+			if r := bed.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)); !bed.Near(r.Level, want) {
+				t.Errorf("%s: level %v, want %v", what, r.Level, want)
+			}
+		}
+	}
+}

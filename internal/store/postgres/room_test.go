@@ -1,0 +1,107 @@
+package postgres
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// bucketOf is a joint of a bucket of 100 units after a decision.
+func bucketOf(key string, cost, level, granted float64) *store.Joint {
+	return &store.Joint{
+		Query:   store.Query{Algorithm: algorithm.TokenBucket, Policy: "p", Key: key, Cost: cost, Rules: algorithm.Rules{Capacity: 100}},
+		Outcome: store.Outcome{Granted: granted, UpdatedAt: 1, View: &algorithm.Bucket{Units: level}},
+	}
+}
+
+// TestRoom: a grant is likely if each key had half of its room left, is not known to deny,
+// and is asked for little.
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		what  string
+		after *store.Joint
+		cost  float64
+		want  bool
+	}{
+		{"half free", bucketOf("k", 1, 50, 1), 25, true},
+		{"less than half free", bucketOf("k", 1, 50.1, 1), 1, false},
+		{"more than a quarter asked", bucketOf("k", 1, 0, 1), 25.1, false},
+		{"denied", bucketOf("k", 60, 45, 0), 1, false},
+		{"another key", bucketOf("l", 1, 0, 1), 1, false},
+	} {
+		m := newRoom()
+		m.note([]*store.Joint{bucketOf("k", 1, 0, 1)})
+		m.note([]*store.Joint{c.after})
+		ask := bucketOf("k", c.cost, 0, 0)
+		if c.what == "another key" {
+			m = newRoom()
+			m.note([]*store.Joint{c.after})
+		}
+		if got := m.likely([]*store.Joint{ask}); got != c.want {
+			t.Errorf("%s: %v", c.what, got)
+		}
+		if m.likely([]*store.Joint{ask, bucketOf("unknown", 1, 0, 0)}) {
+			t.Errorf("%s, with an unknown key: likely", c.what)
+		}
+		ask.Hot = true
+		if m.likely([]*store.Joint{ask}) {
+			t.Errorf("%s, with a denial of the last seconds: likely", c.what)
+		}
+	}
+	blocked := bucketOf("k", 1, 0, 1)
+	blocked.Outcome.BlockedUntil = 2
+	m := newRoom()
+	m.note([]*store.Joint{bucketOf("k", 1, 0, 1)})
+	m.note([]*store.Joint{blocked})
+	if m.likely([]*store.Joint{bucketOf("k", 1, 0, 0)}) {
+		t.Error("a blocked key: likely")
+	}
+	var none *room
+	none.note([]*store.Joint{blocked})
+	if none.likely(nil) {
+		t.Error("in a transaction: likely")
+	}
+}
+
+// TestRoomOfManyKeys: keys share places, and no key is taken for another.
+func TestRoomOfManyKeys(t *testing.T) {
+	t.Parallel()
+	m := newRoom()
+	const n = 100_000
+	likely := func() (count int) {
+		for i := range n {
+			if m.likely([]*store.Joint{bucketOf(fmt.Sprint(i), 1, 0, 0)}) {
+				count++
+			}
+		}
+		return count
+	}
+	for i := range n {
+		m.note([]*store.Joint{bucketOf(fmt.Sprint("other ", i), 1, 0, 1)})
+	}
+	if count := likely(); count > 0 {
+		t.Errorf("%d unknown keys are likely", count)
+	}
+	for i := range n {
+		m.note([]*store.Joint{bucketOf(fmt.Sprint(i), 1, 0, 1)})
+	}
+	all := len(m.keys) * len(m.keys[0])
+	if count := likely(); count < all*9/10 || count > all {
+		t.Errorf("%d keys are remembered in %d places", count, all)
+	}
+	m = newRoom() // keys of one request rarely displace each other
+	var joints []*store.Joint
+	for i := range 100 {
+		joints = append(joints, bucketOf(fmt.Sprint(i), 1, 0, 1))
+	}
+	for range 3 { // with another seed the places are others
+		if m.note(joints); m.likely(joints) {
+			return
+		}
+		m = newRoom()
+	}
+	t.Error("100 keys displace each other")
+}
