@@ -58,7 +58,7 @@ VALUES ($1, $2, 1, CASE WHEN coalesce($3::bigint, (date_part('epoch'::text, stat
         CASE WHEN coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $4::bigint
             AND coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $5::bigint
             THEN LEAST($6::float8, $7::float8) ELSE 0 END, $7::float8,
-       CASE WHEN LEAST($6::float8, $7::float8) = 0::float8 THEN 0
+       CASE WHEN $6::float8 = 0::float8 THEN 0
             WHEN coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $4::bigint
                 OR coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $5::bigint THEN 0
             WHEN coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $8::bigint
@@ -141,7 +141,7 @@ VALUES ($1, $2, $3::float8,
         CASE WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $5::bigint
             AND coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $6::bigint
             THEN $3::float8 * LEAST($7::float8, floor($8::float8 / $3::float8)) ELSE 0 END, $8::float8,
-       CASE WHEN LEAST($7::float8, floor($8::float8 / $3::float8)) = 0::float8 THEN 0
+       CASE WHEN $7::float8 = 0::float8 OR $8::float8 < $3::float8 THEN 0
             WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $5::bigint
                 OR coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $6::bigint THEN 0
             WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $9::bigint
@@ -233,16 +233,16 @@ INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
         $4::float8,
-       CASE WHEN LEAST($3::float8, $4::float8) = 0::float8 THEN 0
-            WHEN $5::bool THEN (coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-                    / $7::bigint + 1) * $7::bigint
-            ELSE coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $7::bigint END,
-       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN $3::float8 = 0::float8 THEN 0
+            ELSE coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN $6::bool THEN $7::bigint ELSE 1 END * CASE WHEN $6::bool THEN $7::bigint ELSE 1 END
+                + $7::bigint END,
+       coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
             ELSE 0 END,
-       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $10::bigint)
+       coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $10::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
@@ -258,8 +258,8 @@ type FixedWindowChargeParams struct {
 	Key         string
 	Units       float64
 	Capacity    float64
-	Aligned     bool
 	NowUs       *int64
+	Aligned     bool
 	PeriodUs    int64
 	LockTimeout string
 	Commit      string
@@ -285,8 +285,8 @@ func (q *Queries) FixedWindowCharge(ctx context.Context, db DBTX, arg FixedWindo
 		arg.Key,
 		arg.Units,
 		arg.Capacity,
-		arg.Aligned,
 		arg.NowUs,
+		arg.Aligned,
 		arg.PeriodUs,
 		arg.LockTimeout,
 		arg.Commit,
@@ -306,8 +306,7 @@ func (q *Queries) FixedWindowCharge(ctx context.Context, db DBTX, arg FixedWindo
 const FixedWindowGet = `-- name: FixedWindowGet :one
 SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
     coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_fixed_window AS t
 WHERE t.policy = $2 AND t.key = $3
 `
@@ -390,30 +389,30 @@ func (q *Queries) FixedWindowLocked(ctx context.Context, db DBTX, arg FixedWindo
 }
 
 const FixedWindowRefund = `-- name: FixedWindowRefund :one
-WITH back AS (
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
 UPDATE pglimit_fixed_window AS t SET
-    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
-            ELSE 1 END,
-    granted = LEAST($4::float8, CASE WHEN coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-                >= t.ends_at_us THEN 0 ELSE t.level END),
-    level = GREATEST(0, CASE WHEN coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= t.ends_at_us THEN 0
-                ELSE t.level END - $4::float8),
-    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+    cost = 1,
+    granted = LEAST($4::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - $4::float8),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = $5 AND t.key = $6
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM back AS t
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
 `
 
 type FixedWindowRefundParams struct {
 	NowUs       *int64
-	LockTimeout string
 	Commit      string
+	LockTimeout string
 	Units       float64
 	Policy      string
 	Key         string
@@ -434,8 +433,8 @@ type FixedWindowRefundRow struct {
 func (q *Queries) FixedWindowRefund(ctx context.Context, db DBTX, arg FixedWindowRefundParams) (FixedWindowRefundRow, error) {
 	row := db.QueryRow(ctx, FixedWindowRefund,
 		arg.NowUs,
-		arg.LockTimeout,
 		arg.Commit,
+		arg.LockTimeout,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
@@ -457,12 +456,12 @@ INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
     $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
-       CASE WHEN LEAST($4::float8, floor($5::float8 / $3::float8)) = 0::float8 THEN 0
+       CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN 0
             WHEN $6::bigint = 0 THEN CASE WHEN coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                     < $8::bigint THEN $8::bigint ELSE $9::bigint END
-            WHEN $10::bool THEN (coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-                    / $6::bigint + 1) * $6::bigint
-            ELSE coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint END,
+            ELSE coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN $10::bool THEN $6::bigint ELSE 1 END * CASE WHEN $10::bool THEN $6::bigint ELSE 1 END
+                + $6::bigint END,
        coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            CASE WHEN CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $12::text = 'off' OR $12::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -815,16 +814,16 @@ INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
         $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
-       CASE WHEN LEAST($4::float8, floor($5::float8 / $3::float8)) = 0::float8 THEN 0
-            WHEN $6::bool THEN (coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-                    / $8::bigint + 1) * $8::bigint
-            ELSE coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $8::bigint END,
-       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN 0
+            ELSE coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN $7::bool THEN $8::bigint ELSE 1 END * CASE WHEN $7::bool THEN $8::bigint ELSE 1 END
+                + $8::bigint END,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
             ELSE -$11::bigint END,
-       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint)
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
@@ -848,8 +847,8 @@ type FixedWindowTakeParams struct {
 	Cost        float64
 	Count       float64
 	Capacity    float64
-	Aligned     bool
 	NowUs       *int64
+	Aligned     bool
 	PeriodUs    int64
 	LockTimeout string
 	Commit      string
@@ -889,8 +888,8 @@ func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowT
 		arg.Cost,
 		arg.Count,
 		arg.Capacity,
-		arg.Aligned,
 		arg.NowUs,
+		arg.Aligned,
 		arg.PeriodUs,
 		arg.LockTimeout,
 		arg.Commit,
@@ -931,8 +930,7 @@ INSERT INTO pglimit_fixed_window AS t
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
-            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-            ELSE a.now_us + a.period_us END,
+            ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -1084,8 +1082,7 @@ INSERT INTO pglimit_fixed_window AS t
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
-            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-            ELSE a.now_us + a.period_us END,
+            ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -1252,30 +1249,30 @@ func (q *Queries) FixedWindowUnblock(ctx context.Context, db DBTX, arg FixedWind
 }
 
 const FixedWindowUndo = `-- name: FixedWindowUndo :one
-WITH back AS (
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
 UPDATE pglimit_fixed_window AS t SET
-    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
-            ELSE 1 END,
-    granted = LEAST(CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END,
-            CASE WHEN coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= t.ends_at_us THEN 0 ELSE t.level END),
-    level = GREATEST(0, CASE WHEN coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= t.ends_at_us THEN 0
-                ELSE t.level END - CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END),
-    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+    cost = 1,
+    granted = LEAST(CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = $6 AND t.key = $7
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM back AS t
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
 `
 
 type FixedWindowUndoParams struct {
 	NowUs       *int64
-	LockTimeout string
 	Commit      string
+	LockTimeout string
 	EndsAtUs    int64
 	Units       float64
 	Policy      string
@@ -1299,8 +1296,8 @@ type FixedWindowUndoRow struct {
 func (q *Queries) FixedWindowUndo(ctx context.Context, db DBTX, arg FixedWindowUndoParams) (FixedWindowUndoRow, error) {
 	row := db.QueryRow(ctx, FixedWindowUndo,
 		arg.NowUs,
-		arg.LockTimeout,
 		arg.Commit,
+		arg.LockTimeout,
 		arg.EndsAtUs,
 		arg.Units,
 		arg.Policy,
@@ -1322,8 +1319,7 @@ SELECT s.now_us, s.level, s.ends_at_us, s.updated_at_us, s.blocked_until_us, o.r
 FROM (
 SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
     coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_fixed_window AS t
 WHERE t.policy = $2 AND t.key = $3
 ) AS s,

@@ -62,9 +62,9 @@ VALUES ($1, $2, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))),
-    level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak),
-            LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+                - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak))),
+    level = GREATEST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak),
+            LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
@@ -118,8 +118,7 @@ func (q *Queries) GCRACharge(ctx context.Context, db DBTX, arg GCRAChargeParams)
 const GCRAGet = `-- name: GCRAGet :one
 SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
     coalesce(max(t.level), 0)::float8 AS level,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_gcra AS t
 WHERE t.policy = $2 AND t.key = $3
 `
@@ -138,7 +137,7 @@ type GCRAGetRow struct {
 }
 
 // GCRAGet reads the key's row and the clock. It returns one row in any case: if
-// the key has none, level is 0 and the times are the clock's.
+// the key has none, level and the other times are 0.
 //
 // Index: the primary key. Locks nothing.
 func (q *Queries) GCRAGet(ctx context.Context, db DBTX, arg GCRAGetParams) (GCRAGetRow, error) {
@@ -200,32 +199,30 @@ func (q *Queries) GCRALocked(ctx context.Context, db DBTX, arg GCRALockedParams)
 }
 
 const GCRARefund = `-- name: GCRARefund :one
-WITH back AS (
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
 UPDATE pglimit_gcra AS t SET
-    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
-            ELSE 1 END,
-    granted = LEAST($4::float8, GREATEST(0, t.level
-                - ((GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                        - t.updated_at_us))::float8 * t.leak)),
-    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
-                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.updated_at_us))::float8 * t.leak)
-            - $4::float8),
-    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+    cost = 1,
+    granted = LEAST($4::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak)),
+    level = GREATEST(0, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak) - $4::float8),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = $5 AND t.key = $6
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM back AS t
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
 `
 
 type GCRARefundParams struct {
 	NowUs       *int64
-	LockTimeout string
 	Commit      string
+	LockTimeout string
 	Units       float64
 	Policy      string
 	Key         string
@@ -245,8 +242,8 @@ type GCRARefundRow struct {
 func (q *Queries) GCRARefund(ctx context.Context, db DBTX, arg GCRARefundParams) (GCRARefundRow, error) {
 	row := db.QueryRow(ctx, GCRARefund,
 		arg.NowUs,
-		arg.LockTimeout,
 		arg.Commit,
+		arg.LockTimeout,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
@@ -280,15 +277,14 @@ ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
-                                / EXCLUDED.cost))) END,
+                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+            AND EXCLUDED.capacity - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
@@ -440,13 +436,13 @@ FROM reservation AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
-    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8
+    granted = LEAST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8
                 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END),
             GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
                     - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
                         * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
                         ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))),
-    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8
+    level = GREATEST(0, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8
                 * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END)
             - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
                     - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
@@ -624,15 +620,14 @@ ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
-                                / EXCLUDED.cost))) END,
+                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+            AND EXCLUDED.capacity - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
@@ -744,15 +739,14 @@ ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
-                                / EXCLUDED.cost))) END,
+                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
+            AND floor((EXCLUDED.capacity - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
             < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.updated_at_us, t.blocked_until_us
@@ -869,15 +863,14 @@ ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
-                                / EXCLUDED.cost))) END,
+                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
+            AND floor((EXCLUDED.capacity - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
             < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.policy, t.key, t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
@@ -988,40 +981,36 @@ func (q *Queries) GCRAUnblock(ctx context.Context, db DBTX, arg GCRAUnblockParam
 }
 
 const GCRAUndo = `-- name: GCRAUndo :one
-WITH back AS (
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
 UPDATE pglimit_gcra AS t SET
-    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
-            ELSE 1 END,
-    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
-                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.updated_at_us))::float8
-                * t.leak), GREATEST(0, LEAST($4::float8, $4::float8
-                    - GREATEST(((GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                                - $5::bigint))::float8 * t.leak,
-                        ((GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                                - $5::bigint))::float8 * $6::float8)))),
-    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
-                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.updated_at_us))::float8 * t.leak)
+    cost = 1,
+    granted = LEAST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak),
+            GREATEST(0, LEAST($4::float8, $4::float8
+                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * $6::float8)))),
+    level = GREATEST(0, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak)
             - GREATEST(0, LEAST($4::float8, $4::float8
-                    - GREATEST(((GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                                - $5::bigint))::float8 * t.leak,
-                        ((GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                                - $5::bigint))::float8 * $6::float8)))),
-    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * $6::float8)))),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = $7 AND t.key = $8
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM back AS t
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
 `
 
 type GCRAUndoParams struct {
 	NowUs       *int64
-	LockTimeout string
 	Commit      string
+	LockTimeout string
 	Units       float64
 	CountedAtUs int64
 	Leak        float64
@@ -1045,8 +1034,8 @@ type GCRAUndoRow struct {
 func (q *Queries) GCRAUndo(ctx context.Context, db DBTX, arg GCRAUndoParams) (GCRAUndoRow, error) {
 	row := db.QueryRow(ctx, GCRAUndo,
 		arg.NowUs,
-		arg.LockTimeout,
 		arg.Commit,
+		arg.LockTimeout,
 		arg.Units,
 		arg.CountedAtUs,
 		arg.Leak,
@@ -1068,8 +1057,7 @@ SELECT s.now_us, s.level, s.updated_at_us, s.blocked_until_us, o.reservations, o
 FROM (
 SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
     coalesce(max(t.level), 0)::float8 AS level,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_gcra AS t
 WHERE t.policy = $2 AND t.key = $3
 ) AS s,

@@ -77,20 +77,14 @@ ON CONFLICT (policy, key) DO UPDATE SET
                         ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END))
             ELSE t.current END,
     previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-            AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+            AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
             ELSE t.previous END,
     period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-            AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+            AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
             THEN EXCLUDED.period_us ELSE t.period_us END,
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-            AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+            AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
             THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
@@ -152,8 +146,7 @@ const SlidingWindowCounterGet = `-- name: SlidingWindowCounterGet :one
 SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
     coalesce(max(t.current), 0)::float8 AS current, coalesce(max(t.previous), 0)::float8 AS previous,
        coalesce(max(t.period_us), 1)::bigint AS period_us, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_sliding_window_counter AS t
 WHERE t.policy = $2 AND t.key = $3
 `
@@ -240,43 +233,35 @@ func (q *Queries) SlidingWindowCounterLocked(ctx context.Context, db DBTX, arg S
 }
 
 const SlidingWindowCounterRefund = `-- name: SlidingWindowCounterRefund :one
-WITH back AS (
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
 UPDATE pglimit_sliding_window_counter AS t SET
-    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
-            ELSE 1 END,
-    granted = LEAST($4::float8, CASE WHEN GREATEST(t.updated_at_us,
-                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us THEN t.current ELSE 0 END
-            + CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us
-                THEN t.previous WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
-    current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                < t.ends_at_us THEN t.current ELSE 0 END - $4::float8),
-    previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us,
-                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us + t.period_us THEN t.current
-                ELSE 0 END - GREATEST(0, $4::float8 - CASE
-                    WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us
-                    THEN t.current ELSE 0 END)),
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-            < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us,
-                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) / t.period_us + 1) * t.period_us END,
-    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+    cost = 1,
+    granted = LEAST($4::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END
+            + CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
+    current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - $4::float8),
+    previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us
+                THEN t.current ELSE 0 END - GREATEST(0, $4::float8 - CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END)),
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = $5 AND t.key = $6
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.current), 0)::float8 AS current, coalesce(max(t.previous), 0)::float8 AS previous,
-       coalesce(max(t.period_us), 1)::bigint AS period_us, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM back AS t
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+    coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
 `
 
 type SlidingWindowCounterRefundParams struct {
 	NowUs       *int64
-	LockTimeout string
 	Commit      string
+	LockTimeout string
 	Units       float64
 	Policy      string
 	Key         string
@@ -300,8 +285,8 @@ type SlidingWindowCounterRefundRow struct {
 func (q *Queries) SlidingWindowCounterRefund(ctx context.Context, db DBTX, arg SlidingWindowCounterRefundParams) (SlidingWindowCounterRefundRow, error) {
 	row := db.QueryRow(ctx, SlidingWindowCounterRefund,
 		arg.NowUs,
-		arg.LockTimeout,
 		arg.Commit,
+		arg.LockTimeout,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
@@ -350,26 +335,23 @@ ON CONFLICT (policy, key) DO UPDATE SET
                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
                 THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
-            + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
-                        / EXCLUDED.cost))) ELSE t.current END,
+            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                        - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                    / EXCLUDED.cost)) ELSE t.current END,
     previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
             ELSE t.previous END,
     period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-            THEN EXCLUDED.period_us ELSE t.period_us END,
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost THEN EXCLUDED.period_us
+            ELSE t.period_us END,
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -744,26 +726,23 @@ ON CONFLICT (policy, key) DO UPDATE SET
                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
                 THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
-            + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
-                        / EXCLUDED.cost))) ELSE t.current END,
+            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                        - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                    / EXCLUDED.cost)) ELSE t.current END,
     previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
             ELSE t.previous END,
     period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-            THEN EXCLUDED.period_us ELSE t.period_us END,
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost THEN EXCLUDED.period_us
+            ELSE t.period_us END,
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -894,26 +873,23 @@ ON CONFLICT (policy, key) DO UPDATE SET
                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
                 THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
-            + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
-                        / EXCLUDED.cost))) ELSE t.current END,
+            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                        - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                    / EXCLUDED.cost)) ELSE t.current END,
     previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
             ELSE t.previous END,
     period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-            THEN EXCLUDED.period_us ELSE t.period_us END,
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost THEN EXCLUDED.period_us
+            ELSE t.period_us END,
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -1052,26 +1028,23 @@ ON CONFLICT (policy, key) DO UPDATE SET
                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
                 THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
-            + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
-                        / EXCLUDED.cost))) ELSE t.current END,
+            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                        - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                    / EXCLUDED.cost)) ELSE t.current END,
     previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
             ELSE t.previous END,
     period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-            THEN EXCLUDED.period_us ELSE t.period_us END,
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost THEN EXCLUDED.period_us
+            ELSE t.period_us END,
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -1194,61 +1167,43 @@ func (q *Queries) SlidingWindowCounterUnblock(ctx context.Context, db DBTX, arg 
 }
 
 const SlidingWindowCounterUndo = `-- name: SlidingWindowCounterUndo :one
-WITH back AS (
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
 UPDATE pglimit_sliding_window_counter AS t SET
-    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
-            ELSE 1 END,
-    granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us,
-                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) / t.period_us + 1) * t.period_us END
-            = $4::bigint THEN LEAST(CASE WHEN GREATEST(t.updated_at_us,
-                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us THEN t.current ELSE 0 END,
-                $5::float8) WHEN CASE WHEN GREATEST(t.updated_at_us,
-                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us THEN t.ends_at_us
-                ELSE (GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) / t.period_us
-                    + 1) * t.period_us END = $4::bigint + t.period_us
-            THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                    < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us,
-                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us + t.period_us
-                    THEN t.current ELSE 0 END, $5::float8) ELSE 0 END,
-    current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us,
-                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) / t.period_us + 1) * t.period_us END
-            = $4::bigint THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us,
-                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us THEN t.current ELSE 0 END
-                - $5::float8) ELSE CASE WHEN GREATEST(t.updated_at_us,
-                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us THEN t.current ELSE 0 END END,
-    previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us,
-                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) / t.period_us + 1) * t.period_us END
+    cost = 1,
+    granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END
+            = $4::bigint THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END, $5::float8)
+            WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END
+            = $4::bigint + t.period_us THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END, $5::float8) ELSE 0 END,
+    current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END
+            = $4::bigint THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - $5::float8)
+            ELSE CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END END,
+    previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END
             = $4::bigint + t.period_us THEN GREATEST(0,
-                CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                    < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us,
-                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us + t.period_us
-                    THEN t.current ELSE 0 END - $5::float8) ELSE CASE
-                WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) < t.ends_at_us
-                THEN t.previous WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                < t.ends_at_us + t.period_us THEN t.current ELSE 0 END END,
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-            < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us,
-                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) / t.period_us + 1) * t.period_us END,
-    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current
+                    ELSE 0 END - $5::float8) ELSE CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = $6 AND t.key = $7
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.current), 0)::float8 AS current, coalesce(max(t.previous), 0)::float8 AS previous,
-       coalesce(max(t.period_us), 1)::bigint AS period_us, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM back AS t
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+    coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
 `
 
 type SlidingWindowCounterUndoParams struct {
 	NowUs       *int64
-	LockTimeout string
 	Commit      string
+	LockTimeout string
 	EndsAtUs    int64
 	Units       float64
 	Policy      string
@@ -1275,8 +1230,8 @@ type SlidingWindowCounterUndoRow struct {
 func (q *Queries) SlidingWindowCounterUndo(ctx context.Context, db DBTX, arg SlidingWindowCounterUndoParams) (SlidingWindowCounterUndoRow, error) {
 	row := db.QueryRow(ctx, SlidingWindowCounterUndo,
 		arg.NowUs,
-		arg.LockTimeout,
 		arg.Commit,
+		arg.LockTimeout,
 		arg.EndsAtUs,
 		arg.Units,
 		arg.Policy,
@@ -1301,8 +1256,7 @@ FROM (
 SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
     coalesce(max(t.current), 0)::float8 AS current, coalesce(max(t.previous), 0)::float8 AS previous,
        coalesce(max(t.period_us), 1)::bigint AS period_us, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_sliding_window_counter AS t
 WHERE t.policy = $2 AND t.key = $3
 ) AS s,

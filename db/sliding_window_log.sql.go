@@ -183,8 +183,7 @@ SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1
                                - 1e-15::float8 * (t.total + $3::float8), t.totals) + 2]
                        ELSE t.entries[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
                                + 1e-15::float8 * (t.total + $3::float8), t.totals)] END), 0)::bigint AS frees_at_us,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_sliding_window_log AS t
 WHERE t.policy = $5 AND t.key = $6
 `
@@ -281,64 +280,50 @@ func (q *Queries) SlidingWindowLogLocked(ctx context.Context, db DBTX, arg Slidi
 }
 
 const SlidingWindowLogRefund = `-- name: SlidingWindowLogRefund :one
-WITH back AS (
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
 UPDATE pglimit_sliding_window_log AS t SET
-    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
-            ELSE 1 END,
+    cost = 1,
     granted = LEAST($4::float8, (t.total - GREATEST(t.base,
-                    coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                        t.total)))),
-    entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                        t.total)), t.total - $4::float8) > GREATEST(t.base,
-                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                    t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                    coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)))),
+    entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                t.total - $4::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
+                    t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
                 + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), t.total - $4::float8)) - 1,
-                    pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), t.total - $4::float8), t.totals))] ELSE '{}' END,
-    totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                        t.total)), t.total - $4::float8) > GREATEST(t.base,
-                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                    t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            t.total - $4::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
+                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            t.total - $4::float8), t.totals))] ELSE '{}' END,
+    totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                t.total - $4::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
+                    t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
                 + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), t.total - $4::float8)) - 1,
-                    pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), t.total - $4::float8), t.totals))] ELSE '{}' END,
-    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                t.total)), total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                    t.total)), t.total - $4::float8),
-    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            t.total - $4::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
+                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            t.total - $4::float8), t.totals))] ELSE '{}' END,
+    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+        total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+            t.total - $4::float8),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = $5 AND t.key = $6
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.newest_at_us), 0)::bigint AS newest_at_us,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM back AS t
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
 `
 
 type SlidingWindowLogRefundParams struct {
 	NowUs       *int64
-	LockTimeout string
 	Commit      string
+	LockTimeout string
 	Units       float64
 	Policy      string
 	Key         string
@@ -361,8 +346,8 @@ type SlidingWindowLogRefundRow struct {
 func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg SlidingWindowLogRefundParams) (SlidingWindowLogRefundRow, error) {
 	row := db.QueryRow(ctx, SlidingWindowLogRefund,
 		arg.NowUs,
-		arg.LockTimeout,
 		arg.Commit,
+		arg.LockTimeout,
 		arg.Units,
 		arg.Policy,
 		arg.Key,
@@ -383,9 +368,9 @@ WITH taken AS (
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
-       CASE WHEN LEAST($4::float8, floor($5::float8 / $3::float8)) > 0::float8
-               THEN ARRAY[coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] ELSE '{}' END,
-       CASE WHEN LEAST($4::float8, floor($5::float8 / $3::float8)) > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN '{}'
+               ELSE ARRAY[coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
+       CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
            $7::bigint, $7::bigint,
        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
@@ -427,10 +412,9 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
                                 t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
                 WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
                 THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0,
-                LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total
-                                - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                                            + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+                            t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
+                floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -439,7 +423,8 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
             ELSE t.blocked_until_us END
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+       coalesce(CASE WHEN t.granted >= $4::float8 THEN 0
+                   WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
                                    - (t.capacity - LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted))
                                    - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
                    >= LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted)
@@ -864,9 +849,9 @@ const SlidingWindowLogTake = `-- name: SlidingWindowLogTake :one
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
-       CASE WHEN LEAST($4::float8, floor($5::float8 / $3::float8)) > 0::float8
-               THEN ARRAY[coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] ELSE '{}' END,
-       CASE WHEN LEAST($4::float8, floor($5::float8 / $3::float8)) > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN '{}'
+               ELSE ARRAY[coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
+       CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
            $7::bigint, $7::bigint,
        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
@@ -904,10 +889,9 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
                                 t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
                 WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
                 THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0,
-                LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total
-                                - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                                            + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+                            t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
+                floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -916,7 +900,8 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
             ELSE t.blocked_until_us END
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+       coalesce(CASE WHEN t.granted >= $4::float8 THEN 0
+                   WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
                                    - (t.capacity - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted))
                                    - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
                    >= LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted)
@@ -1031,8 +1016,8 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[a.now_us] END,
+       CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, a.cost * a.granted, a.capacity, a.period_us, a.period_us,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
@@ -1083,10 +1068,9 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
                                 t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
                 WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
                 THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0,
-                LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total
-                                - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                                            + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+                            t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
+                floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -1198,8 +1182,8 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[a.now_us] END,
+       CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, a.cost * a.granted, a.capacity, a.period_us, a.period_us,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
@@ -1250,10 +1234,9 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
                                 t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
                 WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
                 THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0,
-                LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total
-                                - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                                            + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+                            t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
+                floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -1384,109 +1367,91 @@ func (q *Queries) SlidingWindowLogUnblock(ctx context.Context, db DBTX, arg Slid
 }
 
 const SlidingWindowLogUndo = `-- name: SlidingWindowLogUndo :one
-WITH back AS (
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
 UPDATE pglimit_sliding_window_log AS t SET
-    cost = CASE WHEN CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $3::text, true) IS NULL END THEN NULL
-            ELSE 1 END,
+    cost = 1,
     granted = GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
-                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))),
+                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                    coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))),
     entries = CASE WHEN (GREATEST(0, LEAST($4::float8,
                         coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
-                > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
+                AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
-                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                    coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))
             THEN pg_catalog.array_cat(t.entries[: pg_catalog.width_bucket($5::bigint - 1, t.entries)],
                 t.entries[pg_catalog.width_bucket($5::bigint, t.entries) + 1 :]) ELSE t.entries END,
     totals = CASE WHEN (GREATEST(0, LEAST($4::float8,
                         coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
-                > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
+                AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
-                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                    coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))
             THEN pg_catalog.array_cat(t.totals[: pg_catalog.width_bucket($5::bigint - 1, t.entries)],
                 pglimit_rebase(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1 :],
                     coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                        t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                        coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
             WHEN GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                        t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
-            > 0::float8 THEN pglimit_lower(t.totals, pg_catalog.width_bucket($5::bigint, t.entries),
+                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                        coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
+            THEN pglimit_lower(t.totals, pg_catalog.width_bucket($5::bigint, t.entries),
                 coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1],
-                                t.total)))), GREATEST(0, LEAST($4::float8,
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))),
+                GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))) ELSE t.totals END,
+    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+        total = CASE WHEN NOT (GREATEST(0, LEAST($4::float8,
                         coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1],
-                                t.total))))) ELSE t.totals END,
-    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                t.total)), total = CASE WHEN NOT (GREATEST(0, LEAST($4::float8,
-                        coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
-                > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
+                AND coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST($4::float8, coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
-                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                    coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total)))
             THEN t.total - GREATEST(0, LEAST($4::float8,
                     coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                            coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                        t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
+                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                        coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))))
             WHEN pg_catalog.width_bucket($5::bigint, t.entries) = pg_catalog.cardinality(t.entries)
-            THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                        t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))
+            THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))
             ELSE t.total - (coalesce(t.totals[pg_catalog.width_bucket($5::bigint, t.entries) + 1], t.total)
-                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                        coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
-                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))) END,
-    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                    coalesce(t.totals[pg_catalog.width_bucket($5::bigint - 1, t.entries) + 1], t.total))) END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = $6 AND t.key = $7
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.newest_at_us), 0)::bigint AS newest_at_us,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM back AS t
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
 `
 
 type SlidingWindowLogUndoParams struct {
 	NowUs       *int64
-	LockTimeout string
 	Commit      string
+	LockTimeout string
 	Units       float64
 	CountedAtUs int64
 	Policy      string
@@ -1510,8 +1475,8 @@ type SlidingWindowLogUndoRow struct {
 func (q *Queries) SlidingWindowLogUndo(ctx context.Context, db DBTX, arg SlidingWindowLogUndoParams) (SlidingWindowLogUndoRow, error) {
 	row := db.QueryRow(ctx, SlidingWindowLogUndo,
 		arg.NowUs,
-		arg.LockTimeout,
 		arg.Commit,
+		arg.LockTimeout,
 		arg.Units,
 		arg.CountedAtUs,
 		arg.Policy,
@@ -1551,8 +1516,7 @@ SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1
                                - 1e-15::float8 * (t.total + $3::float8), t.totals) + 2]
                        ELSE t.entries[pg_catalog.width_bucket(t.total - ($3::float8 - $4::float8)
                                + 1e-15::float8 * (t.total + $3::float8), t.totals)] END), 0)::bigint AS frees_at_us,
-       coalesce(max(t.updated_at_us), coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_sliding_window_log AS t
 WHERE t.policy = $5 AND t.key = $6
 ) AS s,

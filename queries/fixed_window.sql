@@ -23,10 +23,10 @@ INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
         sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
-       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) = 0::float8 THEN 0
-            WHEN sqlc.arg(aligned)::bool THEN (coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-                    / sqlc.arg(period_us)::bigint + 1) * sqlc.arg(period_us)::bigint
-            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(period_us)::bigint END,
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN 0
+            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END * CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END
+                + sqlc.arg(period_us)::bigint END,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -66,7 +66,7 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8,
         CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= sqlc.arg(from_us)::bigint
             AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(until_us)::bigint
             THEN sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) ELSE 0 END, sqlc.arg(capacity)::float8,
-       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) = 0::float8 THEN 0
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN 0
             WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(from_us)::bigint
                 OR coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= sqlc.arg(until_us)::bigint THEN 0
             WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(turn_us)::bigint
@@ -130,8 +130,7 @@ INSERT INTO pglimit_fixed_window AS t
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
-            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-            ELSE a.now_us + a.period_us END,
+            ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -207,8 +206,7 @@ INSERT INTO pglimit_fixed_window AS t
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
-            WHEN a.aligned THEN (a.now_us / a.period_us + 1) * a.period_us
-            ELSE a.now_us + a.period_us END,
+            ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -275,12 +273,12 @@ INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
     sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
-       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) = 0::float8 THEN 0
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN 0
             WHEN sqlc.arg(period_us)::bigint = 0 THEN CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                     < sqlc.arg(turn_us)::bigint THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END
-            WHEN sqlc.arg(aligned)::bool THEN (coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-                    / sqlc.arg(period_us)::bigint + 1) * sqlc.arg(period_us)::bigint
-            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(period_us)::bigint END,
+            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END * CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END
+                + sqlc.arg(period_us)::bigint END,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -396,10 +394,10 @@ INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), 1, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8), LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8),
         sqlc.arg(capacity)::float8,
-       CASE WHEN LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) = 0::float8 THEN 0
-            WHEN sqlc.arg(aligned)::bool THEN (coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-                    / sqlc.arg(period_us)::bigint + 1) * sqlc.arg(period_us)::bigint
-            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(period_us)::bigint END,
+       CASE WHEN sqlc.arg(units)::float8 = 0::float8 THEN 0
+            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END * CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END
+                + sqlc.arg(period_us)::bigint END,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -428,7 +426,7 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), 1, CASE WHEN coalesce(sqlc.narg(now_us)
         CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= sqlc.arg(from_us)::bigint
             AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(until_us)::bigint
             THEN LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) ELSE 0 END, sqlc.arg(capacity)::float8,
-       CASE WHEN LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) = 0::float8 THEN 0
+       CASE WHEN sqlc.arg(units)::float8 = 0::float8 THEN 0
             WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(from_us)::bigint
                 OR coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= sqlc.arg(until_us)::bigint THEN 0
             WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(turn_us)::bigint
@@ -454,24 +452,24 @@ RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
 -- granted returns the number returned: 0 if the key has no row.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-WITH back AS (
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
 UPDATE pglimit_fixed_window AS t SET
-    cost = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE 1 END,
-    granted = LEAST(sqlc.arg(units)::float8, CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-                >= t.ends_at_us THEN 0 ELSE t.level END),
-    level = GREATEST(0, CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= t.ends_at_us THEN 0
-                ELSE t.level END - sqlc.arg(units)::float8),
-    updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+    cost = 1,
+    granted = LEAST(sqlc.arg(units)::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - sqlc.arg(units)::float8),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM back AS t;
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
 
 -- name: FixedWindowUndo :one
 -- FixedWindowUndo returns units that one decision granted, except units that have
@@ -480,24 +478,24 @@ FROM back AS t;
 -- It changes only the window that ends at ends_at_us, and only before that end.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-WITH back AS (
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
 UPDATE pglimit_fixed_window AS t SET
-    cost = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE 1 END,
-    granted = LEAST(CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END,
-            CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= t.ends_at_us THEN 0 ELSE t.level END),
-    level = GREATEST(0, CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= t.ends_at_us THEN 0
-                ELSE t.level END - CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END),
-    updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+    cost = 1,
+    granted = LEAST(CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM back AS t;
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
 
 -- name: FixedWindowGet :one
 -- FixedWindowGet reads the key's row and the clock. It returns one row in any case: if
@@ -506,8 +504,7 @@ FROM back AS t;
 -- Index: the primary key. Locks nothing.
 SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
     coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_fixed_window AS t
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
 
@@ -618,8 +615,7 @@ SELECT s.*, o.reservations, o.reserved
 FROM (
 SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
     coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_fixed_window AS t
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 ) AS s,

@@ -39,18 +39,17 @@ ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(room)::float8
-                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(room)::float8
-                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
-                                / EXCLUDED.cost))) END,
+                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND sqlc.arg(room)::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+            AND sqlc.arg(room)::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) >= EXCLUDED.cost
                   THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND sqlc.arg(room)::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+            AND sqlc.arg(room)::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us;
 
@@ -105,18 +104,17 @@ ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
-                                / EXCLUDED.cost))) END,
+                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+            AND EXCLUDED.capacity - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) >= EXCLUDED.cost
                   THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
+            AND floor((EXCLUDED.capacity - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
             < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.policy, t.key, t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us;
 
@@ -169,18 +167,17 @@ ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
-                                / EXCLUDED.cost))) END,
+                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+            AND EXCLUDED.capacity - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) >= EXCLUDED.cost
                   THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
+            AND floor((EXCLUDED.capacity - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
             < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.ticket, t.updated_at_us,
@@ -219,18 +216,17 @@ ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(room)::float8
-                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(room)::float8
-                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
-                                / EXCLUDED.cost))) END,
+                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND sqlc.arg(room)::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+            AND sqlc.arg(room)::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) >= EXCLUDED.cost
                   THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND sqlc.arg(room)::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+            AND sqlc.arg(room)::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
 RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
@@ -265,9 +261,9 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), 1, LEAST(sqlc.arg(units)::float8, sqlc.
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))),
-    level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak),
-            LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+                - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak))),
+    level = GREATEST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak),
+            LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
     ticket = GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us;
@@ -279,8 +275,8 @@ RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us;
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 UPDATE pglimit_leaky_bucket_queue AS t SET
-    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
-                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.updated_at_us))::float8 * t.leak)
+    level = GREATEST(0, GREATEST(0, t.level - (GREATEST(t.updated_at_us,
+                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.updated_at_us)::float8 * t.leak)
             - sqlc.arg(units)::float8),
     cost = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -291,13 +287,12 @@ WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.ticket = sqlc.
 
 -- name: LeakyBucketQueueGet :one
 -- LeakyBucketQueueGet reads the key's row and the clock. It returns one row in any case: if
--- the key has none, level is 0 and the times are the clock's.
+-- the key has none, level and the other times are 0.
 --
 -- Index: the primary key. Locks nothing.
 SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
     coalesce(max(t.level), 0)::float8 AS level,
-       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_leaky_bucket_queue AS t
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
 
@@ -409,8 +404,7 @@ SELECT s.*, o.reservations, o.reserved
 FROM (
 SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
     coalesce(max(t.level), 0)::float8 AS level,
-       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_leaky_bucket_queue AS t
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 ) AS s,

@@ -27,9 +27,9 @@
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
-       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) > 0::float8
-               THEN ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] ELSE '{}' END,
-       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN '{}'
+               ELSE ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
            sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
@@ -67,10 +67,9 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
                                 t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
                 WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
                 THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0,
-                LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total
-                                - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                                            + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+                            t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
+                floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -79,7 +78,8 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
             ELSE t.blocked_until_us END
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+       coalesce(CASE WHEN t.granted >= sqlc.arg(count)::float8 THEN 0
+                   WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
                                    - (t.capacity - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))
                                    - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
                    >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)
@@ -128,8 +128,8 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[a.now_us] END,
+       CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, a.cost * a.granted, a.capacity, a.period_us, a.period_us,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
@@ -180,10 +180,9 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
                                 t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
                 WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
                 THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0,
-                LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total
-                                - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                                            + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+                            t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
+                floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -227,8 +226,8 @@ WITH c AS MATERIALIZED (
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[a.now_us] ELSE '{}' END,
-       CASE WHEN a.granted > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[a.now_us] END,
+       CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, a.cost * a.granted, a.capacity, a.period_us, a.period_us,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
@@ -279,10 +278,9 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
                                 t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
                 WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
                 THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0,
-                LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total
-                                - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                                            + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+                            t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
+                floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -320,9 +318,9 @@ WITH taken AS (
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
-       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) > 0::float8
-               THEN ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] ELSE '{}' END,
-       CASE WHEN LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)) > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN '{}'
+               ELSE ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
            sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
@@ -364,10 +362,9 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
                                 t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
                 WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
                 THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0,
-                LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total
-                                - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                                            + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+                            t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
+                floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -376,7 +373,8 @@ entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.upd
             ELSE t.blocked_until_us END
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+       coalesce(CASE WHEN t.granted >= sqlc.arg(count)::float8 THEN 0
+                   WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
                                    - (t.capacity - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))
                                    - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
                    >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)
@@ -635,58 +633,44 @@ RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.wi
 -- it cuts keeps its time and its first part.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-WITH back AS (
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
 UPDATE pglimit_sliding_window_log AS t SET
-    cost = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE 1 END,
+    cost = 1,
     granted = LEAST(sqlc.arg(units)::float8, (t.total - GREATEST(t.base,
-                    coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                        t.total)))),
-    entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                        t.total)), t.total - sqlc.arg(units)::float8) > GREATEST(t.base,
-                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                    t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                    coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)))),
+    entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                t.total - sqlc.arg(units)::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
+                    t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
                 + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), t.total - sqlc.arg(units)::float8)) - 1,
-                    pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), t.total - sqlc.arg(units)::float8), t.totals))] ELSE '{}' END,
-    totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                        t.total)), t.total - sqlc.arg(units)::float8) > GREATEST(t.base,
-                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                    t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
+                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            t.total - sqlc.arg(units)::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
+                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            t.total - sqlc.arg(units)::float8), t.totals))] ELSE '{}' END,
+    totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                t.total - sqlc.arg(units)::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
+                    t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
                 + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), t.total - sqlc.arg(units)::float8)) - 1,
-                    pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), t.total - sqlc.arg(units)::float8), t.totals))] ELSE '{}' END,
-    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                t.total)), total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                    t.total)), t.total - sqlc.arg(units)::float8),
-    updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            t.total - sqlc.arg(units)::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
+                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            t.total - sqlc.arg(units)::float8), t.totals))] ELSE '{}' END,
+    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+        total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+            t.total - sqlc.arg(units)::float8),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.newest_at_us), 0)::bigint AS newest_at_us,
-       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM back AS t;
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
 
 -- name: SlidingWindowLogUndo :one
 -- SlidingWindowLogUndo returns units that one decision granted, except units that have
@@ -695,103 +679,85 @@ FROM back AS t;
 -- It changes only the entry made at counted_at_us.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-WITH back AS (
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
 UPDATE pglimit_sliding_window_log AS t SET
-    cost = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE 1 END,
+    cost = 1,
     granted = GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
-                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))),
+                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))),
     entries = CASE WHEN (GREATEST(0, LEAST(sqlc.arg(units)::float8,
                         coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-                > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
+                AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
-                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
             THEN pg_catalog.array_cat(t.entries[: pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries)],
                 t.entries[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1 :]) ELSE t.entries END,
     totals = CASE WHEN (GREATEST(0, LEAST(sqlc.arg(units)::float8,
                         coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-                > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
+                AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
-                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
             THEN pg_catalog.array_cat(t.totals[: pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries)],
                 pglimit_rebase(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1 :],
                     coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                        t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
             WHEN GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                        t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-            > 0::float8 THEN pglimit_lower(t.totals, pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries),
+                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
+            THEN pglimit_lower(t.totals, pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries),
                 coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1],
-                                t.total)))), GREATEST(0, LEAST(sqlc.arg(units)::float8,
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))),
+                GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))) ELSE t.totals END,
+    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+        total = CASE WHEN NOT (GREATEST(0, LEAST(sqlc.arg(units)::float8,
                         coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1],
-                                t.total))))) ELSE t.totals END,
-    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                t.total)), total = CASE WHEN NOT (GREATEST(0, LEAST(sqlc.arg(units)::float8,
-                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-                > 0::float8 AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
+                AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
                 - GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                            t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
-                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
+                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
             THEN t.total - GREATEST(0, LEAST(sqlc.arg(units)::float8,
                     coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us,
-                                        t.entries) + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
+                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
             WHEN pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) = pg_catalog.cardinality(t.entries)
-            THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries) + 1],
-                        t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))
+            THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))
             ELSE t.total - (coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - t.keep_us, t.entries)
-                                + 1], t.total)), coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))) END,
-    updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))) END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 )
-SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.newest_at_us), 0)::bigint AS newest_at_us,
-       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM back AS t;
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
 
 -- name: SlidingWindowLogGet :one
 -- SlidingWindowLogGet reads the key's window and the clock. It returns one row in any case:
@@ -820,8 +786,7 @@ SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_t
                                - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 2]
                        ELSE t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
                                + 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals)] END), 0)::bigint AS frees_at_us,
-       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_sliding_window_log AS t
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
 
@@ -949,8 +914,7 @@ SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_t
                                - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 2]
                        ELSE t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
                                + 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals)] END), 0)::bigint AS frees_at_us,
-       coalesce(max(t.updated_at_us), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))::bigint AS updated_at_us,
-       coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+       coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_sliding_window_log AS t
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 ) AS s,

@@ -503,12 +503,11 @@ BEGIN
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
-                                / EXCLUDED.cost))) END,
+                                    - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
             level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
                     + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
+                                            - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
                                         / EXCLUDED.cost))) END,
             leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
@@ -544,38 +543,29 @@ BEGIN
         INTO request.granted, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
-        WITH back AS (
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us
+        ), back AS (
         UPDATE pglimit_leaky_bucket AS t SET
             cost = 1,
-            granted = LEAST(request.units::float8, GREATEST(0, t.level
-                        - ((GREATEST(t.updated_at_us, request.now_us) - t.leaked_at_us)
-                            / t.tick_us)::float8 * t.leak)),
-            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
-                                    request.now_us) - t.leaked_at_us)
-                            / t.tick_us)::float8 * t.leak) - request.units::float8),
-            leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
-                                    request.now_us) - t.leaked_at_us)
-                            / t.tick_us)::float8 * t.leak) = 0::float8 THEN GREATEST(t.updated_at_us,
-                        request.now_us)
-                    ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, request.now_us)
-                        - t.leaked_at_us) / t.tick_us * t.tick_us END,
-            updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+            granted = LEAST(request.units::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak)),
+            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) - request.units::float8),
+            leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) = 0::float8
+                    THEN GREATEST(t.updated_at_us, c.us) ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
+            updated_at_us = GREATEST(t.updated_at_us, c.us)
+        FROM c
         WHERE t.policy = request.policy AND t.key = request.key
         RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
         )
-        SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
-            coalesce(max(t.leaked_at_us), request.now_us)::bigint AS leaked_at_us,
-               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
-               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-        FROM back AS t
+        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM c LEFT JOIN back AS t ON true
         INTO request.granted, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
     ELSE
         IF request.statement = 'check' THEN
             SELECT request.now_us::bigint AS now_us,
-                coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.leaked_at_us),
-                    request.now_us)::bigint AS leaked_at_us,
-                   coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
-                   coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+                coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.leaked_at_us), 0)::bigint AS leaked_at_us,
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
             FROM pglimit_leaky_bucket AS t
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
@@ -679,18 +669,17 @@ BEGIN
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((request.room::float8
-                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-            level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+            level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
                     + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((request.room::float8
-                                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
-                                        / EXCLUDED.cost))) END,
+                                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
             ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    AND request.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+                    AND request.room::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) >= EXCLUDED.cost
                           THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND request.room::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                    AND request.room::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
         INTO request.granted, request.level, request.ticket, request.updated_at_us, request.blocked_until_us;
@@ -706,9 +695,9 @@ BEGIN
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                        - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))),
-            level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak),
-                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+                        - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak))),
+            level = GREATEST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak),
+                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
             ticket = GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
@@ -717,8 +706,7 @@ BEGIN
     ELSE
         SELECT request.now_us::bigint AS now_us,
             coalesce(max(t.level), 0)::float8 AS level,
-               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
-               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+               coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
         FROM pglimit_leaky_bucket_queue AS t
         WHERE t.policy = request.policy AND t.key = request.key
         INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
@@ -759,15 +747,14 @@ BEGIN
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-            level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+            level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
                     + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
-                                        / EXCLUDED.cost))) END,
+                                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                    AND EXCLUDED.capacity - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
@@ -782,38 +769,35 @@ BEGIN
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                        - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))),
-            level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak),
-                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+                        - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak))),
+            level = GREATEST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak),
+                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
-        WITH back AS (
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us
+        ), back AS (
         UPDATE pglimit_token_bucket AS t SET
             cost = 1,
-            granted = LEAST(request.units::float8, GREATEST(0, t.level
-                        - ((GREATEST(t.updated_at_us, request.now_us)
-                                - t.updated_at_us))::float8 * t.leak)),
-            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
-                                    request.now_us) - t.updated_at_us))::float8 * t.leak)
-                    - request.units::float8),
-            updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+            granted = LEAST(request.units::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak)),
+            level = GREATEST(0, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak) - request.units::float8),
+            updated_at_us = GREATEST(t.updated_at_us, c.us)
+        FROM c
         WHERE t.policy = request.policy AND t.key = request.key
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         )
-        SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
-               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
-               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-        FROM back AS t
+        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM c LEFT JOIN back AS t ON true
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
     ELSE
         IF request.statement = 'check' THEN
             SELECT request.now_us::bigint AS now_us,
                 coalesce(max(t.level), 0)::float8 AS level,
-                   coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
-                   coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
             FROM pglimit_token_bucket AS t
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
@@ -838,13 +822,13 @@ BEGIN
             WHERE h.changes AND h.actual <> h.units
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
-                granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8
+                granted = LEAST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8
                             * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END),
                         GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
                                 - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
                                     * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
                                     ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))),
-                level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8
+                level = GREATEST(0, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8
                             * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END)
                         - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
                                 - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
@@ -908,15 +892,14 @@ BEGIN
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-            level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak)
+                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+            level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
                     + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                            - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))
-                                        / EXCLUDED.cost))) END,
+                                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                    AND EXCLUDED.capacity - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
                     THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
@@ -931,38 +914,35 @@ BEGIN
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                        - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak))),
-            level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak),
-                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+                        - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak))),
+            level = GREATEST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak),
+                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
-        WITH back AS (
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us
+        ), back AS (
         UPDATE pglimit_gcra AS t SET
             cost = 1,
-            granted = LEAST(request.units::float8, GREATEST(0, t.level
-                        - ((GREATEST(t.updated_at_us, request.now_us)
-                                - t.updated_at_us))::float8 * t.leak)),
-            level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us,
-                                    request.now_us) - t.updated_at_us))::float8 * t.leak)
-                    - request.units::float8),
-            updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+            granted = LEAST(request.units::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak)),
+            level = GREATEST(0, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak) - request.units::float8),
+            updated_at_us = GREATEST(t.updated_at_us, c.us)
+        FROM c
         WHERE t.policy = request.policy AND t.key = request.key
         RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
         )
-        SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level,
-               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
-               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-        FROM back AS t
+        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM c LEFT JOIN back AS t ON true
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
     ELSE
         IF request.statement = 'check' THEN
             SELECT request.now_us::bigint AS now_us,
                 coalesce(max(t.level), 0)::float8 AS level,
-                   coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
-                   coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
             FROM pglimit_gcra AS t
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
@@ -987,13 +967,13 @@ BEGIN
             WHERE h.changes AND h.actual <> h.units
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
-                granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8
+                granted = LEAST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8
                             * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END),
                         GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
                                 - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
                                     * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
                                     ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))),
-                level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us))::float8
+                level = GREATEST(0, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8
                             * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END)
                         - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
                                 - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
@@ -1050,10 +1030,10 @@ BEGIN
                (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
                 request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), request.capacity::float8,
-               CASE WHEN LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) = 0::float8 THEN 0
-                    WHEN request.aligned::bool THEN (request.now_us
-                            / request.period_us::bigint + 1) * request.period_us::bigint
-                    ELSE request.now_us + request.period_us::bigint END,
+               CASE WHEN request.count::float8 = 0::float8 OR request.capacity::float8 < request.cost::float8 THEN 0
+                    ELSE request.now_us
+                        / CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END * CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END
+                        + request.period_us::bigint END,
                request.now_us,
                    -request.block_for_us::bigint,
                request.now_us + request.lifetime_us::bigint)
@@ -1079,10 +1059,10 @@ BEGIN
                (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8),
                 request.capacity::float8,
-               CASE WHEN LEAST(request.units::float8, request.capacity::float8) = 0::float8 THEN 0
-                    WHEN request.aligned::bool THEN (request.now_us
-                            / request.period_us::bigint + 1) * request.period_us::bigint
-                    ELSE request.now_us + request.period_us::bigint END,
+               CASE WHEN request.units::float8 = 0::float8 THEN 0
+                    ELSE request.now_us
+                        / CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END * CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END
+                        + request.period_us::bigint END,
                request.now_us,
                    0,
                request.now_us + request.lifetime_us::bigint)
@@ -1097,28 +1077,27 @@ BEGIN
         INTO request.granted, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
-        WITH back AS (
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us
+        ), back AS (
         UPDATE pglimit_fixed_window AS t SET
             cost = 1,
-            granted = LEAST(request.units::float8, CASE WHEN request.now_us
-                        >= t.ends_at_us THEN 0 ELSE t.level END),
-            level = GREATEST(0, CASE WHEN request.now_us >= t.ends_at_us THEN 0
-                        ELSE t.level END - request.units::float8),
-            updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+            granted = LEAST(request.units::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+            level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - request.units::float8),
+            updated_at_us = GREATEST(t.updated_at_us, c.us)
+        FROM c
         WHERE t.policy = request.policy AND t.key = request.key
         RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
         )
-        SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
-               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-        FROM back AS t
+        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM c LEFT JOIN back AS t ON true
         INTO request.granted, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
     ELSE
         IF request.statement = 'check' THEN
             SELECT request.now_us::bigint AS now_us,
                 coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-                   coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
-                   coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
             FROM pglimit_fixed_window AS t
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
@@ -1215,26 +1194,23 @@ BEGIN
                         ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
                     THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
                         THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
-                    + EXCLUDED.cost * GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
-                                / EXCLUDED.cost))) ELSE t.current END,
+                    + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                    THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                    ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                            / EXCLUDED.cost)) ELSE t.current END,
             previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                    AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+                    * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
                     THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
                     ELSE t.previous END,
             period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                    THEN EXCLUDED.period_us ELSE t.period_us END,
+                    AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+                    * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost THEN EXCLUDED.period_us
+                    ELSE t.period_us END,
             ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+                    AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
+                    * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
                     THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -1270,62 +1246,47 @@ BEGIN
                                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END))
                     ELSE t.current END,
             previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-                    AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+                    AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
                     THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
                     ELSE t.previous END,
             period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-                    AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+                    AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
                     THEN EXCLUDED.period_us ELSE t.period_us END,
             ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-                    AND EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+                    AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
                     THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
         INTO request.granted, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
-        WITH back AS (
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us
+        ), back AS (
         UPDATE pglimit_sliding_window_counter AS t SET
             cost = 1,
-            granted = LEAST(request.units::float8, CASE WHEN GREATEST(t.updated_at_us,
-                            request.now_us) < t.ends_at_us THEN t.current ELSE 0 END
-                    + CASE WHEN GREATEST(t.updated_at_us, request.now_us) < t.ends_at_us
-                        THEN t.previous WHEN GREATEST(t.updated_at_us, request.now_us)
-                        < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
-            current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, request.now_us)
-                        < t.ends_at_us THEN t.current ELSE 0 END - request.units::float8),
-            previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, request.now_us)
-                        < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us,
-                            request.now_us) < t.ends_at_us + t.period_us THEN t.current
-                        ELSE 0 END - GREATEST(0, request.units::float8 - CASE
-                            WHEN GREATEST(t.updated_at_us, request.now_us) < t.ends_at_us
-                            THEN t.current ELSE 0 END)),
-            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, request.now_us)
-                    < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us,
-                            request.now_us) / t.period_us + 1) * t.period_us END,
-            updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+            granted = LEAST(request.units::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END
+                    + CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
+            current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - request.units::float8),
+            previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us
+                        THEN t.current ELSE 0 END - GREATEST(0, request.units::float8 - CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END)),
+            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+            updated_at_us = GREATEST(t.updated_at_us, c.us)
+        FROM c
         WHERE t.policy = request.policy AND t.key = request.key
         RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
         )
-        SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.current), 0)::float8 AS current, coalesce(max(t.previous), 0)::float8 AS previous,
-               coalesce(max(t.period_us), 1)::bigint AS period_us, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
-               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-        FROM back AS t
+        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+            coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM c LEFT JOIN back AS t ON true
         INTO request.granted, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
     ELSE
         IF request.statement = 'check' THEN
             SELECT request.now_us::bigint AS now_us,
                 coalesce(max(t.current), 0)::float8 AS current, coalesce(max(t.previous), 0)::float8 AS previous,
                    coalesce(max(t.period_us), 1)::bigint AS period_us, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
-                   coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
-                   coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
             FROM pglimit_sliding_window_counter AS t
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
@@ -1435,9 +1396,9 @@ BEGIN
         INSERT INTO pglimit_sliding_window_log AS t
                (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
-               CASE WHEN LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) > 0::float8
-                       THEN ARRAY[request.now_us] ELSE '{}' END,
-               CASE WHEN LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)) > 0::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+               CASE WHEN request.count::float8 = 0::float8 OR request.capacity::float8 < request.cost::float8 THEN '{}'
+                       ELSE ARRAY[request.now_us] END,
+               CASE WHEN request.count::float8 = 0::float8 OR request.capacity::float8 < request.cost::float8 THEN '{}' ELSE ARRAY[0::float8] END,
                0, request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), request.capacity::float8,
                    request.period_us::bigint, request.period_us::bigint,
                request.now_us,
@@ -1472,10 +1433,9 @@ BEGIN
                                         t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
                         WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
                         THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                    t.total))) ELSE t.total END + EXCLUDED.cost * GREATEST(0,
-                        LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total
-                                        - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                                                    + 1], t.total)))) / EXCLUDED.cost))) ELSE t.total END,
+                                    t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
+                        floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                                    - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
             period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
@@ -1484,7 +1444,8 @@ BEGIN
                     ELSE t.blocked_until_us END
         RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
             coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-               coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
+               coalesce(CASE WHEN t.granted >= request.count::float8 THEN 0
+                           WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
                                            - (t.capacity - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted))
                                            - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
                            >= LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)
@@ -1571,55 +1532,41 @@ BEGIN
         INTO request.granted, request.level, request.newest_at_us, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
-        WITH back AS (
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us
+        ), back AS (
         UPDATE pglimit_sliding_window_log AS t SET
             cost = 1,
             granted = LEAST(request.units::float8, (t.total - GREATEST(t.base,
-                            coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                            request.now_us) - t.keep_us, t.entries) + 1],
-                                t.total)))),
-            entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                            request.now_us) - t.keep_us, t.entries) + 1],
-                                t.total)), t.total - request.units::float8) > GREATEST(t.base,
-                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                        request.now_us) - t.keep_us, t.entries) + 1],
-                            t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                request.now_us) - t.keep_us, t.entries)
+                            coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)))),
+            entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                        t.total - request.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
+                            t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
                         + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                        request.now_us) - t.keep_us,
-                                                    t.entries) + 1], t.total)), t.total - request.units::float8)) - 1,
-                            pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                        request.now_us) - t.keep_us,
-                                                    t.entries) + 1], t.total)), t.total - request.units::float8), t.totals))] ELSE '{}' END,
-            totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                            request.now_us) - t.keep_us, t.entries) + 1],
-                                t.total)), t.total - request.units::float8) > GREATEST(t.base,
-                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                        request.now_us) - t.keep_us, t.entries) + 1],
-                            t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                request.now_us) - t.keep_us, t.entries)
+                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                                    t.total - request.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
+                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                                    t.total - request.units::float8), t.totals))] ELSE '{}' END,
+            totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                        t.total - request.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
+                            t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
                         + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                        request.now_us) - t.keep_us,
-                                                    t.entries) + 1], t.total)), t.total - request.units::float8)) - 1,
-                            pg_catalog.width_bucket(GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                        request.now_us) - t.keep_us,
-                                                    t.entries) + 1], t.total)), t.total - request.units::float8), t.totals))] ELSE '{}' END,
-            base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                    request.now_us) - t.keep_us, t.entries) + 1],
-                        t.total)), total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                        request.now_us) - t.keep_us, t.entries) + 1],
-                            t.total)), t.total - request.units::float8),
-            updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                                    t.total - request.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
+                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                                    t.total - request.units::float8), t.totals))] ELSE '{}' END,
+            base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
+                    t.total - request.units::float8),
+            updated_at_us = GREATEST(t.updated_at_us, c.us)
+        FROM c
         WHERE t.policy = request.policy AND t.key = request.key
         RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
             coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
         )
-        SELECT coalesce(max(t.granted), 0)::float8 AS granted, coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.newest_at_us), 0)::bigint AS newest_at_us,
-               coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
-               coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-        FROM back AS t
+        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM c LEFT JOIN back AS t ON true
         INTO request.granted, request.level, request.newest_at_us, request.updated_at_us, request.blocked_until_us;
     ELSE
         IF request.statement = 'check' THEN
@@ -1643,8 +1590,7 @@ BEGIN
                                            - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 2]
                                    ELSE t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
                                            + 1e-15::float8 * (t.total + request.capacity::float8), t.totals)] END), 0)::bigint AS frees_at_us,
-                   coalesce(max(t.updated_at_us), request.now_us)::bigint AS updated_at_us,
-                   coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
             FROM pglimit_sliding_window_log AS t
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us;

@@ -43,7 +43,7 @@ type algorithm struct {
 	// capacity.
 	Numbers []number
 
-	Stmt       string // the kind of statement being written: "upsert", "update", "settle" or "read"
+	Stmt       string // the kind of statement being written: "upsert", "update", "leave", "settle" or "read"
 	Charging   bool   // the statement is a Charge
 	Many       bool   // the statement is a TakeMany or a TakeAll
 	All        bool   // the statement is a TakeAll
@@ -147,12 +147,15 @@ func (a algorithm) E() string {
 	if a.Stmt == "upsert" || a.Stmt == "settle" {
 		return "GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)"
 	}
+	if a.Stmt == "update" {
+		return "GREATEST(t.updated_at_us, c.us)"
+	}
 	return "GREATEST(t.updated_at_us, " + clock + ")"
 }
 
 // Input returns the expression of a policy's parameter:
 //   - a decision uses the request's, from the row to be inserted;
-//   - a Refund or Undo uses the key's row;
+//   - a Refund, Undo or Leave uses the key's row;
 //   - a Settle uses the key's row too, but the reservation's if only a block made the row.
 func (a algorithm) Input(column, kind string) string {
 	switch a.Stmt {
@@ -160,7 +163,7 @@ func (a algorithm) Input(column, kind string) string {
 		return "EXCLUDED." + column
 	case "settle":
 		return fmt.Sprintf("CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.%s ELSE t.%s END", column, column)
-	case "update":
+	case "update", "leave":
 		return "t." + column
 	}
 	return fmt.Sprintf("sqlc.arg(%s)::%s", column, kind)

@@ -1,0 +1,117 @@
+package decide
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+// budgets are the expression nodes that a statement's plan may have, without references
+// to columns. PostgreSQL compiles all of them each time it runs the statement. Lower a
+// budget when a statement needs less.
+var budgets = map[string]int{
+	"LeakyBucketBlock": 85, "LeakyBucketCharge": 126, "LeakyBucketGet": 28,
+	"LeakyBucketLocked": 24, "LeakyBucketRefund": 97, "LeakyBucketReserve": 219,
+	"LeakyBucketReset": 55, "LeakyBucketSettle": 248, "LeakyBucketSweep": 69,
+	"LeakyBucketTake": 166, "LeakyBucketTakeMany": 188, "LeakyBucketUnblock": 54,
+	"LeakyBucketUndo": 137, "LeakyBucketUsage": 38,
+
+	"LeakyBucketQueueBlock": 84, "LeakyBucketQueueCharge": 108, "LeakyBucketQueueGet": 25,
+	"LeakyBucketQueueLeave": 74, "LeakyBucketQueueLocked": 24, "LeakyBucketQueueReserve": 220,
+	"LeakyBucketQueueReset": 55, "LeakyBucketQueueSweep": 67, "LeakyBucketQueueTake": 167,
+	"LeakyBucketQueueTakeMany": 180, "LeakyBucketQueueUnblock": 54, "LeakyBucketQueueUsage": 35,
+
+	"TokenBucketBlock": 76, "TokenBucketCharge": 96, "TokenBucketGet": 25,
+	"TokenBucketLocked": 24, "TokenBucketRefund": 76, "TokenBucketReserve": 188,
+	"TokenBucketReset": 55, "TokenBucketSettle": 188, "TokenBucketSweep": 67,
+	"TokenBucketTake": 135, "TokenBucketTakeMany": 160, "TokenBucketUnblock": 54,
+	"TokenBucketUndo": 110, "TokenBucketUsage": 35,
+
+	"GCRABlock": 76, "GCRACharge": 96, "GCRAGet": 25,
+	"GCRALocked": 24, "GCRARefund": 76, "GCRAReserve": 188,
+	"GCRAReset": 55, "GCRASettle": 188, "GCRASweep": 67,
+	"GCRATake": 135, "GCRATakeMany": 160, "GCRAUnblock": 54,
+	"GCRAUndo": 110, "GCRAUsage": 35,
+
+	"FixedWindowBlock": 76, "FixedWindowCalendarCharge": 181, "FixedWindowCalendarTake": 230,
+	"FixedWindowCharge": 117, "FixedWindowGet": 28, "FixedWindowLocked": 24,
+	"FixedWindowRefund": 72, "FixedWindowReserve": 261, "FixedWindowReset": 55,
+	"FixedWindowSettle": 153, "FixedWindowSweep": 47, "FixedWindowTake": 166,
+	"FixedWindowTakeMany": 225, "FixedWindowUnblock": 54, "FixedWindowUndo": 82,
+	"FixedWindowUsage": 42,
+
+	"SlidingWindowCounterBlock": 78, "SlidingWindowCounterCharge": 232, "SlidingWindowCounterGet": 34,
+	"SlidingWindowCounterLocked": 24, "SlidingWindowCounterRefund": 118, "SlidingWindowCounterReserve": 361,
+	"SlidingWindowCounterReset": 55, "SlidingWindowCounterSettle": 303, "SlidingWindowCounterSweep": 56,
+	"SlidingWindowCounterTake": 301, "SlidingWindowCounterTakeMany": 322, "SlidingWindowCounterUnblock": 54,
+	"SlidingWindowCounterUndo": 179, "SlidingWindowCounterUsage": 44,
+
+	"SlidingWindowLogBlock": 80, "SlidingWindowLogCharge": 409, "SlidingWindowLogGet": 160,
+	"SlidingWindowLogLocked": 24, "SlidingWindowLogRefund": 224, "SlidingWindowLogReserve": 703,
+	"SlidingWindowLogReset": 55, "SlidingWindowLogSettle": 778, "SlidingWindowLogSweep": 52,
+	"SlidingWindowLogTake": 649, "SlidingWindowLogTakeMany": 524, "SlidingWindowLogUnblock": 54,
+	"SlidingWindowLogUndo": 596, "SlidingWindowLogUsage": 170,
+}
+
+// computes matches a node of a plan that computes something, in any version's spelling.
+var computes = regexp.MustCompile(`\{(CONST|PARAM|FUNCEXPR|OPEXPR|SCALARARRAYOPEXPR|BOOLEXPR|RELABELTYPE|COERCEVIAIO|CASE|CASEEXPR|WHEN|CASEWHEN|CASETESTEXPR|COALESCE|COALESCEEXPR|MINMAX|MINMAXEXPR|NULLTEST|NULLIFEXPR|SUBSCRIPTINGREF|ARRAY|ARRAYEXPR|AGGREF|SUBPLAN|SUBLINK)\b`)
+
+// TestStatementsHaveFewNodes counts the nodes of each statement's generic plan.
+func TestStatementsHaveFewNodes(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	var plan strings.Builder
+	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) {
+		c.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { plan.WriteString(n.Detail + n.Message) }
+	})
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	var lines []string
+	for name, text := range bed.Statements(t) {
+		if !oneTable.MatchString(name) {
+			continue
+		}
+		var parameters []string
+		text = sqlParameter.ReplaceAllStringFunc(strings.TrimSuffix(strings.TrimSpace(upperCollation(text)), ";"), func(s string) string {
+			parameter := sqlParameter.FindStringSubmatch(s)[1]
+			if !slices.Contains(parameters, parameter) {
+				parameters = append(parameters, parameter)
+			}
+			return fmt.Sprintf("$%d", 1+slices.Index(parameters, parameter))
+		})
+		execute := "EXECUTE q"
+		if len(parameters) > 0 {
+			execute += "(" + strings.Join(slices.Repeat([]string{"NULL"}, len(parameters)), ", ") + ")"
+		}
+		plan.Reset()
+		_, err := conn.Conn().PgConn().Exec(ctx, "SET plan_cache_mode = force_generic_plan; PREPARE q AS "+text+
+			"; SET debug_print_plan = on; SET client_min_messages = log; EXPLAIN "+execute+
+			"; RESET debug_print_plan; RESET client_min_messages; DEALLOCATE q").ReadAll()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if plan.Len() == 0 {
+			t.Fatalf("%s: no plan was printed", name)
+		}
+		n := 0
+		for range computes.FindAllString(plan.String(), -1) {
+			n++
+		}
+		lines = append(lines, fmt.Sprintf("%q: %d,", name, n))
+		if budget, ok := budgets[name]; !ok || n > budget {
+			t.Errorf("%s has %d nodes, want at most %d", name, n, budget)
+		}
+	}
+	slices.Sort(lines)
+	t.Log("\n" + strings.Join(lines, "\n"))
+}
