@@ -1,0 +1,39 @@
+package limiter
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// degrade returns the answer of FailOpen.
+func (e *engine) degrade(ctx context.Context, q *store.Query, p *Policy, err error) Result {
+	e.degraded.warn(ctx, e.logger, p.Name, err)
+	at := time.Now()
+	if q.Now != nil {
+		at = time.UnixMicro(*q.Now)
+	}
+	return Result{
+		Allowed: true, Granted: q.Units, Limit: p.Limit, Burst: q.Burst,
+		Source: SourceDegraded, At: at,
+	}
+}
+
+// degradedLog warns at most once every ten seconds.
+type degradedLog struct {
+	since atomic.Int64 // allowed since the last warning
+	next  atomic.Int64 // time of the next warning, in Unix microseconds
+}
+
+func (l *degradedLog) warn(ctx context.Context, logger *slog.Logger, policy string, err error) {
+	l.since.Add(1)
+	now, next := time.Now(), l.next.Load()
+	if now.UnixMicro() < next || !l.next.CompareAndSwap(next, now.Add(10*time.Second).UnixMicro()) {
+		return
+	}
+	logger.WarnContext(ctx, "pglimit: allowed without a decision: the policy fails open",
+		"policy", policy, "since_last", l.since.Swap(0), "error", err)
+}
