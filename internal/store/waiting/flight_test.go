@@ -11,6 +11,9 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
+// key is the key of a context's value.
+type key struct{}
+
 // TestFlightEndsInItsTime: a flight ends by the timeout with all contexts derived from it,
 // and each of them tells that the timeout did it.
 func TestFlightEndsInItsTime(t *testing.T) {
@@ -18,7 +21,7 @@ func TestFlightEndsInItsTime(t *testing.T) {
 		r, start := NewRoom(10, time.Second, new(fake)), time.Now()
 		f, cancel := r.Detached()
 		defer cancel()
-		derived, stop := context.WithCancel(context.WithValue(f, "key", "value"))
+		derived, stop := context.WithCancel(context.WithValue(f, key{}, "value"))
 		defer stop()
 		after := make(chan struct{})
 		context.AfterFunc(f, func() { close(after) })
