@@ -107,6 +107,37 @@ func Between(ctx context.Context, pool *pgxpool.Pool) (between bool, err error) 
 	return between, err
 }
 
+// checks is the number of times that each connection executes Check's statement.
+const checks = 10
+
+// Check executes one statement on two connections of pool in turn, in the pool's own mode.
+// It returns an error that is Lost if a pooler separates prepared statements from their
+// connections. One that does not, or a mode that prepares nothing, passes. A pool of one
+// connection is not checked.
+func Check(ctx context.Context, pool *pgxpool.Pool) error {
+	if pool.Config().MaxConns < 2 {
+		return nil
+	}
+	var connections [2]*pgxpool.Conn
+	for i := range connections {
+		c, err := pool.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer c.Release()
+		connections[i] = c
+	}
+	for range checks {
+		for _, c := range connections {
+			var n int64
+			if err := c.QueryRow(ctx, "SELECT $1::bigint", int64(1)).Scan(&n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // Mode returns a mode for statements over pool that works through any pooler, because it
 // prepares nothing.
 func Mode(pool *pgxpool.Pool) pgx.QueryExecMode {

@@ -114,6 +114,12 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, er
 		}
 	}()
 	report = Report{Holds: true, Workers: cfg.Workers, Pools: len(clients) - 1, Pooler: behindPooler}
+	if behindPooler {
+		// The limiter does without prepared statements, but not the caller's transactions.
+		if err := pooler.Check(ctx, pool); err != nil {
+			return report, err
+		}
+	}
 	start := time.Now()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
