@@ -55,7 +55,7 @@ type Config struct {
 	// other transactions have locked use up to a quarter of the pool's connections
 	// more, at least one.
 	BatchStatements int
-	// DisableBatching sends one statement for each decision, in a transaction of its own.
+	// DisableBatching sends one statement for each decision, in a separate transaction.
 	DisableBatching bool
 
 	// BreakAfter is the number of failures in a row that open the circuit breaker:

@@ -155,7 +155,7 @@ AS $$ SELECT coalesce(pg_catalog.array_agg(CASE WHEN r.n <= $2 THEN LEAST(r.tota
 -- Reservations, and requests admitted under an idempotency key. The units are counted
 -- in the key's row, which has no reference to this one. The policy's parameters are
 -- as of the admission. The primary key begins with the policy and the key, so that a
--- database that is split by those keeps a reservation beside its key's row. The ID that
+-- database that is split by those keeps a reservation with its key's row. The ID that
 -- callers have is algorithm:id:policy:key, with the key in base64url.
 CREATE TABLE pglimit_reservation (
     reserved        float8 NOT NULL,  -- units admitted

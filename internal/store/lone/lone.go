@@ -84,14 +84,14 @@ type flow struct {
 	key      flowKey
 	calls    []*call
 	inFlight int // transactions
-	// trusted is how many requests that a denial would answer may share a transaction with
+	// trusted is the number of requests that a denial would answer may share a transaction with
 	// the first: as many as were granted since the last denial.
 	trusted int
 	// Whether it is in Store.turns and Store.seconds. It may have no turn there by now.
 	inTurns, inSeconds bool
 }
 
-// abreast is how many transactions for one key may be in flight if no other key waits: while
+// abreast is the number of transactions for one key may be in flight if no other key waits: while
 // one has the row's lock, the other waits for it.
 const abreast = 2
 

@@ -16,7 +16,7 @@ type deadlines[T timed] struct {
 	armed bool
 }
 
-// timed is what a deadlines ends: all of it after the same time.
+// timed is a thing that a deadlines ends, each after the same time.
 type timed interface {
 	ended() bool
 	due() time.Time

@@ -15,7 +15,7 @@ import (
 type key struct{}
 
 // TestFlightEndsInItsTime: a flight ends by the timeout with all contexts derived from it,
-// and each of them tells that the timeout did it.
+// and each of them reports that the timeout did it.
 func TestFlightEndsInItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, start := NewRoom(10, time.Second, new(fake)), time.Now()

@@ -72,7 +72,7 @@ func TestWatchLeavesTheAnswered(t *testing.T) {
 	})
 }
 
-// TestWatchRests: it has no timer while nobody waits, and remembers no wait that has ended.
+// TestWatchRests: it has no timer while no caller waits, and remembers no wait that has ended.
 func TestWatchRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(time.Second)

@@ -66,7 +66,7 @@ var params = map[string]param{
 	"LockTimeout": text(func(w *wire) string { return WaitText(w.query.LockWait) }),
 }
 
-// elements is how many elements the statements expect in an array.
+// elements is the number of elements the statements expect in an array.
 type elements bool
 
 const (
