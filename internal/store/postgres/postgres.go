@@ -230,7 +230,7 @@ func (p Store) Locked(ctx context.Context, rows []*store.Row) ([]bool, error) {
 // The database's clock selects the period of a calendar, and this process knows the
 // edges of periods. So a statement gets the edges of two successive periods and uses the
 // one that its clock is in. If it is in neither, because the clocks are hours apart or a
-// batch has waited that long, it writes nothing. Then the clocks are compared and the
+// batch has waited that long, it counts nothing. Then the clocks are compared and the
 // statement is sent again. Edges are three numbers and not an array, which was slower for
 // one row and would have to be split among the rows of a batch.
 
