@@ -40,7 +40,13 @@ func New(pool *pgxpool.Pool, config *Config) (*Limiter, error) {
 	if pool == nil {
 		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	return newPooled(exec.PGX(pool), int(pool.Stat().MaxConns()), true, config)
+	return newPooled(exec.PGX(pool), int(pool.Stat().MaxConns()), obeys(pool), config)
+}
+
+// obeys reports whether acquiring a connection ends with its context.
+func obeys(pool *pgxpool.Pool) bool {
+	c := pool.Config()
+	return c.BeforeAcquire == nil && c.PrepareConn == nil
 }
 
 // NewSQL is New for database/sql, directly or through GORM, ent or bun, with any

@@ -79,7 +79,7 @@ func TestBinaryInUse(t *testing.T) {
 		for _, key := range []string{"a", "b", "c"} {
 			q := &store.Query{Algorithm: algorithm.Name(a), Policy: "p", Key: key, Cost: 2, Unit: 2, Room: 10}
 			q.Rules = algorithm.Rules{Burst: 10, Capacity: 10, Leak: 1e-9, Tick: 1, Period: 1e12, Lifetime: 1e12}
-			rows = append(rows, &store.Row{Query: q, Count: len(rows) + 1})
+			rows = append(rows, &store.Row{Query: q, Count: int64(len(rows) + 1)})
 		}
 		conn, err := pool.Acquire(t.Context())
 		if err != nil {

@@ -180,7 +180,7 @@ func (o *Outcome) IsBlocked() bool { return o.BlockedUntil > o.UpdatedAt }
 // Row is one row of a statement that takes from many keys: Count equal requests.
 type Row struct {
 	Query   *Query
-	Count   int
+	Count   int64
 	Outcome Outcome
 }
 

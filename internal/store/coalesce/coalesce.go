@@ -5,7 +5,6 @@ package coalesce
 
 import (
 	"context"
-	"sync"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
@@ -38,7 +37,6 @@ type Store struct {
 	options  Options
 	room     *waiting.Room
 	lane     *waiting.Lane
-	waiters  sync.Pool // of this Store: a channel made in a test's synthetic time must stay in it
 	lines    [2 * len(algorithm.Names)]line
 }
 
@@ -48,7 +46,7 @@ func New(inner store.Store, d Database, room *waiting.Room, lane *waiting.Lane, 
 	s := &Store{Store: inner, database: d, options: o, room: room, lane: lane}
 	for i := range s.lines {
 		l := &s.lines[i]
-		*l = line{Store: s, heads: map[place]*row{}, watch: waiting.NewWatch(room, &l.mu)}
+		l.Store, l.heads, l.watch = s, map[place]*row{}, waiting.NewWatch(room, &l.mu)
 		l.idle.L = &l.mu
 	}
 	return s

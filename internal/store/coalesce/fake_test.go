@@ -88,6 +88,9 @@ func (f *fake) note(ctx context.Context, text string, rows []*store.Row) error {
 }
 
 func (f *fake) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	if q.Key == "panics" {
+		panic("a hook of the application")
+	}
 	text := "alone " + q.Key
 	if q.Units != 1 {
 		text += fmt.Sprintf(" %v", q.Units)
@@ -102,7 +105,7 @@ func (f *fake) Take(ctx context.Context, q *store.Query) (store.Outcome, error) 
 
 func (f *fake) TakeMany(ctx context.Context, rows []*store.Row, now *int64) error {
 	text := ""
-	counts := make([]int, len(rows)) // as they are when the statement is sent
+	counts := make([]int64, len(rows)) // as they are when the statement is sent
 	for i, r := range rows {
 		counts[i] = r.Count
 		text += fmt.Sprintf("%s×%d ", r.Query.Key, r.Count)

@@ -13,6 +13,8 @@ import (
 type line struct {
 	*Store
 
+	waiters sync.Pool // a channel made in a test's synthetic time must stay in it
+
 	mu       sync.Mutex
 	watch    *waiting.Watch
 	idle     sync.Cond // nothing is in flight
@@ -53,7 +55,8 @@ func (l *line) take(ctx context.Context, q *store.Query) (store.Outcome, error) 
 		l.mu.Unlock()
 		return store.Outcome{}, err
 	}
-	w := l.waiter(l, q)
+	defer l.room.Exit()
+	w := l.waiter(q)
 	w.ticket.State = waiting.Locked
 	joined := l.lane.Join(waiting.SlotOf(q), w)
 	if !joined && l.inFlight == 0 && ctx.Done() == nil && l.options.Obeys {
@@ -64,9 +67,7 @@ func (l *line) take(ctx context.Context, q *store.Query) (store.Outcome, error) 
 		}
 		l.mu.Unlock()
 	}
-	err := w.ticket.Wait(ctx)
-	l.room.Exit()
-	if err != nil {
+	if err := w.ticket.Wait(ctx); err != nil {
 		return store.Outcome{}, err
 	}
 	o, err := w.outcome, w.err
@@ -80,17 +81,19 @@ func (l *line) sendOwn(w *waiter) {
 	r := w.ownRow()
 	r.prepare()
 	l.mu.Unlock()
+	defer func() { // the application's hooks may panic, and its caller recover
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if len(l.queue) > 0 {
+			go l.drain()
+		} else {
+			l.land()
+		}
+	}()
 	b := batches.Get().(*batch)
 	b.rows = append(b.rows[:0], r)
 	l.run(b, b.rows)
 	b.release()
-	l.mu.Lock()
-	if len(l.queue) > 0 {
-		go l.drain()
-	} else {
-		l.land()
-	}
-	l.mu.Unlock()
 }
 
 // land ends a statement in flight. l.mu is locked.

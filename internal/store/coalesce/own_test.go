@@ -54,3 +54,23 @@ func TestTakeLeavesADeafDriver(t *testing.T) {
 		shut(s)
 	})
 }
+
+// TestTakeOutlivesAPanic: a hook that panics in the caller's own statement leaves nothing
+// that later requests or Close wait for.
+func TestTakeOutlivesAPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		o := f.options()
+		o.Obeys = true
+		s := newStore(f, f, o)
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = s.Take(context.Background(), query("panics", 1))
+			t.Error("it did not panic")
+		}()
+		if r := <-take(t.Context(), s, query("k", 1)); r.Granted != 1 || s.room.Callers() != 0 {
+			t.Errorf("%+v, %d wait", r, s.room.Callers())
+		}
+		shut(s)
+	})
+}

@@ -19,8 +19,8 @@ type waiter struct {
 }
 
 // waiter begins the wait of a caller. l.mu is locked.
-func (s *Store) waiter(l *line, q *store.Query) *waiter {
-	w, ok := s.waiters.Get().(*waiter)
+func (l *line) waiter(q *store.Query) *waiter {
+	w, ok := l.waiters.Get().(*waiter)
 	if !ok {
 		w = &waiter{ticket: waiting.NewTicket()}
 	}
@@ -30,9 +30,9 @@ func (s *Store) waiter(l *line, q *store.Query) *waiter {
 }
 
 // free returns a waiter that has its answer to the pool.
-func (s *Store) free(w *waiter) {
+func (l *line) free(w *waiter) {
 	*w = waiter{ticket: w.ticket, whole: w.whole}
-	s.waiters.Put(w)
+	l.waiters.Put(w)
 }
 
 // answer gives the caller its answer. If the caller has gone, a grant stays counted.
@@ -61,7 +61,7 @@ type row struct {
 func (w *waiter) ownRow() *row {
 	q := w.query
 	w.own = row{
-		Row: store.Row{Query: q, Count: int(q.Count)}, first: w, tail: w, waiters: 1, units: float64(q.Cost * q.Count),
+		Row: store.Row{Query: q, Count: int64(q.Count)}, first: w, tail: w, waiters: 1, units: float64(q.Cost * q.Count),
 		last: &w.own, callers: 1,
 	}
 	return &w.own
@@ -84,7 +84,7 @@ func (r *row) add(w *waiter) *row {
 	r.mixed = r.mixed || w.query.Cost != r.Query.Cost
 	r.tail.next, r.tail = w, w
 	r.waiters++
-	r.Count += int(w.query.Count)
+	r.Count += int64(w.query.Count)
 	r.units += float64(w.query.Cost * w.query.Count)
 	return r
 }
@@ -117,7 +117,7 @@ func (r *row) prepare() bool {
 		}
 		w.ticket.State = waiting.Sent
 		r.waiters++
-		r.Count += int(w.query.Count)
+		r.Count += int64(w.query.Count)
 		r.units += float64(w.query.Cost * w.query.Count)
 		r.mixed = r.mixed || w.query.Cost != r.first.query.Cost
 		link, r.tail = &w.next, w

@@ -18,21 +18,24 @@ func shareSum(o store.Outcome, q *store.Query, after float64) store.Outcome {
 	return o
 }
 
-// splits reports whether the sum of different costs did not fit, so that single requests
-// still may.
+// splits reports whether the sum of different costs was denied and does not answer single
+// requests: they may fit, or a log's state is about the sum.
 func (r *row) splits() bool {
-	return r.mixed && r.Outcome.Granted == 0 && !r.Outcome.Blocked
+	return r.mixed && r.Outcome.Granted == 0 && (!r.Outcome.Blocked || r.isLog())
 }
+
+func (r *row) isLog() bool { return r.Query.Algorithm.Family() == algorithm.Logs }
 
 // split asks again for the requests of a row whose sum did not fit: before later ones of
 // their key, and without those that this decision denies. What is asked first fits by the
-// state as decided. So each time at least one request is answered or leaves the row.
+// state as decided, but not all of it: a sum is rounded once and its parts once each. So each
+// time at least one request is answered or leaves the row.
 func (l *line) split(r *row) {
 	k, rules, o, w := placeOf(r.Query), r.Query.Rules, r.Outcome, r.first
+	first := w
 	level := o.View.Level(&rules, o.UpdatedAt)
 	fit := func(q *store.Query) float64 { return algorithm.Fit(rules.Capacity, level, q.Cost) }
-	// A log's state tells when one cost fits, which is not that of its requests.
-	if r.Query.Algorithm.Family() != algorithm.Logs {
+	if !r.isLog() {
 		for w != nil && fit(w.query) < 1 {
 			next := w.next
 			w.answer(o, nil) // r may be its
@@ -52,10 +55,10 @@ func (l *line) split(r *row) {
 		w, rest = rest, rest.next
 		w.next = nil
 		switch {
-		case fits && fit(w.query) >= w.query.Count:
+		case fits && !o.Blocked && fit(w.query) >= w.query.Count && (rest != nil || first != again.first):
 			level += float64(w.query.Cost * w.query.Count)
 			last = last.add(w)
-		case fits:
+		case fits || o.Blocked:
 			fits = false
 			last.behind = w.ownRow()
 			last = last.behind

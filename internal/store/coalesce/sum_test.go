@@ -112,6 +112,80 @@ func TestSumOfALog(t *testing.T) {
 	})
 }
 
+// TestSumOfABlockedLog: each request for a blocked log learns when its own cost fits.
+func TestSumOfABlockedLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, _ := bed(t, nil)
+		log := func(cost float64) *store.Query {
+			q := query("k", cost)
+			q.Algorithm, q.Now = algorithm.SlidingWindowLog, &f.now
+			return q
+		}
+		f.open()
+		var entries []int64
+		for _, cost := range []float64{1, 2} {
+			used := take(t.Context(), s, log(cost))
+			f.open()
+			entries = append(entries, (<-used).UpdatedAt)
+			f.set(func() { f.now += 1000 })
+		}
+		if err := f.Store.Block(t.Context(), log(1), 1e6); err != nil {
+			t.Fatal(err)
+		}
+		sent := take(t.Context(), s, log(0.25))
+		costs := []float64{1, 1.5}
+		answers := []<-chan reply{take(t.Context(), s, log(costs[0])), take(t.Context(), s, log(costs[1]))}
+		for range 4 {
+			f.open()
+		}
+		<-sent
+		for i, answer := range answers {
+			q := log(costs[i])
+			if r := <-answer; !r.Blocked || r.View.FitsAt(&q.Rules, r.UpdatedAt, 3, q.Cost) != entries[i]+q.Period {
+				t.Errorf("%v: %+v, would fit at %v", q.Cost, r, r.View.FitsAt(&q.Rules, r.UpdatedAt, 3, q.Cost))
+			}
+		}
+		shut(s)
+	})
+}
+
+// TestSumThatRoundsElsewhere: the sum does not fit though its parts would, since adding to a
+// large level rounds. They are not asked for together again.
+func TestSumThatRoundsElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, _ := bed(t, nil)
+		large := func(cost float64) *store.Query {
+			q := query("k", cost)
+			q.Algorithm, q.Burst, q.Capacity, q.Room = algorithm.FixedWindow, 1e15, 1e15+11.25, 1e15+11.25
+			return q
+		}
+		f.open()
+		used := take(t.Context(), s, large(1e15))
+		f.open()
+		<-used
+		sent := take(t.Context(), s, query("other", 1))
+		a, b := take(t.Context(), s, large(1.3)), take(t.Context(), s, large(10))
+		for range 4 {
+			select {
+			case f.gate <- struct{}{}:
+			default:
+			}
+			synctest.Wait()
+		}
+		<-sent
+		select {
+		case r := <-a:
+			if r2 := <-b; r.Granted != 1 || r2.Granted != 1 {
+				t.Errorf("%+v, %+v", r, r2)
+			}
+		default:
+			t.Errorf("no answer after %q", f.statements())
+		}
+		close(f.gate)
+		shut(s)
+	})
+}
+
 // TestSumLeavesOutWhoLeft: a caller that left is not in the sum.
 func TestSumLeavesOutWhoLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -107,11 +107,13 @@ type request struct {
 	key    flowKey
 	shares bool         // whether it may share a transaction
 	commit store.Commit // of that
-	// send reports whether the request was denied.
-	send  func(ctx context.Context, inner store.Store, lockWait time.Duration) (denied bool, err error)
-	known func() bool // Query.Known; may be nil
-	late  func()      // called after a send that succeeds once the caller has left; may be nil
+	send   func(ctx context.Context, inner store.Store, lockWait time.Duration) (verdict, error)
+	known  func() bool // Query.Known; may be nil
+	late   func()      // called after a send that succeeds once the caller has left; may be nil
 }
+
+// verdict is the decision on a request, if it was one and is known.
+type verdict struct{ granted, denied bool }
 
 // call is one request of a caller.
 type call struct {
@@ -119,8 +121,8 @@ type call struct {
 	request
 	ticket *waiting.Ticket
 	flow   *flow // while it is in flight
-	denied bool
-	err    error
+	verdict
+	err error
 
 	// Guarded by Store.mu.
 	cancel context.CancelFunc // of the statement in flight
@@ -282,7 +284,7 @@ func (c *call) attempt(lockWait time.Duration) error {
 		return waiting.ErrGone
 	}
 	var err error
-	c.denied, err = c.send(ctx, c.inner, lockWait)
+	c.verdict, err = c.send(ctx, c.inner, lockWait)
 	err = c.room.Late(ctx, err)
 	if err == store.ErrLocked {
 		return err

@@ -364,3 +364,20 @@ func TestShareNot(t *testing.T) {
 		}
 	})
 }
+
+// TestShareTrustsGrantsOnly: only what was granted lets more requests share that a denial
+// would answer.
+func TestShareTrustsGrantsOnly(t *testing.T) {
+	for _, c := range []struct {
+		verdict
+		want int
+	}{{verdict{}, 3}, {verdict{granted: true}, 4}, {verdict{denied: true}, 0}} {
+		s := newSharing(newFake(), 1, time.Minute)
+		f := &flow{key: flowKey{Slot: waiting.SlotOf(query("k"))}, inFlight: 1, trusted: 3}
+		answered := &call{Store: s, request: request{key: f.key, known: func() bool { return true }}, flow: f, verdict: c.verdict}
+		s.sortOut(&batch{calls: []*call{answered}, flows: []*flow{f}})
+		if f.trusted != c.want {
+			t.Errorf("%+v: %d are trusted, want %d", c.verdict, f.trusted, c.want)
+		}
+	}
+}

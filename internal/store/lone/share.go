@@ -38,12 +38,17 @@ func (s *Store) sendTogether(b *batch) {
 	parts := make([]store.Part, len(calls))
 	for i, c := range calls {
 		parts[i] = func(inner store.Store) (err error) {
-			c.denied, err = c.send(ctx, inner, wait)
+			c.verdict, err = c.send(ctx, inner, wait)
 			return err
 		}
 	}
 	errs, err := s.inner.Pipeline(ctx, wait, parts)
 	err = s.room.Late(ctx, err)
+	if err != nil { // what was decided was rolled back, or may have been
+		for _, c := range calls {
+			c.verdict = verdict{}
+		}
+	}
 	var part *store.PartError
 	switch {
 	case err == nil:
@@ -122,7 +127,7 @@ func (s *Store) sortOut(b *batch) {
 		s.start()
 	}
 	for _, c := range b.calls {
-		if c.known != nil && !c.denied {
+		if c.known != nil && c.granted {
 			c.flow.trusted = min(c.flow.trusted+1, ofOneKey)
 		}
 	}

@@ -18,10 +18,12 @@ type sender[T any] = func(ctx context.Context, inner store.Store, lockWait time.
 // the caller has left; it may be nil.
 func turn[T any](ctx context.Context, s *Store, r request, late func(T), send sender[T]) (T, error) {
 	var v T
-	r.send = func(ctx context.Context, inner store.Store, wait time.Duration) (denied bool, err error) {
+	r.send = func(ctx context.Context, inner store.Store, wait time.Duration) (w verdict, err error) {
 		v, err = send(ctx, inner, wait)
-		o, ok := any(&v).(*store.Outcome)
-		return ok && o.Decided && o.Granted == 0, err
+		if o, ok := any(&v).(*store.Outcome); ok && o.Decided && err == nil {
+			w = verdict{granted: o.Granted > 0, denied: o.Granted == 0}
+		}
+		return w, err
 	}
 	if late != nil {
 		r.late = func() { late(v) }

@@ -193,7 +193,7 @@ func (p Store) takeRows(ctx context.Context, joints []*store.Joint, count int, n
 	rows := make([]*store.Row, len(joints))
 	for i, j := range joints {
 		p.setEdges(&j.Query, now)
-		rows[i] = &store.Row{Query: &j.Query, Count: count}
+		rows[i] = &store.Row{Query: &j.Query, Count: int64(count)}
 	}
 	take := later(statement.Of(joints[0].Algorithm), rows, now)
 	return func(tx db.DBTX) error {

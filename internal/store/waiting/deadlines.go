@@ -65,7 +65,7 @@ func (d *deadlines[T]) look() {
 	defer d.mu.Unlock()
 	now := time.Now()
 	for _, x := range d.begun {
-		if !now.Before(x.due()) && !x.ended() {
+		if !x.ended() && !now.Before(x.due()) {
 			x.expire()
 		}
 	}

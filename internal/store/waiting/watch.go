@@ -19,6 +19,7 @@ type begun struct {
 	*Ticket
 	room  *Room
 	phase uint64
+	ends  time.Time
 }
 
 // NewWatch returns a Watch of waits in a room. mu guards it and the States of its tickets.
@@ -32,8 +33,8 @@ func (w *Watch) Begin(t *Ticket) {
 		t.begin(time.Time{}, w.room.Answers())
 		return
 	}
-	phase := t.begin(time.Now().Add(w.room.timeout), w.room.Answers())
-	w.waits.add(begun{t, w.room, phase})
+	ends := time.Now().Add(w.room.timeout)
+	w.waits.add(begun{t, w.room, t.begin(ends, w.room.Answers()), ends})
 }
 
 // ended reports whether the wait has ended: the ticket may be in another one.

@@ -48,7 +48,7 @@ func Pipeline(ctx context.Context, tx db.DBTX, n int, call func(i int, tx db.DBT
 		}
 	}
 	if err = results.Close(); err == nil {
-		return -1, nil
+		return -1, o.err // all was committed, but the answers cannot be read
 	}
 	if !rolledBack(err) {
 		failed = -1

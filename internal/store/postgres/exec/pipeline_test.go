@@ -154,3 +154,27 @@ func TestNoPipeline(t *testing.T) {
 		}
 	}
 }
+
+// unread is a connection whose answers cannot be read, though all was committed.
+type unread struct{ *wire }
+
+func (u *unread) SendBatch(context.Context, *pgx.Batch) pgx.BatchResults { return unreadResults{} }
+
+type unreadResults struct{ pgx.BatchResults }
+
+var errUnread = errors.New("a column of another type")
+
+func (unreadResults) QueryRow() pgx.Row { return noRow{errUnread} }
+func (unreadResults) Close() error      { return nil }
+
+// TestPipelineUnread: an answer that cannot be read leaves open what was decided for all.
+func TestPipelineUnread(t *testing.T) {
+	t.Parallel()
+	failed, err := Pipeline(t.Context(), new(unread), 2, func(_ int, tx db.DBTX) {
+		var n int
+		_ = tx.QueryRow(t.Context(), "a").Scan(&n)
+	})
+	if failed >= 0 || !errors.Is(err, errUnread) {
+		t.Errorf("failed %d, %v", failed, err)
+	}
+}

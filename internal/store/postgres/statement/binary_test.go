@@ -63,7 +63,7 @@ func (r drawn) time() int64 { return 1 + r.Int64N(4e15) }
 func (r drawn) rows(a algorithm.Name, n int) (rows []*store.Row) {
 	for i := range n {
 		key := strings.Repeat("k", r.IntN(4)) + fmt.Sprint(i) + strings.Repeat("é", r.IntN(2))
-		rows = append(rows, &store.Row{Query: r.query(a, key), Count: 1 + r.IntN(5)})
+		rows = append(rows, &store.Row{Query: r.query(a, key), Count: 1 + r.Int64N(5)})
 	}
 	return rows
 }

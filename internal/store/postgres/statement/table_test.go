@@ -12,7 +12,7 @@ import (
 // have the same number, else one for each row. A batch is used again for others.
 func TestBatchSendsEqualNumbersOnce(t *testing.T) {
 	t.Parallel()
-	row := func(policy, key string, count int, capacity float64, edges store.Edges) *store.Row {
+	row := func(policy, key string, count int64, capacity float64, edges store.Edges) *store.Row {
 		q := &store.Query{Policy: policy, Key: key, Edges: edges}
 		q.Algorithm, q.Cost, q.Capacity, q.Period = algorithm.FixedWindow, 1, capacity, 60
 		if edges.Until > 0 {
