@@ -113,7 +113,7 @@ var (
 		used: usedBare,
 	}
 	twoAll = contender{
-		ID: "two, AllowAll", What: "`AllowAll` of the two: two round trips",
+		ID: "two, AllowAll", What: "`AllowAll` of the two: one round trip",
 		decide: func(ctx context.Context, e *env, keys []string, _ func(time.Duration)) error {
 			all, err := e.limiter.AllowAll(ctx, e.policy.Request(keys[0], 1), e.policy.Request(keys[1], 1))
 			return allowed(all.Allowed, err)
