@@ -133,15 +133,18 @@ func TestSumOfABlockedLog(t *testing.T) {
 			t.Fatal(err)
 		}
 		sent := take(t.Context(), s, log(0.25))
-		costs := []float64{1, 1.5}
-		answers := []<-chan reply{take(t.Context(), s, log(costs[0])), take(t.Context(), s, log(costs[1]))}
-		for range 4 {
+		costs, leaves := []float64{1, 1.5, 0.5}, []int{0, 1, 0}
+		var answers []<-chan reply
+		for _, cost := range costs {
+			answers = append(answers, take(t.Context(), s, log(cost)))
+		}
+		for range 5 {
 			f.open()
 		}
 		<-sent
 		for i, answer := range answers {
 			q := log(costs[i])
-			if r := <-answer; !r.Blocked || r.View.FitsAt(&q.Rules, r.UpdatedAt, 3, q.Cost) != entries[i]+q.Period {
+			if r := <-answer; !r.Blocked || r.View.FitsAt(&q.Rules, r.UpdatedAt, 3, q.Cost) != entries[leaves[i]]+q.Period {
 				t.Errorf("%v: %+v, would fit at %v", q.Cost, r, r.View.FitsAt(&q.Rules, r.UpdatedAt, 3, q.Cost))
 			}
 		}
