@@ -46,6 +46,7 @@ func New(pool *pgxpool.Pool, config *Config) (*Limiter, error) {
 // obeys reports whether acquiring a connection ends with its context.
 func obeys(pool *pgxpool.Pool) bool {
 	c := pool.Config()
+	//lint:ignore SA1019 deprecated, but an application may still set it
 	return c.BeforeAcquire == nil && c.PrepareConn == nil
 }
 
