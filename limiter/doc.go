@@ -68,10 +68,11 @@
 // request had been sent alone, in order of arrival. So share one Limiter, and see
 // Config.BatchRows.
 //
-// That is so for Do, Allow and AllowN without an IdempotencyKey, and for AllowUpTo. All
-// other requests take
-// turns by key, and few are in flight at once, so that one key does not keep the others
-// out. Requests for a row that another transaction has locked wait apart from the others.
+// That is so for Do, Allow and AllowN without an IdempotencyKey, and for AllowUpTo of whole
+// units if the policy has no BlockFor. All other requests take turns by key, and few are in
+// flight at once, so that one key does not keep the others out. If more wait, most of them
+// share transactions. Requests for a row that another transaction has locked wait apart from
+// the others.
 //
 // A caller whose context ends returns immediately. If its statement was not sent, it
 // consumes nothing. After that it may have consumed its units. In a transaction each

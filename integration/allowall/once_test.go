@@ -76,7 +76,7 @@ func spread(policies []limiter.Policy, key string) map[string][]limiter.Request 
 
 // TestAllowAllAtOnce: keys that had room are taken in one round trip. If another client has
 // used one up, that costs two more than usual, once, and later one more: pgx prepares a
-// statement anew after it failed. A denial leaves nothing behind, and the connection remains
+// statement again after it failed. A denial leaves nothing behind, and the connection remains
 // usable.
 func TestAllowAllAtOnce(t *testing.T) {
 	t.Parallel()
@@ -86,7 +86,7 @@ func TestAllowAllAtOnce(t *testing.T) {
 	pool := bed.Connect(t, url, bed.OneConnection, countTrips(&trips))
 	l, other := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true}), bed.NewLimiter(t, bed.Connect(t, url), nil)
 	policies := bed.Variants(100, 100_000*time.Hour)
-	steps := []string{"new keys", "again", "and again", "used up", "used up again", "reset", "prepared anew", "after that"}
+	steps := []string{"new keys", "again", "and again", "used up", "used up again", "reset", "prepared again", "after that"}
 	took := map[string][]int64{}
 	for round := range 4 { // statements are prepared; once a second expired reservations are looked up
 		for what, requests := range spread(policies, fmt.Sprint(round)) {
